@@ -1,0 +1,37 @@
+# Two commands for a new user: `make demo` shows what Treadle does, `make test` shows that it holds.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test check bench soak lock clean
+
+setup: .venv/installed
+
+.venv/installed: requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+demo: setup
+	$(BIN)/treadle demo
+
+test: check
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/treadle bench core
+
+# Writes the lock file anew from pyproject.toml; the only target that chooses versions.
+lock:
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-tools
+	$(BIN)/pip-compile --quiet --strip-extras --no-emit-index-url --no-emit-trusted-host --extra dev --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf .venv build dist out

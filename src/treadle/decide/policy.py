@@ -1,0 +1,28 @@
+"""What a policy is: it names the metrics it needs and turns a snapshot into a schedule. It never touches the system."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from treadle.values import Schedule, Snapshot
+
+
+class Policy(ABC):
+    """A policy suggests, the loop vets. One without state gives equal schedules for equal snapshots."""
+
+    name: ClassVar[str]
+    needs: tuple[str, ...] = ()
+    """The metrics that must be in the snapshot."""
+    wants: tuple[str, ...] = ()
+    """The metrics it also uses where the engine has them."""
+
+    @abstractmethod
+    def decide(self, snapshot: Snapshot) -> Schedule: ...
+
+    def state(self) -> dict[str, Any]:
+        """What must be saved for the policy to go on where it was; plain values that JSON can hold."""
+        return {}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a saved `state()`."""

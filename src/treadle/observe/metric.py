@@ -1,0 +1,59 @@
+"""What a metric is: a name, what kind of feature it is, and the ways to derive it from others.
+
+Base metrics have no ways and must be offered by an engine. Haren section 3.1 gives the kinds of features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Flag, auto
+
+from treadle.model import Floats, Topology
+
+
+class Kind(Flag):
+    """Haren's distinctions. A metric with none of the last three changes only when its own operator runs."""
+
+    STATIC = 0
+    DYNAMIC = auto()
+    ON_UPSTREAM = auto()
+    """Dependent: changes when an upstream operator runs."""
+    ON_DOWNSTREAM = auto()
+    """Dependent: changes when a downstream operator runs."""
+    INTRINSIC = auto()
+    """Execution-intrinsic: can be measured only while its operator runs, so an operator left alone goes stale."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a formula may use: this round's columns, the last round's, and the seconds between the two."""
+
+    topology: Topology
+    now: Mapping[str, Floats]
+    before: Mapping[str, Floats]
+    """Empty in the first round and for rows that are new (NaN)."""
+    seconds: float
+    """NaN in the first round."""
+
+
+Formula = Callable[[Inputs], Floats]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to get a metric from others."""
+
+    needs: tuple[str, ...]
+    formula: Formula
+
+
+@dataclass(frozen=True)
+class Metric:
+    name: str
+    unit: str
+    help: str
+    kind: Kind = Kind.DYNAMIC
+    ways: tuple[Way, ...] = ()
+    smooth: bool = False
+    """Noisy from round to round, so it is smoothed with the time-aware EMA."""

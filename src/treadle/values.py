@@ -1,0 +1,111 @@
+"""What passes between the three steps of the loop: a snapshot of metrics in, a schedule out.
+
+They stand below `observe`, `decide` and `enforce`, which never import each other. NaN means unknown, everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from treadle.errors import EngineError
+from treadle.model import Floats, Ints, Topology
+
+Spacing = Literal["linear", "log"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What an engine measured at one moment: base metrics by row, and totals over the whole engine."""
+
+    time: float
+    columns: Mapping[str, Floats]
+    totals: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All metrics of a round: one float64 column per metric, one row per instance."""
+
+    topology: Topology
+    time: float
+    columns: Mapping[str, Floats]
+    totals: Mapping[str, float] = field(default_factory=dict)
+
+    def __getitem__(self, metric: str) -> Floats:
+        try:
+            return self.columns[metric]
+        except KeyError:
+            raise EngineError(
+                f"metric '{metric}' is not in this snapshot", remedy="name it in the policy's `needs`"
+            ) from None
+
+    def __contains__(self, metric: str) -> bool:
+        return metric in self.columns
+
+    @classmethod
+    def concat(cls, parts: Sequence[Snapshot]) -> Snapshot:
+        """Snapshots of several engines as one, in the row order of `Topology.merge`; what one lacks is NaN there."""
+        if len(parts) == 1:
+            return parts[0]
+        names = {name for part in parts for name in part.columns}
+        columns = {
+            name: np.concatenate([part.columns.get(name, np.full(len(part.topology), np.nan)) for part in parts])
+            for name in names
+        }
+        totals: dict[str, float] = {}
+        for part in parts:
+            for name, value in part.totals.items():
+                totals[name] = totals.get(name, 0.0) + value
+        return cls(Topology.merge([p.topology for p in parts]), max(p.time for p in parts), columns, totals)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Rows put together, with a priority for each group (Lachesis' grouping schedule)."""
+
+    names: tuple[str, ...]
+    of_row: Ints
+    priority: Floats
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a policy suggests. Higher is more urgent; NaN leaves an instance as it is.
+
+    `priority` has a row per instance and one column per dimension; columns compare lexicographically (Haren's priority
+    vector). `helper` is for helper threads where they differ from the mains. `spacing` tells the transform how
+    the numbers are spread: queue sizes linearly, rates over orders of magnitude.
+    """
+
+    priority: Floats
+    helper: Floats | None = None
+    groups: Groups | None = None
+    spacing: Spacing = "linear"
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.priority.ndim == 1:
+            object.__setattr__(self, "priority", self.priority[:, None])
+
+    @property
+    def scalar(self) -> Floats:
+        """One number per row with the order of the vectors: the only dimension itself, otherwise its dense rank."""
+        return self.priority[:, 0] if self.priority.shape[1] == 1 else dense_rank(self.priority)
+
+
+def dense_rank(vectors: Floats) -> Floats:
+    """0 for the lowest vector, equal vectors share a rank; a row with a NaN has none."""
+    rank = np.full(len(vectors), np.nan)
+    known = np.flatnonzero(~np.isnan(vectors).any(axis=1))
+    if len(known) == 0:
+        return rank
+    rows = vectors[known]
+    order = np.lexsort(rows.T[::-1])
+    ordered = rows[order]
+    step = np.any(ordered[1:] != ordered[:-1], axis=1)
+    rank[known[order]] = np.concatenate([[0.0], np.cumsum(step)])
+    return rank
