@@ -1,7 +1,7 @@
 """What is scheduled: queries as graphs of logical operators, their physical instances, and the threads that run those.
 
 Frozen values, no I/O. A `Topology` is one version of the whole picture; its arrays (edges, levels, owners) are computed
-once, so that metrics and policies are numpy over rows. Lachesis section 2 calls the two layers logical and physical DAG.
+once, so that metrics and policies are numpy over rows. Lachesis section 2 calls the layers logical and physical DAG.
 """
 
 from __future__ import annotations
@@ -218,6 +218,11 @@ class Topology:
             np.maximum.at(longer, start, depth[end] + 1)
             if np.array_equal(longer, depth):
                 break
+            if longer.max() >= len(self):  # an acyclic way visits each row once
+                raise ConfigError(
+                    f"instance '{self.ids[int(longer.argmax())]}' feeds itself through others",
+                    remedy="fuse only operators that follow each other",
+                )
             depth = longer
         position = np.empty(len(self), dtype=np.int64)
         levels: list[Level] = []
@@ -270,7 +275,9 @@ def _check_graph(query: Query) -> None:
         return
     path = " -> ".join(cycle)
     if all(op.upstream for op in query.operators):
-        raise ConfigError(f"has no source: every operator waits for another ({path})", where=where, remedy="cut an edge")
+        raise ConfigError(
+            f"has no source: every operator waits for another ({path})", where=where, remedy="cut an edge"
+        )
     if known == {up for op in query.operators for up in op.upstream}:
         raise ConfigError(f"has no sink: every operator feeds another ({path})", where=where, remedy="cut an edge")
     raise ConfigError(f"has a cycle: {path}", where=where, remedy="cut an edge of it")

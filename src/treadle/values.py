@@ -47,8 +47,11 @@ class Snapshot:
         return metric in self.columns
 
     @classmethod
-    def concat(cls, parts: Sequence[Snapshot]) -> Snapshot:
-        """Snapshots of several engines as one, in the row order of `Topology.merge`; what one lacks is NaN there."""
+    def concat(cls, parts: Sequence[Snapshot], topology: Topology | None = None) -> Snapshot:
+        """Snapshots of several engines as one, in the row order of `Topology.merge`; what one lacks is NaN there.
+
+        `topology` is that merge where the caller has it already: it is too dear to make in every round.
+        """
         if len(parts) == 1:
             return parts[0]
         names = {name for part in parts for name in part.columns}
@@ -60,7 +63,8 @@ class Snapshot:
         for part in parts:
             for name, value in part.totals.items():
                 totals[name] = totals.get(name, 0.0) + value
-        return cls(Topology.merge([p.topology for p in parts]), max(p.time for p in parts), columns, totals)
+        merged = Topology.merge([p.topology for p in parts]) if topology is None else topology
+        return cls(merged, max(p.time for p in parts), columns, totals)
 
 
 @dataclass(frozen=True)
