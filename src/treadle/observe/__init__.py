@@ -1,0 +1,26 @@
+"""Observe, the first step of the loop: from what an engine measures to the metrics that policies decide by."""
+
+from treadle.observe.catalogue import METRICS
+from treadle.observe.explain import explain
+from treadle.observe.features import Dependents, dependents, features, intrinsic
+from treadle.observe.metric import Formula, Inputs, Kind, Metric, Way
+from treadle.observe.plan import Step, make_plan, plannable
+from treadle.observe.provider import Provider
+
+__all__ = [
+    "METRICS",
+    "Dependents",
+    "Formula",
+    "Inputs",
+    "Kind",
+    "Metric",
+    "Provider",
+    "Step",
+    "Way",
+    "dependents",
+    "explain",
+    "features",
+    "intrinsic",
+    "make_plan",
+    "plannable",
+]

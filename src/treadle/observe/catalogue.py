@@ -1,0 +1,184 @@
+"""All metrics that Treadle knows: their units, their kinds after Haren (Table 1), and the formulas that derive them.
+
+It says what can be derived from what, not which way is taken: that depends on the engine (`plan.py`). Counters only
+grow; one that goes down belongs to a restarted instance, and what hangs on it is unknown for that round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from treadle.model import Floats
+from treadle.observe import graph
+from treadle.observe.metric import Formula, Inputs, Kind, Metric, Way
+
+FINEST_COST = 1e-9
+"""Seconds. No clock resolves less, so a path that seems to cost nothing costs this much, and its rate stays finite."""
+
+_OWN = Kind.DYNAMIC
+_MEASURED = Kind.DYNAMIC | Kind.INTRINSIC
+_FED = Kind.DYNAMIC | Kind.ON_UPSTREAM
+_DRAINED = Kind.DYNAMIC | Kind.ON_DOWNSTREAM
+_BETWEEN = Kind.DYNAMIC | Kind.ON_UPSTREAM | Kind.ON_DOWNSTREAM
+_PATH = Kind.DYNAMIC | Kind.ON_DOWNSTREAM | Kind.INTRINSIC
+
+
+def change(inputs: Inputs, counter: str) -> Floats:
+    """How much a counter grew since the last round; unknown where it is new or went down."""
+    if counter not in inputs.before:
+        return np.full(len(inputs.topology), np.nan)
+    grown: Floats = inputs.now[counter] - inputs.before[counter]
+    grown[grown < 0.0] = np.nan
+    return grown
+
+
+def ratio(top: str, bottom: str) -> Formula:
+    """The growth of one counter for each unit of another's; unknown in a round in which the other stood still."""
+
+    def formula(inputs: Inputs) -> Floats:
+        divisor = change(inputs, bottom)
+        divisor[divisor == 0.0] = np.nan
+        quotient: Floats = change(inputs, top) / divisor
+        return quotient
+
+    return formula
+
+
+def per_second(counter: str) -> Formula:
+    """The growth of a counter for each second."""
+
+    def formula(inputs: Inputs) -> Floats:
+        speed: Floats = change(inputs, counter) / inputs.seconds
+        return speed
+
+    return formula
+
+
+def _queue(inputs: Inputs) -> Floats:
+    """Sent by the upstreams but not yet taken in: how Lachesis gets queues from Flink, which does not count them."""
+    waiting = graph.received(inputs.topology, _steady(inputs, "tuples_out")) - _steady(inputs, "tuples_in")
+    return np.maximum(waiting, 0.0)
+
+
+def _queue_growth(inputs: Inputs) -> Floats:
+    if "queue" not in inputs.before:
+        return np.full(len(inputs.topology), np.nan)
+    return (inputs.now["queue"] - inputs.before["queue"]) / inputs.seconds
+
+
+def _global_selectivity(inputs: Inputs) -> Floats:
+    return graph.global_selectivity(inputs.topology, inputs.now["selectivity"])
+
+
+def _global_cost(inputs: Inputs) -> Floats:
+    return graph.global_cost(inputs.topology, inputs.now["cost"], inputs.now["selectivity"])
+
+
+def _global_rate(inputs: Inputs) -> Floats:
+    """The goal of HR: S_i / C_i, results for each second of CPU spent on a tuple from i onwards (Lachesis Fig. 4)."""
+    return inputs.now["global_selectivity"] / np.maximum(inputs.now["global_cost"], FINEST_COST)
+
+
+def _steady(inputs: Inputs, counter: str) -> Floats:
+    """A counter, unknown where it went down."""
+    column = inputs.now[counter]
+    if counter not in inputs.before:
+        return column
+    return np.where(column < inputs.before[counter], np.nan, column)
+
+
+_ALL = (
+    Metric("tuples_in", "tuples", "taken in since the start; for a source, taken from outside", _OWN),
+    Metric("tuples_out", "tuples", "put out since the start", _OWN),
+    Metric("cpu_time", "s", "CPU time used since the start", _OWN),
+    Metric("busy_time", "s", "time spent at work since the start, on the CPU or waiting for it", _OWN),
+    Metric("run_wait", "s", "time spent runnable but waiting for a CPU since the start", _OWN),
+    Metric("output_queue", "tuples", "put out, but not yet moved on", _DRAINED),
+    Metric("external_queue", "tuples", "waiting outside the engine for a source (Kafka lag)", _OWN),
+    Metric("head_age", "s", "age of the oldest tuple in the input queue", _BETWEEN),
+    Metric("mean_age", "s", "mean age of the tuples in the input queue", _BETWEEN),
+    Metric(
+        "queue",
+        "tuples",
+        "waiting in the input queue",
+        _FED,
+        (Way(("tuples_in", "tuples_out"), _queue),),
+    ),
+    Metric(
+        "queue_growth",
+        "tuples/s",
+        "growth of the input queue, negative while it shrinks",
+        _FED,
+        (Way(("queue",), _queue_growth),),
+        smooth=True,
+    ),
+    Metric(
+        "cost",
+        "s/tuple",
+        "CPU time for each tuple taken in",
+        _MEASURED,
+        (
+            Way(("cpu_time", "tuples_in"), ratio("cpu_time", "tuples_in")),
+            Way(("busy_time", "tuples_in"), ratio("busy_time", "tuples_in")),
+        ),
+        smooth=True,
+    ),
+    Metric(
+        "selectivity",
+        "tuples/tuple",
+        "tuples put out for each one taken in",
+        _MEASURED,
+        (Way(("tuples_in", "tuples_out"), ratio("tuples_out", "tuples_in")),),
+        smooth=True,
+    ),
+    Metric(
+        "rate",
+        "tuples/s",
+        "tuples taken in each second",
+        _OWN,
+        (Way(("tuples_in",), per_second("tuples_in")),),
+        smooth=True,
+    ),
+    Metric(
+        "cpu",
+        "CPUs",
+        "share of a CPU used",
+        _OWN,
+        (Way(("cpu_time",), per_second("cpu_time")),),
+        smooth=True,
+    ),
+    Metric(
+        "wait",
+        "s/s",
+        "share of the time spent waiting for a CPU",
+        _OWN,
+        (Way(("run_wait",), per_second("run_wait")),),
+        smooth=True,
+    ),
+    Metric(
+        "global_selectivity",
+        "results/tuple",
+        "results at the sinks for each tuple taken in here",
+        _PATH,
+        (Way(("selectivity",), _global_selectivity),),
+    ),
+    Metric(
+        "global_cost",
+        "s/tuple",
+        "mean CPU time for a tuple taken in here, from here to the sinks",
+        _PATH,
+        (Way(("cost", "selectivity"), _global_cost),),
+    ),
+    Metric(
+        "global_rate",
+        "results/s",
+        "results for each second of CPU spent from here to the sinks",
+        _PATH,
+        (Way(("global_selectivity", "global_cost"), _global_rate),),
+    ),
+)
+
+METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _ALL})

@@ -1,0 +1,71 @@
+"""What flows along the edges of a topology: sums from upstream, and folds from the sinks upwards.
+
+It knows rows, edges and levels, and nothing of where numbers come from. Sums over branches are sums, so a selectivity
+above 1 and a stream with several readers come out right. These are the path metrics of Lachesis Fig. 4.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from treadle.model import Bools, Floats, Ints, Topology
+
+
+def global_selectivity(topology: Topology, selectivity: Floats) -> Floats:
+    """S_i = s_i * sum_j share_ij * S_j: the results that leave the sinks for each tuple that enters i.
+
+    A tuple that reaches a sink is a result, so a sink that counts no output (or an unknown one) has S = 1.
+    """
+    at_sink = np.where(selectivity > 0.0, selectivity, 1.0)
+    return _fold(topology, np.where(topology.is_sink, at_sink, 0.0), selectivity)
+
+
+def global_cost(topology: Topology, cost: Floats, selectivity: Floats) -> Floats:
+    """C_i = c_i + s_i * sum_j share_ij * C_j: the mean cost of a tuple from i to the ends (AMoS section 2.2)."""
+    return _fold(topology, cost, selectivity)
+
+
+def received(topology: Topology, sent: Floats) -> Floats:
+    """What each row got of what its upstreams sent; NaN for sources, which are fed from outside."""
+    start, end, share = topology.edges
+    total = _sums(end, share * sent[start], len(topology))
+    total[topology.is_source] = np.nan
+    return total
+
+
+def reachable(count: int, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """All pairs (from, to) of `count` rows with a way of one or more edges, ordered by `from`, then `to`."""
+    order = np.argsort(start, kind="stable")
+    end = end[order]
+    degree = np.bincount(start, minlength=count)
+    first = np.cumsum(degree) - degree
+    found = fresh = np.unique(start[order] * count + end)
+    while len(fresh):
+        source, middle = np.divmod(fresh, count)
+        fan = degree[middle]
+        step = np.arange(fan.sum()) - np.repeat(np.cumsum(fan) - fan, fan)
+        further = np.repeat(source, fan) * count + end[np.repeat(first[middle], fan) + step]
+        fresh = np.setdiff1d(further, found)
+        found = np.union1d(found, fresh)
+    return found // max(count, 1), found % max(count, 1)
+
+
+def _fold(topology: Topology, own: Floats, factor: Floats) -> Floats:
+    """X_i = own_i + factor_i * sum_j share_ij * X_j, one pass over the levels, sinks first.
+
+    Where nothing is passed on (a factor of 0), what is unknown further down does not matter.
+    """
+    dry: Bools = factor == 0.0
+    result = own.copy()
+    for level in topology.levels[1:]:
+        rows = level.rows
+        below = _sums(level.edge_from, level.share * result[level.edge_to], len(rows))
+        below *= factor[rows]
+        below[dry[rows]] = 0.0
+        result[rows] += below
+    return result
+
+
+def _sums(group: Ints, value: Floats, count: int) -> Floats:
+    """The sum of the values of each group; numpy counts in integers where there are none."""
+    return np.bincount(group, value, count).astype(np.float64, copy=False)

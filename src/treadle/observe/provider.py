@@ -1,0 +1,111 @@
+"""Turns what an engine sampled into a snapshot of all metrics that the policies want (Lachesis section 5.2, Alg. 3).
+
+It follows a plan that was made once, computes each metric once per round, and keeps what one round must know of the
+last: counters and averages, by instance. It does not know where samples come from, nor who reads the snapshot.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from treadle.errors import ConfigError, EngineError
+from treadle.model import Floats, Topology
+from treadle.observe.catalogue import METRICS
+from treadle.observe.metric import Inputs, Metric
+from treadle.observe.plan import Step, make_plan
+from treadle.observe.smooth import Smoother, realign
+from treadle.values import Sample, Snapshot
+
+
+class Provider:
+    """The metrics of one engine, round by round.
+
+    `tau` is the time constant of the averages in seconds (0: none), `forget` how long a metric that is measured no more
+    keeps its last average. `engine` and `policy` only name those who are to blame in an error.
+    """
+
+    def __init__(
+        self,
+        offers: Iterable[str],
+        wanted: Iterable[str],
+        *,
+        tau: float = 2.0,
+        forget: float = 60.0,
+        metrics: Mapping[str, Metric] = METRICS,
+        engine: str = "",
+        policy: str = "",
+    ) -> None:
+        if not tau >= 0.0 or not forget > 0.0:
+            raise ConfigError(
+                f"tau={tau}, forget={forget}: no such times", remedy="use tau >= 0 and forget > 0 seconds"
+            )
+        self.plan: tuple[Step, ...] = make_plan(
+            wanted, frozenset(offers), metrics=metrics, engine=engine, policy=policy
+        )
+        self.base = frozenset(step.name for step in self.plan if step.way is None)
+        self._engine = engine
+        self._topology = Topology((), ())
+        self._time = math.nan
+        self._before: dict[str, Floats] = {}
+        self._smoothers = {step.name: Smoother(0, tau, forget) for step in self.plan if step.metric.smooth}
+
+    def update(self, topology: Topology, sample: Sample) -> Snapshot:
+        """A round: all columns of the plan. Whatever is in the data, NaN and infinities included, is no error."""
+        self._realign(topology)
+        passed = sample.time - self._time
+        ahead = 0.0 < passed < math.inf
+        now: dict[str, Floats] = {}
+        inputs = Inputs(topology, now, self._before, passed if ahead else math.nan)
+        with np.errstate(all="ignore"):
+            for step in self.plan:
+                name = step.name
+                column = step.way.formula(inputs) if step.way else sample.columns.get(name)
+                column = self._checked(name, column, len(topology), copy=step.way is None)
+                if name in self._smoothers:
+                    column = self._smoothers[name].step(column, passed if ahead else 0.0)
+                column.flags.writeable = False  # the next round reads it as `before`
+                now[name] = column
+            totals = {**_queue_totals(now), **sample.totals}
+        self._before, self._time = now, sample.time
+        return Snapshot(topology, sample.time, now, totals)
+
+    def _checked(self, name: str, column: ArrayLike | None, rows: int, *, copy: bool) -> Floats:
+        """A column as float64 of the right length. An engine may reuse its buffers, so what it gives is copied."""
+        if column is None:
+            return np.full(rows, np.nan)
+        try:
+            checked = np.array(column, dtype=np.float64, copy=copy or None)
+        except (TypeError, ValueError):
+            raise EngineError(f"metric '{name}' is not made of numbers", where=self._engine) from None
+        if checked.shape != (rows,):
+            raise EngineError(
+                f"metric '{name}' has shape {checked.shape}, but there are {rows} instances",
+                where=self._engine,
+                remedy="sample and topology must be of one moment: rediscover the topology, then sample again",
+            )
+        return checked
+
+    def _realign(self, topology: Topology) -> None:
+        """Carry the history over to a topology whose rows are others or elsewhere, by instance id."""
+        last, self._topology = self._topology, topology
+        if topology is last or topology.ids == last.ids:
+            return
+        source = np.array([last.row_of.get(name, -1) for name in topology.ids], dtype=np.int64)
+        self._before = {name: realign(column, source) for name, column in self._before.items()}
+        for smoother in self._smoothers.values():
+            smoother.realign(source)
+
+
+def _queue_totals(columns: Mapping[str, Floats]) -> dict[str, float]:
+    """The sum of the queues and their variance (the goal of QS, Lachesis section 5.1), over the rows that are known."""
+    if "queue" not in columns:
+        return {}
+    queue = columns["queue"]
+    known = queue[~np.isnan(queue)]
+    if len(known) == 0:
+        return {"total_queue": math.nan if len(queue) else 0.0, "queue_variance": math.nan}
+    return {"total_queue": float(known.sum()), "queue_variance": float(known.var())}
