@@ -1,0 +1,19 @@
+"""Enforce, the third step of the loop: turns knobs to what was decided, and puts them back as they were found."""
+
+from treadle.enforce.changes import Change, Changes, Column, diff
+from treadle.enforce.enforcer import Enforcer, Failure, Outcomes
+from treadle.enforce.knob import Knob, Per, Target, Value
+
+__all__ = [
+    "Change",
+    "Changes",
+    "Column",
+    "Enforcer",
+    "Failure",
+    "Knob",
+    "Outcomes",
+    "Per",
+    "Target",
+    "Value",
+    "diff",
+]

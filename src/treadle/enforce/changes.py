@@ -1,0 +1,101 @@
+"""Changes as values: what is wanted, less what is there already. Pure; nothing here reads or writes the system.
+
+They are held as columns and become objects only when somebody looks at them, so a quiet round costs only numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treadle.enforce.knob import Target, Value
+from treadle.errors import ConfigError
+from treadle.model import Bools, Floats, Ints
+
+Column = Floats | NDArray[np.object_]
+"""Values by target: numbers, where NaN is unknown, or texts, where None is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One turn of a knob. `before` is None where it could not be read."""
+
+    target: Target
+    knob: str
+    before: Value | None
+    after: Value
+
+
+class Changes(Sequence[Change]):
+    """The changes of one knob: `rows` of `targets`, with a value before and after for each."""
+
+    __slots__ = ("after", "before", "knob", "rows", "targets")
+
+    def __init__(self, knob: str, targets: Sequence[Target], rows: Ints, before: Column, after: Column) -> None:
+        self.knob = knob
+        self.targets = targets
+        self.rows = rows
+        self.before = before
+        self.after = after
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Change: ...
+    @overload
+    def __getitem__(self, index: slice) -> Changes: ...
+    def __getitem__(self, index: int | slice) -> Change | Changes:
+        if isinstance(index, slice):
+            return self.take(np.arange(len(self))[index])
+        return next(iter(self.take(np.array([range(len(self))[index]]))))
+
+    def __iter__(self) -> Iterator[Change]:
+        for row, before, after in zip(self.rows.tolist(), self.before.tolist(), self.after.tolist(), strict=True):
+            known = None if before is None or before != before else before
+            yield Change(self.targets[row], self.knob, known, after)
+
+    def __repr__(self) -> str:
+        return f"Changes({self.knob!r}, {list(self)!r})"
+
+    def take(self, which: Ints) -> Changes:
+        """Some of the changes, by their position."""
+        return Changes(self.knob, self.targets, self.rows[which], self.before[which], self.after[which])
+
+
+def diff(targets: Sequence[Target], wanted: Column, current: Column, *, knob: str = "") -> Changes:
+    """The rows where `wanted` is known and differs from `current`; what is unknown in `wanted` is left as it is."""
+    if not len(targets) == len(wanted) == len(current):
+        raise ConfigError(
+            f"{len(wanted)} wanted and {len(current)} current values for {len(targets)} targets",
+            where=f"knob '{knob}'",
+            remedy="give one for each",
+        )
+    rows = np.flatnonzero((wanted != current) & ~missing(wanted))
+    return Changes(knob, targets, rows, current[rows], wanted[rows])
+
+
+def missing(column: Column) -> Bools:
+    """Where nothing is known."""
+    if column.dtype == np.object_:
+        return np.asarray(np.equal(column, _NONE), dtype=np.bool_)
+    return np.isnan(column.astype(np.float64, copy=False))
+
+
+def column_of(values: Sequence[Value | None], like: Column) -> Column:
+    """Values as a column of the same kind; None is unknown in both."""
+    if like.dtype == np.object_:
+        return np.array(values, dtype=np.object_)
+    return np.array(values, dtype=np.float64)
+
+
+def same(one: Value, other: Value) -> bool:
+    """Equal, or both not a number: a knob may use NaN for 'not set'."""
+    return one == other or (one != one and other != other)
+
+
+_NONE = np.array(None, dtype=np.object_)

@@ -1,0 +1,251 @@
+"""Turns one knob and can put everything back as it was found. It knows nothing of metrics or policies.
+
+Only what differs is written, what was written is read back, errors are collected and not thrown. What was found is
+remembered before the first write, so that whatever fails in between, `restore` leads back. Lachesis section 5.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from treadle.enforce.changes import Change, Changes, Column, column_of, diff, missing, same
+from treadle.enforce.knob import Knob, Target, Value
+from treadle.errors import EngineError, TargetGone
+from treadle.model import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A value that could not be set or put back."""
+
+    target: Target
+    knob: str
+    wanted: Value
+    error: Exception
+
+    def __str__(self) -> str:
+        return f"{self.knob} of {self.target} to {self.wanted}: {self.error or type(self.error).__name__}"
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What came of some changes."""
+
+    applied: Changes
+    """Written and read back (in a dry run: what would have been written)."""
+    failures: tuple[Failure, ...] = ()
+    gone: tuple[Target, ...] = ()
+    """Ended in the meantime: nothing to do."""
+    left: tuple[Change, ...] = ()
+    """Not put back, since somebody else has changed them in the meantime: from what we wrote to what is there."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A target that we write to."""
+
+    found: Value
+    ours: Value | None = None
+    """What was read after our last write. None: that failed, so whatever is there counts as ours."""
+
+
+@dataclass
+class _Tally:
+    done: list[int] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    gone: list[Target] = field(default_factory=list)
+    left: list[Change] = field(default_factory=list)
+
+    def outcomes(self, changes: Changes) -> Outcomes:
+        applied = changes if len(self.done) == len(changes) else changes.take(np.array(self.done, dtype=np.int64))
+        return Outcomes(applied, tuple(self.failures), tuple(self.gone), tuple(self.left))
+
+
+class Enforcer:
+    """Carries out changes of one knob. In a dry run it reads, pretends to have written, and writes nothing."""
+
+    def __init__(self, knob: Knob, *, dry_run: bool = False) -> None:
+        self.knob = knob
+        self.dry_run = dry_run
+        self._targets: tuple[Target, ...] = ()
+        self._current: Column = np.empty(0)
+        self._rows: dict[Target, int] | None = {}
+        self._held: dict[Target, _Held] = {}
+
+    @property
+    def held(self) -> tuple[Target, ...]:
+        """The targets that `restore` would put back."""
+        return tuple(self._held)
+
+    def diff(self, targets: tuple[Target, ...], wanted: Column) -> Changes:
+        """What must change for `targets` to have the `wanted` values. Reads only what isn't known from before.
+
+        The same tuple in the next round finds the current values aligned already.
+        """
+        self._align(targets, wanted)
+        if len(wanted) == len(targets):
+            unknown = np.flatnonzero(missing(self._current) & ~missing(wanted))
+            if len(unknown):
+                wanted = self._read(unknown, wanted)
+        return diff(targets, wanted, self._current, knob=self.knob.name)
+
+    def apply(self, changes: Changes) -> Outcomes:
+        """Write the changes and read them back."""
+        if self.dry_run:
+            self._note(changes, changes.after)
+            return Outcomes(changes)
+        tally = _Tally()
+        seen: list[Value | None] = [None] * len(changes)
+        try:
+            for i, (row, value) in enumerate(zip(changes.rows.tolist(), changes.after.tolist(), strict=True)):
+                target = changes.targets[row]
+                try:
+                    if self._turn(target, value):
+                        tally.done.append(i)
+                    seen[i] = value
+                except TargetGone:
+                    tally.gone.append(target)
+                    self._held.pop(target, None)
+                except Exception as error:
+                    tally.failures.append(Failure(target, self.knob.name, value, error))
+        finally:  # also when a signal breaks in: what was not reached is unknown and will be read
+            self._note(changes, column_of(seen, self._current))
+        return tally.outcomes(changes)
+
+    def restore(self, targets: Iterable[Target] | None = None) -> Outcomes:
+        """Put back what was found, for all targets or some. What fails stays remembered for the next call."""
+        if targets is None:
+            targets = self._targets if self.dry_run else self.held
+        named = dict.fromkeys(targets)
+        for target in named:  # read again before the next diff; this also ends what a dry run pretends
+            self._forget_current(target)
+        chosen = tuple(target for target in named if target in self._held)
+        changes = self._back(chosen)
+        tally = _Tally()
+        for i, target in enumerate(chosen):
+            held = self._held[target]
+            try:
+                seen = self.knob.read(target)
+                if same(seen, held.found):
+                    pass
+                elif held.ours is not None and not same(seen, held.ours):
+                    tally.left.append(Change(target, self.knob.name, held.ours, seen))
+                else:
+                    self._put(target, held.found, held)
+                    tally.done.append(i)
+                del self._held[target]
+            except TargetGone:
+                tally.gone.append(target)
+                del self._held[target]
+            except Exception as error:
+                tally.failures.append(Failure(target, self.knob.name, held.found, error))
+        return tally.outcomes(changes)
+
+    def retarget(self, targets: tuple[Target, ...]) -> Outcomes:
+        """From now on these targets. One that is no more among them is put back if it still exists, and forgotten."""
+        if targets is self._targets:
+            return Outcomes(self._back(()))
+        staying = set(targets)
+        self._align(targets, self._current)
+        return self.restore([target for target in self._held if target not in staying])
+
+    def _turn(self, target: Target, value: Value) -> bool:
+        """Set one value; False where it is there already."""
+        held = self._held.get(target)
+        if held is None:
+            found = self.knob.read(target)
+            if same(found, value):
+                return False
+            held = self._held[target] = _Held(found)
+        self._put(target, value, held)
+        return True
+
+    def _put(self, target: Target, value: Value, held: _Held) -> None:
+        held.ours = None
+        try:
+            self.knob.write(target, value)
+        except TargetGone:
+            raise
+        except Exception:
+            self._look(target, held)  # a write that failed may still have done something
+            raise
+        seen = held.ours = self.knob.read(target)
+        if not same(seen, value):
+            raise EngineError(f"wrote {value}, but it reads {seen}", remedy="see who else sets it, and its limits")
+
+    def _look(self, target: Target, held: _Held) -> None:
+        try:
+            held.ours = self.knob.read(target)
+        except TargetGone:
+            raise
+        except Exception:  # the failed write is the error to tell; not knowing is in `held`
+            return
+
+    def _read(self, rows: Ints, wanted: Column) -> Column:
+        """Read what is unknown. A target that has ended is not wanted any more; other errors are left to `apply`.
+
+        In a dry run it stays wanted: it may be a group that only the real run would have made.
+        """
+        gone: list[int] = []
+        for row in rows.tolist():
+            try:
+                self._current[row] = self.knob.read(self._targets[row])
+            except TargetGone:
+                gone.append(row)
+            except Exception:
+                continue
+        if gone and not self.dry_run:
+            wanted = wanted.copy()
+            wanted[gone] = _nothing(wanted)
+        return wanted
+
+    def _align(self, targets: tuple[Target, ...], like: Column) -> None:
+        """Bring the known values into the order of `targets`."""
+        alike = self._current.dtype == like.dtype
+        if alike and (targets is self._targets or targets == self._targets):
+            self._targets = targets
+            return
+        current = _unknown(len(targets), like)
+        if alike and len(self._targets):
+            rows = self._index()
+            place = np.array([rows.get(target, -1) for target in targets], dtype=np.int64)
+            current[place >= 0] = self._current[place[place >= 0]]
+        self._targets, self._current, self._rows = targets, current, None
+
+    def _index(self) -> dict[Target, int]:
+        """Target -> row; made only when asked for, since a steady round needs none."""
+        if self._rows is None:
+            self._rows = {target: row for row, target in enumerate(self._targets)}
+        return self._rows
+
+    def _note(self, changes: Changes, values: Column) -> None:
+        if changes.targets is self._targets:
+            self._current[changes.rows] = values
+            return
+        rows = self._index()
+        for row, value in zip(changes.rows.tolist(), values.tolist(), strict=True):
+            mine = rows.get(changes.targets[row])
+            if mine is not None:
+                self._current[mine] = value
+
+    def _forget_current(self, target: Target) -> None:
+        row = self._index().get(target)
+        if row is not None:
+            self._current[row] = _nothing(self._current)
+
+    def _back(self, targets: Sequence[Target]) -> Changes:
+        """The way back of some held targets as changes."""
+        before = np.array([self._held[target].ours for target in targets], dtype=np.object_)
+        after = np.array([self._held[target].found for target in targets], dtype=np.object_)
+        return Changes(self.knob.name, targets, np.arange(len(targets)), before, after)
+
+
+def _nothing(column: Column) -> float | None:
+    return None if column.dtype == np.object_ else np.nan
+
+
+def _unknown(size: int, like: Column) -> Column:
+    return column_of([None] * size, like)
