@@ -1,0 +1,32 @@
+"""What policies made of other policies share: the metrics of all, and vectors of equal width for mains and helpers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from treadle.decide.policy import Policy
+from treadle.model import Floats
+from treadle.values import Schedule
+
+
+def metrics_of(policies: Iterable[Policy]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The needs and the wants of all; what one of them needs is not only wanted."""
+    policies = list(policies)
+    needs = dict.fromkeys(metric for policy in policies for metric in policy.needs)
+    wants = dict.fromkeys(metric for policy in policies for metric in policy.wants if metric not in needs)
+    return tuple(needs), tuple(wants)
+
+
+def helper_of(schedule: Schedule) -> Floats:
+    """The vectors of the helper threads: their own, or those of the mains that they follow."""
+    if schedule.helper is None:
+        return schedule.priority
+    helper = schedule.helper
+    return helper[:, None] if helper.ndim == 1 else helper
+
+
+def padded(vectors: Floats, width: int) -> Floats:
+    """Vectors with zeros in the dimensions they lack."""
+    return np.pad(vectors, ((0, 0), (0, width - vectors.shape[1])))

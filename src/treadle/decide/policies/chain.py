@@ -1,0 +1,73 @@
+"""Chain: low memory by running what discards most tuples for the least CPU time (Haren section 7.2, Babcock et al.).
+
+It turns the slopes of the progress charts into priorities; how the charts are drawn is in `_progress`. Between
+operators of one slope the oldest head goes first, which makes Haren's two dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from treadle.decide.policies._columns import head_age, lead
+from treadle.decide.policies._progress import Envelope, Plan, plan_of
+from treadle.decide.policy import Policy
+from treadle.model import Floats, Topology
+from treadle.values import Schedule, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A chain: `rows` run together, begin with the first, and free `slope` tuples per second of CPU.
+
+    `cost` (CPU seconds) and `freed` (tuples) are for one tuple that enters its first row.
+    """
+
+    rows: tuple[int, ...]
+    slope: float
+    cost: float
+    freed: float
+
+
+class Chain(Policy):
+    """Frees memory fastest: the steepest segment of the lower envelope first, then the oldest head."""
+
+    name: ClassVar[str] = "chain"
+    optimises: ClassVar[str] = "memory"
+    paper: ClassVar[str] = "Haren 7.2; Babcock et al. 2003"
+    needs = ("cost", "selectivity")
+    wants = ("head_age", "queue")
+
+    def __init__(self) -> None:
+        self._drawn: tuple[Topology, Plan] | None = None
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        topology = snapshot.topology
+        slope, _ = Envelope(self._plan(topology), snapshot["cost"], snapshot["selectivity"]).slopes()
+        reason = "steepest chain first" + lead(topology, slope, "frees {:.3g} tuples per CPU second")
+        if "head_age" not in snapshot:
+            return Schedule(slope, spacing="log", reason=reason)
+        age = np.nan_to_num(head_age(snapshot), nan=0.0)
+        return Schedule(np.column_stack([slope, np.where(np.isnan(slope), np.nan, age)]), reason=reason)
+
+    def _plan(self, topology: Topology) -> Plan:
+        """The plan of this topology, drawn up once."""
+        if self._drawn is None or self._drawn[0] is not topology:
+            self._drawn = (topology, plan_of(topology))
+        return self._drawn[1]
+
+
+def segments(topology: Topology, cost: Floats, selectivity: Floats) -> list[Segment]:
+    """The chains of a topology, steepest first. What is unknown is in none; a join may be in several."""
+    envelope = Envelope(plan_of(topology), cost, selectivity)
+    _, is_head = envelope.slopes()
+    heads = np.flatnonzero(is_head & ~np.isnan(envelope.slope))
+    found = [
+        Segment(
+            envelope.members(row), float(envelope.slope[row]), float(envelope.cost[row]), float(envelope.freed[row])
+        )
+        for row in heads.tolist()
+    ]
+    return sorted(found, key=lambda segment: -segment.slope)

@@ -1,0 +1,31 @@
+"""FIFO: the tuple that came in first is pushed through the whole plan first (AMoS section 2.1, Table 1)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from treadle.decide.policies._columns import head_age, hops_to_sink, is_empty, lead, rows_of
+from treadle.decide.policy import Policy
+from treadle.values import Schedule, Snapshot
+
+
+class Fifo(Policy):
+    """Carries the oldest tuple to its end: by age, then towards the sink, so what was begun comes before its equals.
+
+    An empty queue comes behind every other, also behind a tuple that came this very moment.
+    """
+
+    name: ClassVar[str] = "fifo"
+    optimises: ClassVar[str] = "latency, a steady output"
+    paper: ClassVar[str] = "AMoS 2.1"
+    needs = ("head_age",)
+    wants = ("queue",)
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        topology = snapshot.topology
+        age = head_age(snapshot)
+        nearness = np.where(is_empty(snapshot), -float(len(topology.levels)), -hops_to_sink(topology))
+        reason = "oldest tuple first, through the whole plan" + lead(topology, age, "holds one of {:.3g} s")
+        return Schedule(rows_of(age, nearness), reason=reason)

@@ -1,0 +1,55 @@
+"""RR: the operators stand in a ring and the turn goes round, so that nobody starves (AMoS section 2.1).
+
+It knows the ring and whose turn it is; of the load it only knows who has nothing to do and is passed over.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from treadle.decide.policies._columns import is_empty
+from treadle.decide.policies._spec import Options
+from treadle.decide.policy import Policy
+from treadle.errors import ConfigError
+from treadle.values import Schedule, Snapshot
+
+
+class RoundRobin(Policy):
+    """Gives everyone a turn: `step` operators with work have theirs in a round, the next round begins behind them."""
+
+    name: ClassVar[str] = "rr"
+    aliases: ClassVar[tuple[str, ...]] = ("round-robin",)
+    optimises: ClassVar[str] = "fairness"
+    paper: ClassVar[str] = "AMoS 2.1"
+    wants = ("queue",)
+
+    def __init__(self, step: int = 1) -> None:
+        if step < 1:
+            raise ConfigError(f"step is {step}", where=f"policy '{self.name}'", remedy="let at least 1 have its turn")
+        self._step = step
+        self._turn = 0
+
+    @classmethod
+    def from_options(cls, options: Options) -> RoundRobin:
+        return cls(options.integer("step", 1))
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        count = len(snapshot.topology)
+        if count == 0:
+            return Schedule(np.empty(0), reason="nothing to schedule")
+        ring = (np.arange(count) + self._turn) % count
+        busy = ring[~is_empty(snapshot)[ring]]
+        priority = np.zeros(count)
+        priority[busy] = np.arange(len(busy), 0, -1)
+        first = int(busy[0]) if len(busy) else self._turn % count
+        if len(busy):
+            self._turn = (int(busy[min(self._step, len(busy)) - 1]) + 1) % count
+        return Schedule(priority, reason=f"by turns; it is the turn of {snapshot.topology.instances[first].id}")
+
+    def state(self) -> dict[str, Any]:
+        return {"turn": self._turn}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._turn = int(state["turn"])

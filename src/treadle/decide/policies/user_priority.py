@@ -1,0 +1,54 @@
+"""User priority: what its owner said a query, or an operator of it, is worth (Lachesis section 5.1, Alg. 2).
+
+Priorities are given for logical operators; where several run fused as one instance, the highest counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from treadle.decide.policies._spec import Options
+from treadle.decide.policy import Policy
+from treadle.model import Floats, Topology
+from treadle.values import Schedule, Snapshot
+
+
+class UserPriority(Policy):
+    """Obeys the priority of each query; `operators` overrides it by "operator" or, stronger, by "query.operator"."""
+
+    name: ClassVar[str] = "user-priority"
+    aliases: ClassVar[tuple[str, ...]] = ("user",)
+    optimises: ClassVar[str] = "what the user says"
+    paper: ClassVar[str] = "Lachesis 5.1"
+
+    def __init__(self, operators: Mapping[str, float] | None = None) -> None:
+        self._operators = dict(operators or {})
+        self._transformed: tuple[Topology, Floats] | None = None
+
+    @classmethod
+    def from_options(cls, options: Options) -> UserPriority:
+        return cls({name: options.number(name) for name in options.unread()})
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        topology = snapshot.topology
+        if not self._operators:
+            return Schedule(topology.priority, reason="by the priority of the query")
+        if self._transformed is None or self._transformed[0] is not topology:
+            self._transformed = (topology, self._transform(topology))
+        return Schedule(self._transformed[1], reason="by the priority of the operator, else of the query")
+
+    def _transform(self, topology: Topology) -> Floats:
+        """Alg. 2: logical priorities to physical ones. It runs when the topology changes, not in every round."""
+        return np.array(
+            [
+                max(self._priority(instance.query, name, default) for name in instance.operators)
+                for instance, default in zip(topology.instances, topology.priority.tolist(), strict=True)
+            ],
+            dtype=np.float64,
+        )
+
+    def _priority(self, query: str, operator: str, default: float) -> float:
+        return self._operators.get(f"{query}.{operator}", self._operators.get(operator, default))

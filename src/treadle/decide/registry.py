@@ -1,0 +1,211 @@
+"""Policies by name: the built-in ones, and those that other packages add as entry points of `treadle.policies`.
+
+It knows names, aliases and how a line of text becomes a policy; what a policy does with a snapshot it doesn't.
+
+An entry point names a subclass of `Policy` and is called like it. A policy with options has a classmethod
+`from_options(options)`, one without is made with no arguments. For `treadle policies` it may have the class
+attributes `aliases`, `optimises` and `paper`; its help is the first line of its docstring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import NamedTuple
+
+import numpy as np
+
+from treadle.decide import adaptive, policies
+from treadle.decide.policies._spec import Options, bare, parse, split, suggestion, where
+from treadle.decide.policy import Policy
+from treadle.errors import ConfigError, TreadleError
+
+GROUP = "treadle.policies"
+
+BUILT_IN: tuple[type[Policy], ...] = (
+    policies.QueueSize,
+    policies.HighestRate,
+    policies.Fcfs,
+    policies.Chain,
+    policies.MultiClass,
+    policies.CongestionAware,
+    policies.MinLatency,
+    policies.NormalizedRate,
+    policies.Fifo,
+    policies.Mtiq,
+    policies.RoundRobin,
+    policies.UserPriority,
+    policies.Weighted,
+    policies.Random,
+    policies.Nothing,
+)
+
+
+class Description(NamedTuple):
+    """What a user wants to know to choose a policy."""
+
+    name: str
+    aliases: tuple[str, ...]
+    optimises: str
+    needs: tuple[str, ...]
+    paper: str
+    help: str
+
+
+@dataclass(frozen=True)
+class _Entry:
+    description: Description
+    build: Callable[[Options], Policy]
+
+
+def create(spec: str, rng: np.random.Generator | None = None) -> Policy:
+    """A policy from its text, such as `queue-size`, `weighted:qs=0.7,hr=0.3` or `multi-class:low=(rr:step=2)`."""
+    generator = np.random.default_rng(0) if rng is None else rng
+    plug_ins = _plug_ins()
+
+    def make(text: str) -> Policy:
+        name, values = parse(text)
+        options = Options(text, values, generator, make)
+        policy = _entry(name, text, plug_ins).build(options)
+        options.refuse_the_rest()
+        return policy
+
+    return make(spec)
+
+
+def describe() -> list[Description]:
+    """All policies there are, built-in ones first."""
+    entries = {entry.description.name: entry for entry in _everything(_plug_ins()).values()}
+    return [entry.description for entry in entries.values()]
+
+
+def _entry(name: str, spec: str, plug_ins: dict[str, EntryPoint]) -> _Entry:
+    """Look a name up; a plug-in is imported only when it is meant, or when a name may be its alias."""
+    table = _built_in()
+    if name in table:
+        return table[name]
+    if name in plug_ins:
+        return _load(plug_ins[name])
+    table = _everything(plug_ins)
+    if name in table:
+        return table[name]
+    raise ConfigError(f"there is no policy '{name}'", where=where(spec), remedy=suggestion(name, table))
+
+
+def _built_in() -> dict[str, _Entry]:
+    """By name and alias."""
+    entries = [*(_entry_of(policy) for policy in BUILT_IN), _Entry(_ADAPTIVE, _adaptive)]
+    return {name: entry for entry in entries for name in _names(entry)}
+
+
+def _everything(plug_ins: dict[str, EntryPoint]) -> dict[str, _Entry]:
+    """Built-in policies and plug-ins, by name and alias; an alias that is taken is refused."""
+    table = _built_in()
+    for point in plug_ins.values():
+        entry = _load(point)
+        for name in _names(entry):
+            if name in table or (name in plug_ins and name != point.name):
+                raise _taken(point, f"'{name}' is already the name of another policy")
+            table[name] = entry
+    return table
+
+
+def _names(entry: _Entry) -> tuple[str, ...]:
+    return (entry.description.name, *entry.description.aliases)
+
+
+def _plug_ins() -> dict[str, EntryPoint]:
+    """The entry points of other packages by name; a name that is taken is refused, which needs no import."""
+    built_in = _built_in()
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=GROUP):
+        if point.name in built_in:
+            raise _taken(point, "its name is already that of a policy of Treadle itself")
+        if point.name in found and found[point.name].value != point.value:
+            raise _taken(point, f"its name is already that of {_called(found[point.name])}")
+        found[point.name] = point
+    return found
+
+
+def _taken(point: EntryPoint, message: str) -> ConfigError:
+    return ConfigError(message, where=_called(point), remedy="rename it or uninstall one of the two")
+
+
+def _load(point: EntryPoint) -> _Entry:
+    try:
+        loaded = point.load()
+    except Exception as error:  # whatever a foreign module raises while it is imported
+        raise ConfigError(
+            f"can't be imported: {type(error).__name__}: {error}", where=_called(point), remedy="mend or uninstall it"
+        ) from error
+    if not (isinstance(loaded, type) and issubclass(loaded, Policy)) or getattr(loaded, "name", "") != point.name:
+        raise ConfigError(
+            f"'{point.value}' is not a Policy with the name '{point.name}'",
+            where=_called(point),
+            remedy="let the entry point name a subclass of treadle.decide.policy.Policy",
+        )
+    return _entry_of(loaded, _called(point))
+
+
+def _called(point: EntryPoint) -> str:
+    package = f" of package '{point.dist.name}'" if point.dist else ""
+    return f"plug-in '{point.name}'{package}"
+
+
+def _entry_of(policy: type[Policy], plug_in: str = "") -> _Entry:
+    description = Description(
+        policy.name,
+        tuple(getattr(policy, "aliases", ())),
+        str(getattr(policy, "optimises", "")),
+        tuple(policy.needs),
+        str(getattr(policy, "paper", "")),
+        (policy.__doc__ or "").strip().partition("\n")[0],
+    )
+
+    def build(options: Options) -> Policy:
+        try:
+            made = getattr(policy, "from_options", lambda _: policy())(options)
+        except TreadleError:
+            raise
+        except Exception as error:
+            if not plug_in:
+                raise
+            raise ConfigError(
+                f"can't be made: {type(error).__name__}: {error}", where=plug_in, remedy="mend or uninstall it"
+            ) from error
+        assert isinstance(made, Policy)
+        return made
+
+    return _Entry(description, build)
+
+
+_ADAPTIVE = Description(
+    adaptive.Adaptive.name,
+    ("amos",),
+    "any objectives",
+    (),
+    "AMoS 3",
+    "Learns which of its candidates serves the objectives best and puts that one in charge.",
+)
+
+
+def _adaptive(options: Options) -> Policy:
+    """`learner=ucb`, `candidates=` joined by +, `objective=` likewise, as in "min latency 0.7+max throughput 0.3"."""
+    candidates = options.policies("candidates", "rr+fifo+mtiq+chain")
+    objectives = split(bare(options.text("objective", "min latency")).replace("+", ","), ",")
+    learner, parameters = parse(bare(options.text("learner", "ucb")))
+    tuned = Options(learner, parameters, options.rng, options.create)
+    return adaptive.create(
+        candidates,
+        objectives,
+        adaptive.learner(learner, **{key: tuned.number(key) for key in tuned.unread()}),
+        options.rng,
+        delay=options.number("delay", 5.0),
+        warm_up=options.integer("warm_up", 1),
+        settle=options.number("settle", 0.3),
+        decay=options.number("decay", 0.3),
+        discount=options.number("discount", 1.0),
+        inherit=options.flag("inherit", True),
+        memory=options.integer("memory", 256),
+    )
