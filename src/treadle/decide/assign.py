@@ -1,0 +1,245 @@
+"""Which processing thread owns which operator: Haren's inter-thread scheduling function f (section 4.1).
+
+Each is a policy whose priorities are thread numbers 0..P-1, for the `owner` scale. It knows loads and the number of
+threads, which may change while it runs; the order of operators within a thread (function g) is any other policy's.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from treadle.decide.policy import Policy
+from treadle.errors import ConfigError
+from treadle.model import Bools, Floats, Ints
+from treadle.values import Schedule, Snapshot
+
+
+class Assigner(Policy):
+    """Owns the number of threads; a subclass says who gets what."""
+
+    def __init__(self, threads: int) -> None:
+        self.set_threads(threads)
+
+    def set_threads(self, threads: int) -> None:
+        """Haren's P, from the next decision on."""
+        if threads < 1:
+            raise ConfigError(f"can't assign to {threads} threads", where=self.name, remedy="use 1 or more")
+        self.threads = threads
+
+
+class AssignRandom(Assigner):
+    """A new draw at each decision, with as many operators on one thread as on another, give or take one."""
+
+    name = "assign-random"
+
+    def __init__(self, threads: int, rng: np.random.Generator) -> None:
+        super().__init__(threads)
+        self.rng = rng
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        drawn = self.rng.permutation(len(snapshot.topology)) % self.threads
+        return _schedule(drawn, f"drawn for {self.threads} threads")
+
+    def state(self) -> dict[str, Any]:
+        return {"rng": self.rng.bit_generator.state}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.rng.bit_generator.state = state["rng"]
+
+
+class AssignRoundRobin(Assigner):
+    """All operators of a query on one thread, queries in turn."""
+
+    name = "assign-round-robin"
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        return _schedule(snapshot.topology.query_of % self.threads, f"queries in turn on {self.threads} threads")
+
+
+class AssignLoadBalance(Assigner):
+    """The heaviest first, each to the thread with the least load so far; what has no known load is dealt out evenly."""
+
+    name = "assign-load-balance"
+    wants = ("cost", "rate")
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        load = _load(snapshot)
+        owner = _place(load, np.zeros(self.threads))
+        busy = _busy(np.nan_to_num(load, nan=0.0), owner, self.threads)
+        return _schedule(owner, f"imbalance {_imbalance(busy):.2f} on {self.threads} threads")
+
+
+class AssignAdaptive(Assigner):
+    """Keeps what it has while no thread has more than `threshold` times the mean load; then moves as few as it can.
+
+    Once it moves, it goes down to `settle`, so that a load that swings around the threshold moves nothing back and
+    forth. Where no assignment gets there (one operator may be more than a thread's part of the load), it moves only
+    what lowers the highest load in the same proportion.
+    """
+
+    name = "assign-adaptive"
+    wants = ("cost", "rate")
+
+    def __init__(self, threads: int, *, threshold: float = 1.2, settle: float = 1.1) -> None:
+        if not 1.0 <= settle < threshold:
+            raise ConfigError(
+                f"settle {settle:g} and threshold {threshold:g} don't fit",
+                where=self.name,
+                remedy="both are imbalances of 1 or more, settle the lower one",
+            )
+        super().__init__(threads)
+        self.threshold = threshold
+        self.settle = settle
+        self._ids: tuple[str, ...] = ()
+        self._owner = np.empty(0, dtype=np.int64)
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        load = _load(snapshot)
+        owner = self._kept(snapshot.topology.ids)
+        new = owner < 0
+        weighed = _estimated(load)
+        if new.any():
+            owner[new] = _place(load[new], _busy(weighed[~new], owner[~new], self.threads))
+        before = _imbalance(_busy(weighed, owner, self.threads))
+        reason = f"imbalance {before:.2f}, kept"
+        if before > self.threshold:
+            balanced = self._rebalanced(weighed, owner)
+            after = _imbalance(_busy(weighed, balanced, self.threads))
+            reason = f"imbalance {before:.2f} -> {after:.2f}, moved {np.count_nonzero(balanced != owner)}"
+            owner = balanced
+        self._ids, self._owner = snapshot.topology.ids, owner
+        return _schedule(owner, f"{reason}, placed {np.count_nonzero(new)} new")
+
+    def state(self) -> dict[str, Any]:
+        return {"owner": dict(zip(self._ids, self._owner.tolist(), strict=True))}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._ids = tuple(state["owner"])
+        self._owner = np.array(list(state["owner"].values()), dtype=np.int64)
+
+    def _kept(self, ids: tuple[str, ...]) -> Ints:
+        """The last assignment for these rows, -1 where there is none or its thread is gone."""
+        if ids == self._ids:
+            owner = self._owner.copy()
+        else:
+            last = dict(zip(self._ids, self._owner.tolist(), strict=True))
+            owner = np.array([last.get(name, -1) for name in ids], dtype=np.int64)
+        owner[owner >= self.threads] = -1
+        return owner
+
+    def _rebalanced(self, load: Floats, owner: Ints) -> Ints:
+        """Take operators off the fullest threads and place them anew, more of them each time until the rest fits.
+
+        The last level takes them all, as if nothing had been assigned yet. Nothing can go below the heaviest operator.
+        """
+        busy = _busy(load, owner, self.threads)
+        mean = float(busy.mean())
+        goal = max(self.settle * mean, float(load.max()))
+        best, best_peak = owner, float(busy.max())
+        for level in (goal, mean, 0.75 * mean, 0.5 * mean, 0.0):
+            off = _taken_off(load, owner, busy, level)
+            tried = owner.copy()
+            tried[off] = _place(load[off], _busy(load[~off], owner[~off], self.threads))
+            peak = float(_busy(load, tried, self.threads).max())
+            if self._is_worth(peak, best_peak, mean):
+                best, best_peak = tried, peak
+            if peak <= goal:
+                break
+        return best
+
+    def _is_worth(self, peak: float, before: float, mean: float) -> bool:
+        """Moving is, if it passes one of the two lines or lowers the peak by as much as lies between them."""
+        passes = any(peak <= line * mean < before for line in (self.settle, self.threshold))
+        return passes or peak < before * self.settle / self.threshold
+
+
+ASSIGNERS: Mapping[str, Callable[[int, np.random.Generator], Assigner]] = {
+    "random": AssignRandom,
+    "round-robin": lambda threads, _: AssignRoundRobin(threads),
+    "load-balance": lambda threads, _: AssignLoadBalance(threads),
+    "adaptive": lambda threads, _: AssignAdaptive(threads),
+}
+
+
+def assigner(name: str, threads: int, rng: np.random.Generator) -> Assigner:
+    """An inter-thread function by its name, with or without the `assign-` of the policy's name."""
+    make = ASSIGNERS.get(name.removeprefix("assign-"))
+    if make is None:
+        raise ConfigError(f"unknown assignment '{name}'", where="assign", remedy=f"known: {', '.join(ASSIGNERS)}")
+    return make(threads, rng)
+
+
+def _schedule(owner: Ints, reason: str) -> Schedule:
+    return Schedule(owner.astype(np.float64), reason=reason)
+
+
+def _load(snapshot: Snapshot) -> Floats:
+    """Seconds of work per second, cost times rate; NaN where either is unknown or they make no finite load."""
+    if "cost" not in snapshot or "rate" not in snapshot:
+        return np.full(len(snapshot.topology), np.nan)
+    with np.errstate(over="ignore", invalid="ignore"):
+        load = snapshot["cost"] * snapshot["rate"]
+    return np.where(np.isfinite(load) & (load >= 0), load, np.nan)
+
+
+def _estimated(load: Floats) -> Floats:
+    """Unknown loads as the mean of the known ones; all as one where nothing is known to have a load."""
+    known = load[~np.isnan(load)]
+    if not known.any():
+        return np.ones(len(load))
+    return np.where(np.isnan(load), known.mean(), load)
+
+
+def _busy(load: Floats, owner: Ints, threads: int) -> Floats:
+    return np.bincount(owner, weights=load, minlength=threads).astype(np.float64)
+
+
+def _imbalance(busy: Floats) -> float:
+    """The highest load over the mean; 1 is perfect."""
+    mean = float(busy.mean())
+    return float(busy.max()) / mean if mean else 1.0
+
+
+def _place(load: Floats, busy: Floats) -> Ints:
+    """Threads for these rows, on top of what `busy` says: longest processing time first.
+
+    Rows with no load, or none that is known, say nothing of where to go: they are dealt out, the least busy first.
+    """
+    owner = np.empty(len(load), dtype=np.int64)
+    heavy = np.flatnonzero(load > 0)
+    heavy = heavy[np.argsort(-load[heavy], kind="stable")]
+    heap = [(taken, thread) for thread, taken in enumerate(busy.tolist())]
+    heapq.heapify(heap)
+    chosen: list[int] = []
+    for more in load[heavy].tolist():  # one by one, since each choice depends on the last
+        taken, thread = heap[0]
+        chosen.append(thread)
+        heapq.heapreplace(heap, (taken + more, thread))
+    owner[heavy] = chosen
+    in_turn = np.array([thread for _, thread in sorted(heap)], dtype=np.int64)
+    light = np.flatnonzero(~(load > 0))
+    owner[light] = in_turn[np.arange(len(light)) % len(busy)]
+    return owner
+
+
+def _taken_off(load: Floats, owner: Ints, busy: Floats, level: float) -> Bools:
+    """The fewest rows whose leaving brings each thread down to `level`.
+
+    The heaviest go first, and the last of them is the lightest that is enough.
+    """
+    off = np.zeros(len(load), dtype=np.bool_)
+    for thread in np.flatnonzero(busy > level):
+        rows = np.flatnonzero((owner == thread) & (load > 0))
+        rows = rows[np.argsort(-load[rows], kind="stable")]
+        sums = np.cumsum(load[rows])
+        excess = busy[thread] - level
+        last = min(int(np.searchsorted(sums, excess)), len(rows) - 1)
+        missing = excess - (sums[last - 1] if last else 0.0)
+        enough = int(np.searchsorted(-load[rows], -missing, side="right")) - 1
+        off[rows[:last]] = True
+        off[rows[max(enough, last)]] = True
+    return off

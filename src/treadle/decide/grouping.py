@@ -1,0 +1,136 @@
+"""Which rows are scheduled as one: Lachesis' grouping schedule (section 5.3), a group for each cgroup, pool or class.
+
+It knows the topology and a schedule's priorities, and nothing of what a group becomes. A group's priority comes from
+its members; rows of unknown priority are in a group like all others, and only a group of nothing else is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from treadle.decide.logical import operator_sets
+from treadle.decide.transform import SCALES
+from treadle.errors import ConfigError
+from treadle.model import Floats, Ints, Topology
+from treadle.values import Groups, Schedule, Spacing
+
+Combine = Literal["max", "mean", "sum"]
+
+KINDS: Mapping[str, str] = {
+    "one": "all rows together",
+    "query": "the rows of a query",
+    "operator": "the parallel copies of an operator, or of operators that run as one",
+    "instance": "each row alone",
+    "class": "the rows of all queries with one user priority",
+    "kmeans": "rows of similar priority, by k-means",
+}
+
+ROUNDS = 100
+"""k-means ends by itself, as a rule within ten rounds; this is for the exception."""
+
+
+def group(topology: Topology, schedule: Schedule, kind: str, *, k: int = 5, combine: Combine = "max") -> Groups:
+    """Put rows together by `kind`; a group's priority is the max, mean or sum of its members' known ones.
+
+    `k` is the most groups that k-means makes; it makes fewer of fewer distinct priorities.
+    """
+    if combine not in ("max", "mean", "sum"):
+        raise ConfigError(f"unknown way to combine '{combine}'", where="grouping", remedy="known: max, mean, sum")
+    if k < 1:
+        raise ConfigError(f"k can't be {k}", where="grouping 'kmeans'", remedy="use 1 or more")
+    priority = schedule.scalar
+    names, of_row = _members(topology, priority, schedule.spacing, kind, k)
+    return Groups(names, of_row, _combined(priority, of_row, len(names), combine))
+
+
+def _members(topology: Topology, priority: Floats, spacing: Spacing, kind: str, k: int) -> tuple[tuple[str, ...], Ints]:
+    """The groups' names, and each row's group."""
+    if kind == "one":
+        return ("all",), np.zeros(len(topology), dtype=np.int64)
+    if kind == "query":
+        return tuple(query.name for query in topology.queries), topology.query_of
+    if kind == "operator":
+        sets = operator_sets(topology)
+        return tuple(f"{query}.{'+'.join(operators)}" for query, operators in sets.members), sets.of_row
+    if kind == "instance":
+        return topology.ids, np.arange(len(topology))
+    if kind == "class":
+        values, of_row = np.unique(topology.priority, return_inverse=True)
+        return tuple(f"class-{str(value).removesuffix('.0')}" for value in values.tolist()), of_row
+    if kind == "kmeans":
+        return _similar(priority, spacing, k)
+    raise ConfigError(f"unknown grouping '{kind}'", where="grouping", remedy=f"known: {', '.join(KINDS)}")
+
+
+def _similar(priority: Floats, spacing: Spacing, k: int) -> tuple[tuple[str, ...], Ints]:
+    """Clusters from the least urgent to the most, and a group of its own for the unknown.
+
+    Distances are those of the unit scale: logarithmic where the priorities are, and finite for infinite ones.
+    """
+    known = ~np.isnan(priority)
+    of_row = np.empty(len(priority), dtype=np.int64)
+    count = 0
+    if known.any():
+        of_row[known] = clusters(SCALES["unit"].apply(priority[known], spacing), k)
+        count = int(of_row[known].max()) + 1
+    of_row[~known] = count
+    names = tuple(f"cluster-{number}" for number in range(count))
+    return names if known.all() else (*names, "unknown"), of_row
+
+
+def clusters(values: Floats, k: int) -> Ints:
+    """1-D k-means: each value's cluster, numbered upwards. Finite values only; equal input gives equal clusters.
+
+    In one dimension clusters are intervals, so that all that moves is where the sorted values are cut. It starts from
+    two cuts, at quantiles and at the widest gaps (which finds small groups far away), and keeps the tighter result.
+    """
+    points, point_of, count = np.unique(values, return_inverse=True, return_counts=True)
+    k = min(k, len(points))
+    sums = np.stack([np.cumsum(np.r_[0.0, column]) for column in (count, count * points, count * points**2)])
+    quantiles = np.arange(1, k) * len(points) // k
+    gaps = np.sort(np.argsort(-np.diff(points), kind="stable")[: k - 1]) + 1
+    ends = [_settle(points, sums, cuts) for cuts in (quantiles, gaps)]
+    best = min(ends, key=lambda cuts: _spread(sums, cuts))
+    return np.searchsorted(best, point_of, side="right")
+
+
+def _settle(points: Floats, sums: Floats, cuts: Ints) -> Ints:
+    """Lloyd's rounds: cut halfway between the means of neighbours until nothing moves. Empty clusters vanish."""
+    for _ in range(ROUNDS):
+        size, total, _ = _within(sums, cuts)
+        means = total / size
+        moved = np.unique(np.searchsorted(points, (means[1:] + means[:-1]) / 2))
+        moved = moved[(moved > 0) & (moved < len(points))]
+        if np.array_equal(moved, cuts):
+            break
+        cuts = moved
+    return cuts
+
+
+def _spread(sums: Floats, cuts: Ints) -> float:
+    """The sum of squared distances from the means."""
+    size, total, squares = _within(sums, cuts)
+    return float(np.sum(squares - total**2 / size))
+
+
+def _within(sums: Floats, cuts: Ints) -> Floats:
+    """Size, sum and sum of squares of each cluster, from the running sums over the points."""
+    edges = np.r_[0, cuts, sums.shape[1] - 1]
+    return np.diff(sums[:, edges], axis=1)
+
+
+def _combined(priority: Floats, of_row: Ints, groups: int, combine: Combine) -> Floats:
+    known = np.flatnonzero(~np.isnan(priority))
+    values, group_of = priority[known], of_row[known]
+    count = np.bincount(group_of, minlength=groups)
+    if combine == "max":
+        result = np.full(groups, -np.inf)
+        np.maximum.at(result, group_of, values)
+    else:
+        parts = values / count[group_of] if combine == "mean" else values  # divided first: the sum may not fit a float
+        result = np.bincount(group_of, weights=parts, minlength=groups).astype(np.float64)
+    result[count == 0] = np.nan
+    return result

@@ -1,0 +1,283 @@
+"""From priorities to the numbers that a knob takes: Lachesis section 5.3, its normalisation function F, and beyond.
+
+It knows the range, direction and default of each knob, and nothing of who turns it. Rows of several engines come in one
+array, so that they share one scale; NaN is unknown and stays NaN, which leaves that row as it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from treadle.errors import ConfigError
+from treadle.model import Floats
+from treadle.values import Spacing
+
+Place = Callable[[Floats, Spacing], Floats]
+
+NICE_STEP = 1.25
+"""The kernel gives a thread this many times the CPU of one that is nicer by one (Lachesis section 2)."""
+RUNG_STEP = 2.0
+"""Each pool of a ladder has twice the weight of the one below it."""
+BEYOND = 0.1
+"""How far an infinite priority stands from the finite ones, as a part of their spread."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A knob's numbers. Every result lies in `low`..`high`, and a more urgent row never gets a less urgent number.
+
+    Priorities that are all equal give no reason to change anything, so they get `neutral`, the system's own default.
+    """
+
+    name: str
+    help: str
+    low: float
+    high: float
+    neutral: float | None
+    """None for a scale on which the numbers themselves mean something."""
+    place: Place = field(repr=False, compare=False)
+    """From known priorities, not all equal, to numbers that are still to be rounded and clipped."""
+    decimals: int | None = 0
+    rising: bool = True
+    """Whether the larger number is the more urgent one."""
+
+    def apply(self, priority: Floats, spacing: Spacing = "linear") -> Floats:
+        known = ~np.isnan(priority)
+        values = priority[known]
+        result = np.full(priority.shape, np.nan)
+        if len(values) == 0:
+            return result
+        if self.neutral is not None and values.min() == values.max():
+            result[known] = self.neutral
+            return result
+        placed = self.place(values, spacing)
+        if self.decimals is not None:
+            placed = np.round(placed, self.decimals)
+        result[known] = np.clip(placed, self.low, self.high) + 0.0  # no negative zero in logs
+        return result
+
+
+def unit() -> Scale:
+    """Min-max to 0..1, of the logarithms where priorities are spaced so: the basis of most other scales."""
+    return Scale("unit", "0..1, min-max", 0.0, 1.0, 0.5, _min_max, decimals=None)
+
+
+def nice(low: float = -20, high: float = 19) -> Scale:
+    """Niceness. Without CAP_SYS_NICE a thread can't go below the nice it has, so `low` is 0 for most users."""
+    _check_limits("nice", low, high, (-20, 19))
+    return Scale(
+        "nice",
+        "thread niceness on the kernel's ladder, lower is more urgent",
+        low,
+        high,
+        min(max(0.0, low), high),
+        lambda priority, spacing: low + _steps_below_top(priority, spacing, NICE_STEP, high - low),
+        rising=False,
+    )
+
+
+def shares(low: float = 2, high: float = 262144) -> Scale:
+    """`cpu.shares` of cgroup v1, in proportion to the priorities."""
+    return _proportional_scale("shares", "cpu.shares of cgroup v1", low, high, 1024, (2, 262144))
+
+
+def weight(low: float = 1, high: float = 10000) -> Scale:
+    """`cpu.weight` of cgroup v2, in proportion to the priorities."""
+    return _proportional_scale("weight", "cpu.weight of cgroup v2", low, high, 100, (1, 10000))
+
+
+def rt(low: float = 1, high: float = 99) -> Scale:
+    """Real-time priority. Neutral is the lowest: any real-time thread is ahead of the normal ones already."""
+    _check_limits("rt", low, high, (1, 99))
+    return Scale(
+        "rt",
+        "real-time priority of SCHED_RR and SCHED_FIFO",
+        low,
+        high,
+        low,
+        lambda priority, spacing: low + _min_max(priority, spacing) * (high - low),
+    )
+
+
+def slices(low: float = 0.0001, high: float = 0.1) -> Scale:
+    """A thread's time slice in seconds, to the nanosecond, in equal factors from the longest to the shortest.
+
+    More urgent is shorter: the kernel's EEVDF gives a shorter slice an earlier deadline, at an equal share of the CPU.
+    """
+    _check_limits("slice", low, high, (0.0001, 0.1), whole=False)
+    return Scale(
+        "slice",
+        "time slice in seconds, shorter is more urgent (EEVDF)",
+        low,
+        high,
+        min(max(0.003, low), high),
+        lambda priority, spacing: high * np.exp(_min_max(priority, spacing) * math.log(low / high)),
+        decimals=9,
+        rising=False,
+    )
+
+
+def rank() -> Scale:
+    """0 for the least urgent, one more for each priority above it: the only scale that keeps every difference."""
+    return Scale("rank", "dense rank from 0, higher is more urgent", 0.0, math.inf, None, _dense_rank)
+
+
+def rung(pools: float = 6) -> Scale:
+    """Which of `pools` pools, whose weights are 1, 2, 4, and so on. Neutral is the first: 1 is the usual weight."""
+    if not 1 <= pools <= 31 or pools % 1:
+        raise ConfigError(f"pools can't be {pools:g}", where="scale 'rung'", remedy="use a whole number from 1 to 31")
+    return Scale(
+        "rung",
+        "index into a ladder of pools with weights 1, 2, 4, ...",
+        0.0,
+        pools - 1,
+        0.0,
+        lambda priority, spacing: pools - 1 - _steps_below_top(priority, spacing, RUNG_STEP, pools - 1),
+    )
+
+
+def owner() -> Scale:
+    """The numbers as they are: for policies that decide a thread's number rather than a priority."""
+    return Scale(
+        "owner", "as it is, for thread numbers", -math.inf, math.inf, None, lambda priority, _: priority, decimals=None
+    )
+
+
+def create(spec: str) -> Scale:
+    """A scale from its name, and limits where they differ: `nice`, `nice:low=0,high=19`, `rung:pools=4`."""
+    name, _, rest = spec.partition(":")
+    where = f"scale '{spec}'"
+    make = _MAKERS.get(name.strip())
+    if make is None:
+        raise ConfigError(f"unknown scale '{name.strip()}'", where=where, remedy=f"known: {', '.join(_MAKERS)}")
+    known = tuple(inspect.signature(make).parameters)
+    options: dict[str, float] = {}
+    for part in rest.split(",") if rest.strip() else ():
+        option, _, text = (piece.strip() for piece in part.partition("="))
+        if option not in known:
+            remedy = f"known: {', '.join(known)}" if known else "it takes none"
+            raise ConfigError(f"unknown option '{option}'", where=where, remedy=remedy)
+        if option in options:
+            raise ConfigError(f"option '{option}' is there twice", where=where, remedy="give it once")
+        try:
+            options[option] = float(text)
+        except ValueError:
+            raise ConfigError(
+                f"option '{option}' is '{text}', which is no number", where=where, remedy=f"as in {option}=5"
+            ) from None
+    return make(**options)
+
+
+def _min_max(priority: Floats, spacing: Spacing) -> Floats:
+    """Min-max, least urgent 0 and most urgent 1 (Lachesis section 5.3), on logarithms where they are told to be so.
+
+    Infinities stand a little beyond the finite values, and the logarithm of what isn't positive is such an infinity.
+    """
+    heights = _logs(priority) if spacing == "log" else priority
+    if heights.min() == heights.max():  # none is positive, or they differ by less than a logarithm shows
+        heights = priority
+    finite = heights[np.isfinite(heights)]
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    if math.isinf(high - low):  # the spread of the largest floats is none itself
+        heights, low, high = heights / 2, low / 2, high / 2
+    spread = high - low
+    inside = (np.clip(heights, low, high) - low) / (spread or 1.0)
+    lowest, highest = heights == -math.inf, heights == math.inf
+    below, above = BEYOND * bool(lowest.any()), BEYOND * bool(highest.any())
+    result: Floats = (inside + below) / (bool(spread) + below + above)
+    result[lowest] = 0.0
+    result[highest] = 1.0
+    return result
+
+
+def _steps_below_top(priority: Floats, spacing: Spacing, base: float, steps: float) -> Floats:
+    """How many steps, each a factor of `base` in CPU, a row stands below the most urgent one; 0..`steps`.
+
+    Lachesis section 5.3: F(x) = n_max + (log p_max - log x) / log base for logarithmic priorities, which keeps their
+    ratios; min-max where those don't fit, and for linear ones. An infinite priority takes one step above p_max.
+    """
+    by_min_max = steps * (1.0 - _min_max(priority, spacing))
+    if spacing == "linear":
+        return by_min_max
+    logs = _logs(priority)
+    finite = logs[np.isfinite(logs)]
+    if len(finite) == 0:
+        return by_min_max
+    step = math.log(base)
+    top = float(finite.max()) + (step if logs.max() == math.inf else 0.0)
+    fits = top - float(finite.min()) <= steps * step
+    return np.clip((top - logs) / step, 0.0, steps) if fits else by_min_max
+
+
+def _proportional(priority: Floats, spacing: Spacing, low: float, high: float, neutral: float) -> Floats:
+    """Twice the priority, twice the number, the middle of the logarithms on `neutral` as far as the range allows.
+
+    Ratios too wide for the range are squeezed into it by min-max of the logarithms; a priority of zero gets `low`.
+    Linear priorities with negative ones among them have no ratios, so they are spread evenly over the range.
+    """
+    logs = _logs(priority)
+    finite = logs[np.isfinite(logs)]
+    if len(finite) == 0 or (spacing == "linear" and priority.min() < 0):
+        return low + _min_max(priority, spacing) * (high - low)
+    bottom, top = float(finite.min()), float(finite.max())
+    room = math.log(high) - math.log(low)
+    if top - bottom > room:
+        return low * np.exp(_min_max(priority, "log") * room)
+    shift = math.log(neutral) - (bottom + top) / 2
+    shift = min(max(shift, math.log(low) - bottom), math.log(high) - top)
+    return np.exp(logs + shift)
+
+
+def _proportional_scale(
+    name: str, text: str, low: float, high: float, default: float, allowed: tuple[float, float]
+) -> Scale:
+    _check_limits(name, low, high, allowed)
+    neutral = min(max(default, low), high)
+    return Scale(
+        name,
+        f"{text}, in proportion to the priorities",
+        low,
+        high,
+        neutral,
+        lambda priority, spacing: _proportional(priority, spacing, low, high, neutral),
+    )
+
+
+def _dense_rank(priority: Floats, _: Spacing) -> Floats:
+    """As `values.dense_rank`, twice as fast since it is of one dimension only."""
+    return np.unique(priority, return_inverse=True)[1].astype(np.float64)
+
+
+def _logs(priority: Floats) -> Floats:
+    """Natural logarithms, minus infinity for what has none."""
+    return np.log(priority, where=priority > 0, out=np.full(priority.shape, -math.inf))
+
+
+def _check_limits(name: str, low: float, high: float, allowed: tuple[float, float], *, whole: bool = True) -> None:
+    least, most = allowed
+    if not least <= low <= high <= most or (whole and (low % 1 or high % 1)):
+        raise ConfigError(
+            f"limits can't be {low:g}..{high:g}",
+            where=f"scale '{name}'",
+            remedy=f"use {'whole ' if whole else ''}numbers from {least:g} to {most:g}, the lower one first",
+        )
+
+
+_MAKERS: Mapping[str, Callable[..., Scale]] = {
+    "unit": unit,
+    "nice": nice,
+    "shares": shares,
+    "weight": weight,
+    "rt": rt,
+    "slice": slices,
+    "rank": rank,
+    "rung": rung,
+    "owner": owner,
+}
+
+SCALES: Mapping[str, Scale] = {name: make() for name, make in _MAKERS.items()}
