@@ -1,0 +1,1 @@
+"""One driver per engine. All pass the conformance suite that `treadle.testing` ships."""

@@ -1,0 +1,292 @@
+"""The simulator as an engine like any other: it has a topology, offers metrics, and lets its knobs be turned.
+
+`advance` lets virtual time pass; `SimulatedClock` lets the control loop sleep by advancing it, so the loop, the
+policies and the enforcers that run here are the very ones that run on a real engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from treadle.enforce import Knob
+from treadle.engines.simulator import arrivals, kernel, state
+from treadle.engines.simulator.knobs import knobs_of
+from treadle.engines.simulator.layout import lay_out
+from treadle.engines.simulator.scenario import Mode, Scenario, queries
+from treadle.engines.simulator.state import State
+from treadle.model import Floats, Ints, Topology
+from treadle.values import Sample
+
+GRID_POINTS = 400
+
+
+@dataclass(frozen=True)
+class Results:
+    """Every result that left the system: when, how old it was, how many, and the row of the sink it left by."""
+
+    time: Floats
+    latency: Floats
+    mass: Floats
+    row: Ints
+
+
+class Simulator:
+    """One scenario under one mode of execution, at one moment of virtual time."""
+
+    name = "simulator"
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        mode: Mode | None = None,
+        seconds: float | None = None,
+        seed: int | None = None,
+    ) -> None:
+        execution = scenario.execution
+        self.scenario = scenario
+        self.seconds = scenario.seconds if seconds is None else seconds
+        self.mode: Mode = mode or execution.mode
+        seed = scenario.seed if seed is None else seed
+        self.per_unit = self.mode == "cooperative" and execution.period == 0
+        layout = lay_out(queries(scenario), self.name)
+        self._topology = layout.topology
+        self._helper_of = layout.helper_of
+        self._rows = np.concatenate([np.arange(len(layout.topology)), np.flatnonzero(layout.helper_of >= 0)])
+        self._order_is_stale = True
+        self._results: list[Results] = []
+        self._sampled_at = 0.0
+        self.drained = False
+        self.state = state.create(
+            layout.nodes,
+            arrivals.draw(layout.sources, self.seconds, seed, scenario.folder),
+            processors=execution.processors,
+            cooperative=self.mode == "cooperative",
+            fluid=execution.fluid,
+            per_unit=self.per_unit,
+            batch=execution.batch,
+            switch_cost=execution.switch_cost,
+            time_slice=execution.time_slice,
+            rr_slice=execution.rr_slice,
+            delay=execution.delay,
+            grid=self.seconds / GRID_POINTS,
+            grid_points=GRID_POINTS + 1,
+            trace_rows=1024 if scenario.trace else 0,
+            seed=seed,
+        )
+        self.state.tally[kernel.TRACED] = scenario.trace  # the first row: time zero, all empty
+        self._knobs = knobs_of(self)
+
+    # ------------------------------------------------------------ engine
+
+    @property
+    def offers(self) -> frozenset[str]:
+        names = {"queue", "external_queue", "tuples_in", "tuples_out", "cpu_time", "head_age", "mean_age"}
+        if self.mode != "cooperative":
+            names.add("run_wait")
+        if (self._helper_of >= 0).any():
+            names.add("output_queue")
+        if self.scenario.execution.known:
+            names |= {"cost", "selectivity"}
+        return frozenset(names)
+
+    def topology(self) -> Topology:
+        return self._topology
+
+    def sample(self, wanted: frozenset[str]) -> Sample:
+        columns = {name: _COLUMNS[name](self) for name in wanted & self.offers}
+        clock = self.state.clock
+        results, seconds = clock[kernel.OUTPUT_SUM], self.now - self._sampled_at
+        totals = {
+            "total_queue": float(clock[kernel.TOTAL]),
+            "output_rate": float(results / seconds) if seconds > 0 else np.nan,
+            "latency": float(clock[kernel.LATENCY_SUM] / results) if results > 0 else np.nan,
+        }
+        clock[kernel.OUTPUT_SUM] = clock[kernel.LATENCY_SUM] = 0.0
+        self._sampled_at = self.now
+        return Sample(self.now, columns, totals)
+
+    def knobs(self) -> Mapping[str, Knob]:
+        return self._knobs
+
+    # ------------------------------------------------------------ virtual time
+
+    @property
+    def now(self) -> float:
+        return float(self.state.clock[kernel.NOW])
+
+    def advance(self, until: float) -> bool:
+        """Let time pass until then. True: it stopped before, because an operator must be chosen (period 0)."""
+        if self._order_is_stale and self.mode == "cooperative":
+            self._sort()
+        while True:
+            code = kernel.advance(self.state, until)
+            if code == kernel.POOL_FULL:
+                self.state = state.grown(self.state)
+            elif code == kernel.RESULTS_FULL:
+                self._flush()
+            elif code == kernel.TRACE_FULL:
+                more = np.concatenate([self.state.trace, np.zeros_like(self.state.trace)])
+                self.state = self.state._replace(trace=more)
+            else:
+                self.drained = code == kernel.DRAINED
+                return bool(code == kernel.DECIDE)
+
+    def decided(self) -> None:
+        """The choice that `advance` asked for has been made."""
+        self.state.tally[kernel.DECIDED] = 1
+
+    def spend(self, seconds: float) -> None:
+        """All processors are busy with something else for this long (Haren's scheduling task)."""
+        kernel.pass_time(self.state, self.now + seconds)
+
+    def reorder(self) -> None:
+        """Ranks or owners have changed."""
+        self._order_is_stale = True
+
+    @property
+    def processors(self) -> int:
+        return int(self.state.tally[kernel.PROCESSORS])
+
+    def set_batch(self, batch: int) -> None:
+        self.state.tally[kernel.BATCH] = batch
+
+    def set_processors(self, processors: int) -> None:
+        s = self.state
+        for p in range(processors, int(s.tally[kernel.PROCESSORS])):
+            if s.processor[p]["running"] >= 0:
+                kernel.release(s, p)
+        s.tally[kernel.PROCESSORS] = processors
+        self._order_is_stale = True
+
+    # ------------------------------------------------------------ what came out
+
+    @property
+    def results(self) -> Results:
+        self._flush()
+        names = ("time", "latency", "mass", "row")
+        whole = Results(*(np.concatenate([getattr(part, name) for part in self._results]) for name in names))
+        self._results = [whole]
+        return whole
+
+    @property
+    def trace(self) -> Floats:
+        """A row per event: time, the queue of each instance in order, their total, and the output so far."""
+        s = self.state
+        rows = s.trace[: s.tally[kernel.TRACED]]
+        queues = rows[:, 1:-1]
+        return np.column_stack([rows[:, 0], queues, queues.sum(axis=1), rows[:, -1]])
+
+    @property
+    def memory(self) -> tuple[Floats, Floats]:
+        """Queued tuples on an even grid of times."""
+        size = int(self.state.tally[kernel.GRID_AT])
+        return np.arange(size) * self.state.clock[kernel.GRID], self.state.memory[:size].copy()
+
+    @property
+    def counters(self) -> dict[str, float]:
+        """Totals since the start, for reports and for the laws that tests check."""
+        s, c, t = self.state, self.state.clock, self.state.tally
+        return {
+            "now": self.now,
+            "events": float(t[kernel.EVENTS]),
+            "switches": float(t[kernel.SWITCHES]),
+            "queued": float(c[kernel.TOTAL]),
+            "queue_mean": float(c[kernel.AREA] / self.now) if self.now > 0 else 0.0,
+            "queue_peak": float(c[kernel.PEAK]),
+            "dropped": float(s.node["dropped"].sum()),
+            "busy": float(s.node["busy"].sum()),
+        }
+
+    @property
+    def nodes(self) -> dict[str, Ints | Floats]:
+        """Per node (main threads first, then helpers): what arrived, was dropped, done, emitted, and is queued."""
+        s = self.state
+        names = ("arrived", "dropped", "done", "queued", "emitted_mass", "done_mass", "queued_mass", "busy", "waited")
+        return {name: s.node[name].copy() for name in names}
+
+    def _flush(self) -> None:
+        s = self.state
+        size = int(s.tally[kernel.RESULTS])
+        new = s.result[:size]
+        rows = self._rows[new["node"]]
+        self._results.append(Results(new["time"].copy(), new["time"] - new["born"], new["mass"].copy(), rows))
+        s.tally[kernel.RESULTS] = 0
+
+    def _sort(self) -> None:
+        """Each processor's operators by rank, best first; a helper goes where its main is, right before it."""
+        s = self.state
+        count = int(s.tally[kernel.PROCESSORS])
+        mains = np.arange(len(self._topology))
+        for main in mains[self._helper_of >= 0]:
+            s.node["owner"][self._helper_of[main]] = s.node["owner"][main]
+            s.node["rank"][self._helper_of[main]] = s.node["rank"][main]
+        owner = s.node["owner"] % count
+        s.order[:] = np.lexsort((-s.node["rank"], owner))
+        ends = np.searchsorted(owner[s.order], np.arange(1, count + 1))
+        mine = s.processor[:count]
+        mine["first"], mine["last"] = np.concatenate([[0], ends[:-1]]), ends
+        mine["cursor"] = mine["catch_up"] = mine["first"]
+        self._order_is_stale = False
+
+
+class SimulatedClock:
+    """A clock for the control loop: to sleep is to let the simulation run."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self._simulator = simulator
+
+    def now(self) -> float:
+        return self._simulator.now
+
+    def sleep(self, seconds: float) -> None:
+        self._simulator.advance(self._simulator.now + seconds)
+        self._simulator.spend(self._simulator.scenario.execution.schedule_cost)
+
+
+# ---------------------------------------------------------------- what it offers
+
+
+def _mains(values: Callable[[State], Floats | Ints]) -> Callable[[Simulator], Floats]:
+    return lambda sim: values(sim.state)[: len(sim._topology)].astype(np.float64)
+
+
+def _head_age(sim: Simulator) -> Floats:
+    s = sim.state
+    head = s.node["head"][: len(sim._topology)]
+    return np.where(head >= 0, sim.now - s.item["born"][head], 0.0)
+
+
+def _mean_age(sim: Simulator) -> Floats:
+    s, n = sim.state, len(sim._topology)
+    mass = s.node["queued_mass"][:n]
+    mean_born = np.divide(s.node["born_sum"][:n], mass, out=np.full(n, sim.now), where=mass > 0)
+    return sim.now - mean_born
+
+
+def _output_queue(sim: Simulator) -> Floats:
+    return np.where(sim._helper_of >= 0, sim.state.node["queued_mass"][sim._helper_of], 0.0)
+
+
+def _run_wait(sim: Simulator) -> Floats:
+    s, n = sim.state, len(sim._topology)
+    waiting = np.where(s.node["status"] == kernel.READY, sim.now - s.node["ready_since"], 0.0)
+    return np.asarray((s.node["waited"] + waiting)[:n])
+
+
+_COLUMNS: Mapping[str, Callable[[Simulator], Floats]] = {
+    "queue": _mains(lambda s: s.node["queued_mass"]),
+    "external_queue": lambda sim: np.where(sim._topology.is_source, _COLUMNS["queue"](sim), 0.0),
+    "output_queue": _output_queue,
+    "tuples_in": _mains(lambda s: s.node["done_mass"]),
+    "tuples_out": _mains(lambda s: s.node["emitted_mass"]),
+    "cpu_time": _mains(lambda s: s.node["busy"]),
+    "cost": _mains(lambda s: s.node["cost"]),
+    "selectivity": _mains(lambda s: s.node["selectivity"]),
+    "head_age": _head_age,
+    "mean_age": _mean_age,
+    "run_wait": _run_wait,
+}

@@ -1,0 +1,209 @@
+"""Runs one scenario under one policy, through the control loop that drives real engines too, and measures the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from treadle.decide import registry
+from treadle.decide.adaptive import Adaptive
+from treadle.decide.assign import assigner
+from treadle.decide.policy import Policy
+from treadle.engines.simulator.engine import Results, SimulatedClock, Simulator
+from treadle.engines.simulator.scenario import ChangeSpec, Mode, Scenario
+from treadle.errors import ConfigError
+from treadle.loop import Binding, Loop
+from treadle.model import Floats
+
+Progress = Callable[[float], None]
+"""Called with the part of virtual time that has passed, 0 to 1."""
+
+_MODE_OF_KNOB: dict[str, Mode] = {
+    "rank": "cooperative",
+    "nice": "os",
+    "shares": "os",
+    "slice": "os",
+    "rt": "realtime",
+}
+_KNOB_OF_MODE: dict[Mode, str] = {"cooperative": "rank", "os": "nice", "realtime": "rt"}
+_SLICES = 50
+"""How often progress is told."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gave. Latency is from a tuple's arrival to the result it led to."""
+
+    label: str
+    scenario: Scenario
+    seconds: float
+    results: Results
+    class_of_row: Floats
+    memory: tuple[Floats, Floats]
+    trace: Floats
+    oldest_waiting: float
+    counters: dict[str, float]
+    in_charge: dict[str, int]
+    """For an adaptive policy: how often each candidate was chosen."""
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of the run after its warm-up, as JSON can hold them."""
+        start = self.scenario.warm_up
+        seconds = max(self.counters["now"] - start, 1e-9)
+        late = self.results.time >= start
+        times, queued = self.memory
+        figures: dict[str, Any] = {
+            **_latencies(self.results, late, seconds),
+            "max_latency": round(max(self.results.latency[late].max(initial=0.0), self.oldest_waiting), 9),
+            "mean_queue": round(float(queued[times >= start].mean()), 6),
+            "peak_queue": round(self.counters["queue_peak"], 6),
+            "queued_at_end": round(self.counters["queued"], 6),
+            "cpu": round(self.counters["busy"] / self.counters["now"] / self.scenario.execution.processors, 4),
+            "switches_per_s": round(self.counters["switches"] / self.counters["now"], 1),
+        }
+        classes = np.unique(self.class_of_row)
+        if len(classes) > 1:
+            of_result = self.class_of_row[self.results.row]
+            figures["classes"] = {
+                f"{value:g}": _latencies(self.results, late & (of_result == value), seconds) for value in classes[::-1]
+            }
+        if self.in_charge:
+            figures["in_charge"] = self.in_charge
+        return figures
+
+    def series(self) -> list[list[float]]:
+        """A row per event: time, each queue, their total, output so far. Without a trace: time, total, output so far."""
+        if len(self.trace) > 1:
+            return [[round(value, 10) for value in row] for row in self.trace.tolist()]
+        times, queued = self.memory
+        order = np.argsort(self.results.time, kind="stable")
+        ahead = np.concatenate([[0.0], np.cumsum(self.results.mass[order])])
+        output = ahead[np.searchsorted(self.results.time[order], times, side="right")]
+        return [
+            [round(v, 6) for v in row] for row in zip(times.tolist(), queued.tolist(), output.tolist(), strict=True)
+        ]
+
+
+def simulate(
+    scenario: Scenario,
+    spec: str,
+    *,
+    seconds: float | None = None,
+    seed: int | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Run `spec`, a policy as the registry knows it, with `@knob` behind it to choose how it is enforced.
+
+    `os` is the operating system left alone: every operator its own thread, no policy.
+    """
+    name, knob, mode = _parse(spec, scenario)
+    seed = scenario.seed if seed is None else seed
+    simulator = Simulator(scenario, mode=mode, seconds=seconds, seed=seed)
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0xDEC1DE,)))
+    policy = registry.create(name, rng=rng)
+    steps = sorted(scenario.change, key=lambda change: change.at)
+    setting = _Setting(simulator, policy, knob, scenario.execution.period, scenario.execution.assign, rng)
+    for step in [*steps, None]:
+        until = simulator.seconds if step is None else min(step.at, simulator.seconds)
+        setting.run(until, progress)
+        if step is not None:
+            setting = setting.changed(step)
+    if scenario.drain:
+        setting.run(np.inf, None)
+    queued = simulator.sample(frozenset({"head_age"})).columns["head_age"]
+    return Outcome(
+        label=spec,
+        scenario=scenario,
+        seconds=simulator.seconds,
+        results=simulator.results,
+        class_of_row=simulator.topology().priority,
+        memory=simulator.memory,
+        trace=simulator.trace,
+        oldest_waiting=float(queued.max()),
+        counters=simulator.counters,
+        in_charge=_in_charge(policy),
+    )
+
+
+@dataclass
+class _Setting:
+    """What is in force between two changes of the scenario."""
+
+    simulator: Simulator
+    policy: Policy
+    knob: str
+    period: float
+    assign: str
+    rng: np.random.Generator
+
+    def run(self, until: float, progress: Progress | None) -> None:
+        sim = self.simulator
+        loop = Loop([sim], self._bindings(), clock=SimulatedClock(sim))
+        if sim.per_unit:
+            while not sim.drained and sim.now < until and sim.advance(until):
+                loop.round()
+                sim.decided()
+            return
+        marks = np.linspace(sim.now, until, _SLICES + 1)[1:] if np.isfinite(until) else [until]
+        for mark in marks:
+            loop.run(until=float(mark))
+            if progress is not None:
+                progress(min(sim.now / sim.seconds, 1.0))
+
+    def changed(self, change: ChangeSpec) -> _Setting:
+        """The setting after a change; what the change does not name stays."""
+        if change.batch is not None:
+            self.simulator.set_batch(change.batch)
+        if change.processors is not None:
+            self.simulator.set_processors(change.processors)
+        policy = self.policy if change.policy is None else registry.create(change.policy, rng=self.rng)
+        return _Setting(
+            self.simulator, policy, self.knob, change.period or self.period, change.assign or self.assign, self.rng
+        )
+
+    def _bindings(self) -> list[Binding]:
+        bindings = [
+            Binding(self.policy, self.knob, self.period, grouping="instance" if self.knob == "shares" else None)
+        ]
+        if self.knob == "rank" and self.simulator.processors > 1:
+            bindings.append(Binding(assigner(self.assign, self.simulator.processors, self.rng), "owner", self.period))
+        return bindings
+
+
+def _parse(spec: str, scenario: Scenario) -> tuple[str, str, Mode]:
+    name, _, knob = spec.partition("@")
+    if name == "os" and not knob:
+        return name, "nice", "os"
+    if not knob:
+        mode = scenario.execution.mode
+        return name, _KNOB_OF_MODE[mode], mode
+    if knob not in _MODE_OF_KNOB:
+        raise ConfigError(f"can't enforce '{spec}'", remedy=f"put one of {', '.join(_MODE_OF_KNOB)} behind the @")
+    return name, knob, _MODE_OF_KNOB[knob]
+
+
+def _latencies(results: Results, chosen: np.ndarray[Any, np.dtype[np.bool_]], seconds: float) -> dict[str, float]:
+    latency, mass = results.latency[chosen], results.mass[chosen]
+    total = float(mass.sum())
+    if total == 0.0:
+        return {"mean_latency": 0.0, "p50_latency": 0.0, "p99_latency": 0.0, "max_latency": 0.0, "throughput": 0.0}
+    order = np.argsort(latency)
+    at = np.searchsorted(np.cumsum(mass[order]), np.array([0.5, 0.99]) * total)
+    p50, p99 = latency[order][np.minimum(at, len(order) - 1)]
+    return {
+        "mean_latency": round(float(latency @ mass) / total, 9),
+        "p50_latency": round(float(p50), 9),
+        "p99_latency": round(float(p99), 9),
+        "max_latency": round(float(latency.max()), 9),
+        "throughput": round(total / seconds, 6),
+    }
+
+
+def _in_charge(policy: Policy) -> dict[str, int]:
+    if not isinstance(policy, Adaptive):
+        return {}
+    names = [choice.chosen for choice in policy.history]
+    return {name: names.count(name) for name in dict.fromkeys(names)}

@@ -1,0 +1,200 @@
+"""The simulator's memory: arrays of records, so that the compiled kernel and numpy see the same numbers.
+
+A *node* is what has a queue and a thread: the main thread of an instance, or its helper thread, which moves the output.
+A queued tuple is an entry of one pool of linked lists; it carries the time it was born (arrived from outside), its mass
+(1, or a fraction where the plan is fluid), and the input port it came in by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treadle.engines.simulator.kernel import (
+    BATCH,
+    BERNOULLI,
+    CLOCK_CELLS,
+    CONSTANT,
+    COOPERATIVE,
+    DELAY,
+    FLUID,
+    FREE,
+    FREE_HEAD,
+    GRID,
+    HEADROOM,
+    MOST_COPIES,
+    MOST_PROCESSORS,
+    PER_UNIT,
+    PROCESSORS,
+    RR_SLICE,
+    SWITCH_COST,
+    TALLY_CELLS,
+    TRACING,
+    UNBOUNDED,
+    WAKE_GRAIN,
+)
+from treadle.model import Floats, Ints
+
+POOL_AT_START = 1 << 14
+RESULTS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """What the kernel must know of a node; `streams` are (consumer nodes, input port there), one of them per tuple."""
+
+    cost: float
+    cost_kind: int = CONSTANT
+    cost_spread: float = 0.0
+    selectivity: float = 1.0
+    selectivity_kind: int = BERNOULLI
+    window: float = 0.0
+    capacity: int = UNBOUNDED
+    block_probability: float = 0.0
+    block_seconds: float = 0.0
+    streams: tuple[tuple[tuple[int, ...], int], ...] = ()
+
+
+def _record(floats: str, ints: str, words: str = "") -> np.dtype[np.void]:
+    kinds = ((floats, np.float64), (ints, np.int64), (words, np.uint64))
+    return np.dtype([(name, kind) for names, kind in kinds for name in names.split()], align=True)
+
+
+ITEM = _record("born mass", "link port")
+NODE = _record(
+    "cost cost_spread selectivity window block_probability block_seconds "  # what it is
+    "queued_mass born_sum done_mass emitted_mass busy waited last_run carry "  # what it did
+    "left wake_at ready_since virtual "  # its thread
+    "rank weight time_slice",  # its knobs
+    "cost_kind selectivity_kind capacity first_stream last_stream "
+    "head tail queued arrived dropped done status turn owner realtime group",
+    "random",
+)
+SIDE = _record("mass", "head tail")
+STREAM = _record("", "first size port turn")
+GROUP = _record("weight virtual floor", "")
+PROCESSOR = _record("until slice_end accounted", "running batch_left last_node cursor catch_up first last")
+ARRIVAL_RECORD = _record("time", "node")
+RESULT = _record("time born mass", "node")
+
+Records = NDArray[Any]
+
+
+class State(NamedTuple):
+    """All of a simulation. Scalars that change are cells of `clock` and `tally`."""
+
+    item: Records
+    node: Records
+    side: Records
+    """The windows of joins: two sides per node."""
+    stream: Records
+    consumer: Ints
+    group: Records
+    processor: Records
+    order: Ints
+    """Nodes by processor and rank; a processor's part is from `first` to `last`."""
+    arrival: Records
+    """Merged over all sources; node -1 is a tick on which nothing arrived."""
+    result: Records
+    memory: Floats
+    trace: Floats
+    clock: Floats
+    tally: Ints
+
+
+def create(
+    nodes: Sequence[NodeSpec],
+    arrivals: tuple[Floats, Ints],
+    *,
+    processors: int,
+    cooperative: bool,
+    fluid: bool,
+    per_unit: bool,
+    batch: int,
+    switch_cost: float,
+    time_slice: float,
+    rr_slice: float,
+    delay: float,
+    grid: float,
+    grid_points: int,
+    trace_rows: int,
+    seed: int,
+) -> State:
+    """A simulation at time zero: queues empty, every knob at its default, operators dealt to processors at random."""
+    tally = np.zeros(TALLY_CELLS, dtype=np.int64)
+    tally[[FREE, BATCH, PROCESSORS, COOPERATIVE, FLUID]] = POOL_AT_START, batch, processors, cooperative, fluid
+    tally[[PER_UNIT, TRACING]] = per_unit, trace_rows > 0
+    widest = max(len(node.streams) for node in nodes)
+    together = int(np.unique(arrivals[0], return_counts=True)[1].max(initial=0))
+    tally[HEADROOM] = processors * (1 + widest) * MOST_COPIES + together
+    clock = np.zeros(CLOCK_CELLS)
+    clock[[GRID, SWITCH_COST, DELAY, RR_SLICE, WAKE_GRAIN]] = grid, switch_cost, delay, rr_slice, time_slice / 3.0
+
+    item = np.zeros(POOL_AT_START, dtype=ITEM)
+    item["link"] = np.arange(1, POOL_AT_START + 1)
+    item["link"][-1] = -1
+    side = np.zeros(2 * len(nodes), dtype=SIDE)
+    side["head"] = side["tail"] = -1
+    group = np.zeros(1, dtype=GROUP)
+    group["weight"] = 1024.0
+    processor = np.zeros(MOST_PROCESSORS, dtype=PROCESSOR)
+    processor["running"] = processor["last_node"] = -1
+    processor["until"] = processor["slice_end"] = np.inf
+    arrival = np.zeros(len(arrivals[0]), dtype=ARRIVAL_RECORD)
+    arrival["time"], arrival["node"] = arrivals
+    stream, consumer = _streams(nodes)
+    return State(
+        item=item,
+        node=_node_records(nodes, processors, time_slice, seed),
+        side=side,
+        stream=stream,
+        consumer=consumer,
+        group=group,
+        processor=processor,
+        order=np.zeros(len(nodes), dtype=np.int64),
+        arrival=arrival,
+        result=np.zeros(RESULTS_AT_ONCE, dtype=RESULT),
+        memory=np.zeros(grid_points),
+        trace=np.zeros((max(trace_rows, 1), len(nodes) + 2)),
+        clock=clock,
+        tally=tally,
+    )
+
+
+def grown(state: State) -> State:
+    """The same simulation with a pool twice as large."""
+    size = len(state.item)
+    extra = np.zeros(size, dtype=ITEM)
+    extra["link"] = np.arange(size + 1, 2 * size + 1)
+    extra["link"][-1] = state.tally[FREE_HEAD]
+    state.tally[FREE_HEAD] = size
+    state.tally[FREE] += size
+    return state._replace(item=np.concatenate([state.item, extra]))
+
+
+def _node_records(nodes: Sequence[NodeSpec], processors: int, time_slice: float, seed: int) -> Records:
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0xD1CE,)))
+    node = np.zeros(len(nodes), dtype=NODE)
+    fields = "cost cost_kind cost_spread selectivity selectivity_kind window capacity block_probability block_seconds"
+    for name in fields.split():
+        node[name] = [getattr(spec, name) for spec in nodes]
+    ends = np.cumsum([len(spec.streams) for spec in nodes])
+    node["first_stream"], node["last_stream"] = np.concatenate([[0], ends[:-1]]), ends
+    node["head"] = node["tail"] = -1
+    node["random"] = np.random.SeedSequence(seed).generate_state(len(nodes), dtype=np.uint64)
+    node["owner"] = rng.integers(0, processors, size=len(nodes))
+    node["weight"], node["time_slice"] = 1024.0, time_slice
+    return node
+
+
+def _streams(nodes: Sequence[NodeSpec]) -> tuple[Records, Ints]:
+    streams = [stream for node in nodes for stream in node.streams]
+    table = np.zeros(len(streams), dtype=STREAM)
+    table["size"] = [len(consumers) for consumers, _ in streams]
+    table["first"] = np.cumsum(table["size"]) - table["size"]
+    table["port"] = [port for _, port in streams]
+    return table, np.array([c for consumers, _ in streams for c in consumers], dtype=np.int64)
