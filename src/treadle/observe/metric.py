@@ -50,6 +50,8 @@ class Way:
 
 @dataclass(frozen=True)
 class Metric:
+    """A column of a snapshot. With several ways, an earlier one is preferred."""
+
     name: str
     unit: str
     help: str

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from treadle.errors import ConfigError, EngineError
 from treadle.model import Floats, Topology
@@ -55,6 +54,7 @@ class Provider:
 
     def update(self, topology: Topology, sample: Sample) -> Snapshot:
         """A round: all columns of the plan. Whatever is in the data, NaN and infinities included, is no error."""
+        taken = {name: self._taken(name, sample, len(topology)) for name in self.base}  # a bad sample changes nothing
         self._realign(topology)
         passed = sample.time - self._time
         ahead = 0.0 < passed < math.inf
@@ -63,8 +63,7 @@ class Provider:
         with np.errstate(all="ignore"):
             for step in self.plan:
                 name = step.name
-                column = step.way.formula(inputs) if step.way else sample.columns.get(name)
-                column = self._checked(name, column, len(topology), copy=step.way is None)
+                column = step.way.formula(inputs) if step.way else taken[name]
                 if name in self._smoothers:
                     column = self._smoothers[name].step(column, passed if ahead else 0.0)
                 column.flags.writeable = False  # the next round reads it as `before`
@@ -73,21 +72,23 @@ class Provider:
         self._before, self._time = now, sample.time
         return Snapshot(topology, sample.time, now, totals)
 
-    def _checked(self, name: str, column: ArrayLike | None, rows: int, *, copy: bool) -> Floats:
-        """A column as float64 of the right length. An engine may reuse its buffers, so what it gives is copied."""
-        if column is None:
+    def _taken(self, name: str, sample: Sample, rows: int) -> Floats:
+        """A sampled column as float64 of the right length. A copy, for an engine may reuse its buffers."""
+        if name not in sample.columns:
             return np.full(rows, np.nan)
         try:
-            checked = np.array(column, dtype=np.float64, copy=copy or None)
+            column = np.array(sample.columns[name], dtype=np.float64)
         except (TypeError, ValueError):
-            raise EngineError(f"metric '{name}' is not made of numbers", where=self._engine) from None
-        if checked.shape != (rows,):
             raise EngineError(
-                f"metric '{name}' has shape {checked.shape}, but there are {rows} instances",
+                f"metric '{name}' is not made of numbers", where=self._engine, remedy="sample floats, NaN for unknown"
+            ) from None
+        if column.shape != (rows,):
+            raise EngineError(
+                f"metric '{name}' has shape {column.shape}, but there are {rows} instances",
                 where=self._engine,
                 remedy="sample and topology must be of one moment: rediscover the topology, then sample again",
             )
-        return checked
+        return column
 
     def _realign(self, topology: Topology) -> None:
         """Carry the history over to a topology whose rows are others or elsewhere, by instance id."""
