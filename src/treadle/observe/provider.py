@@ -102,7 +102,7 @@ class Provider:
 
 
 def _queue_totals(columns: Mapping[str, Floats]) -> dict[str, float]:
-    """The sum of the queues and their variance (the goal of QS, Lachesis section 5.1), over the rows that are known."""
+    """The sum of the queues and their variance (the goal of QS, Lachesis section 6.2), over the rows that are known."""
     if "queue" not in columns:
         return {}
     queue = columns["queue"]
