@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import NamedTuple
 
 import numpy as np
 
+from treadle import plugins
 from treadle.decide import adaptive, policies
-from treadle.decide.policies._spec import Options, bare, parse, split, suggestion, where
+from treadle.decide.policies._spec import Options, bare, parse, split, where
 from treadle.decide.policy import Policy
 from treadle.errors import ConfigError, TreadleError
 
@@ -90,7 +91,7 @@ def _entry(name: str, spec: str, plug_ins: dict[str, EntryPoint]) -> _Entry:
     table = _everything(plug_ins)
     if name in table:
         return table[name]
-    raise ConfigError(f"there is no policy '{name}'", where=where(spec), remedy=suggestion(name, table))
+    raise ConfigError(f"there is no policy '{name}'", where=where(spec), remedy=plugins.suggestion(name, table))
 
 
 def _built_in() -> dict[str, _Entry]:
@@ -106,7 +107,7 @@ def _everything(plug_ins: dict[str, EntryPoint]) -> dict[str, _Entry]:
         entry = _load(point)
         for name in _names(entry):
             if name in table or (name in plug_ins and name != point.name):
-                raise _taken(point, f"'{name}' is already the name of another policy")
+                raise plugins.taken(point, f"'{name}' is already the name of another policy")
             table[name] = entry
     return table
 
@@ -116,41 +117,18 @@ def _names(entry: _Entry) -> tuple[str, ...]:
 
 
 def _plug_ins() -> dict[str, EntryPoint]:
-    """The entry points of other packages by name; a name that is taken is refused, which needs no import."""
-    built_in = _built_in()
-    found: dict[str, EntryPoint] = {}
-    for point in entry_points(group=GROUP):
-        if point.name in built_in:
-            raise _taken(point, "its name is already that of a policy of Treadle itself")
-        if point.name in found and found[point.name].value != point.value:
-            raise _taken(point, f"its name is already that of {_called(found[point.name])}")
-        found[point.name] = point
-    return found
-
-
-def _taken(point: EntryPoint, message: str) -> ConfigError:
-    return ConfigError(message, where=_called(point), remedy="rename it or uninstall one of the two")
+    return plugins.find(GROUP, "a policy", _built_in())
 
 
 def _load(point: EntryPoint) -> _Entry:
-    try:
-        loaded = point.load()
-    except Exception as error:  # whatever a foreign module raises while it is imported
-        raise ConfigError(
-            f"can't be imported: {type(error).__name__}: {error}", where=_called(point), remedy="mend or uninstall it"
-        ) from error
+    loaded, plug_in = plugins.load(point), plugins.called(point)
     if not (isinstance(loaded, type) and issubclass(loaded, Policy)) or getattr(loaded, "name", "") != point.name:
         raise ConfigError(
             f"'{point.value}' is not a Policy with the name '{point.name}'",
-            where=_called(point),
+            where=plug_in,
             remedy="let the entry point name a subclass of treadle.decide.policy.Policy",
         )
-    return _entry_of(loaded, _called(point))
-
-
-def _called(point: EntryPoint) -> str:
-    package = f" of package '{point.dist.name}'" if point.dist else ""
-    return f"plug-in '{point.name}'{package}"
+    return _entry_of(loaded, plug_in)
 
 
 def _entry_of(policy: type[Policy], plug_in: str = "") -> _Entry:
@@ -171,9 +149,7 @@ def _entry_of(policy: type[Policy], plug_in: str = "") -> _Entry:
         except Exception as error:
             if not plug_in:
                 raise
-            raise ConfigError(
-                f"can't be made: {type(error).__name__}: {error}", where=plug_in, remedy="mend or uninstall it"
-            ) from error
+            raise plugins.failed(plug_in, "can't be made", error) from error
         assert isinstance(made, Policy)
         return made
 

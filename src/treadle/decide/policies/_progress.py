@@ -46,7 +46,6 @@ class Plan:
 
     stages: tuple[Stage, ...]
     consumers: Floats
-    is_source: Bools
     is_sink: Bools
 
 
@@ -55,8 +54,8 @@ def plan_of(topology: Topology) -> Plan:
     start, _, share = topology.edges
     consumers = np.zeros(len(topology))
     np.add.at(consumers, start, share)
-    stages = tuple(_stage(level) for level in topology.levels)
-    return Plan(stages, consumers, topology.is_source, topology.is_sink)
+    stages = tuple(_stage(level) for level in topology.levels if len(level.rows))
+    return Plan(stages, consumers, topology.is_sink)
 
 
 class Envelope:
@@ -85,19 +84,16 @@ class Envelope:
     def slopes(self) -> tuple[Floats, Bools]:
         """Row -> the slope of the steepest block that holds it, and whether the row begins that block.
 
-        A row begins a block if it is a source, follows a block of a source, or nothing known feeds it.
+        A row begins a block if nothing known feeds it, as a source, or if it follows such a row's block.
         """
         steepest = np.full(len(self.slope), -np.inf)
-        sources = np.flatnonzero(self.plan.is_source)
-        following = self.agenda[_ranges(self.taken[sources], self.end[sources])]
-        steepest[following] = self.slope[following]
         is_head = np.zeros(len(self.slope), dtype=np.bool_)
-        is_head[following] = True
         for stage in reversed(self.plan.stages):
             rows = stage.rows
-            fresh = rows[np.isneginf(steepest[rows])]
-            steepest[fresh] = self.slope[fresh]
-            is_head[fresh] = True
+            first = rows[np.isneginf(steepest[rows])]
+            heads = np.concatenate([first, self.agenda[_ranges(self.taken[first], self.end[first])]])
+            steepest[heads] = self.slope[heads]
+            is_head[heads] = True
             inside = self.agenda[_ranges(self.begin[rows], self.taken[rows])]
             np.maximum.at(steepest, inside, np.repeat(steepest[rows], self.taken[rows] - self.begin[rows]))
         return steepest, is_head

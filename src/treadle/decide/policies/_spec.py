@@ -5,14 +5,14 @@ It knows the grammar and how a policy reads its options; which policies exist it
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from treadle.decide.policy import Policy
 from treadle.errors import ConfigError
+from treadle.plugins import suggestion
 
 _FORM = "write name or name:key=value,key=value; a nested policy with options goes in parentheses"
 
@@ -73,8 +73,8 @@ class Options:
     def refuse_the_rest(self) -> None:
         """An option that the policy did not ask for is a slip of the pen."""
         for key in self.unread():
-            known = sorted(self._asked)
-            raise ConfigError(f"there is no option '{key}'", where=self._where, remedy=suggestion(key, known))
+            remedy = suggestion(key, sorted(self._asked), none="leave it out: this one has no options")
+            raise ConfigError(f"there is no option '{key}'", where=self._where, remedy=remedy)
 
 
 def parse(spec: str) -> tuple[str, dict[str, str]]:
@@ -121,15 +121,6 @@ def bare(text: str) -> str:
 def where(spec: str) -> str:
     """How an error names a spec."""
     return f"policy '{spec.strip()}'"
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """For an error's remedy: the names that are near, or all of them."""
-    known = list(known)
-    near = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    return f"use one of {', '.join(known)}" if known else "leave it out: this one has no options"
 
 
 def _closes_at_end(text: str) -> bool:

@@ -53,7 +53,8 @@ class MultiClass(Policy):
     def decide(self, snapshot: Snapshot) -> Schedule:
         classes, of_row = np.unique(snapshot.topology.priority, return_inverse=True)
         chosen = [self._policy(value, value == classes[-1]) for value in classes.tolist()]
-        schedules = {id(policy): policy.decide(snapshot) for policy in chosen}  # one for two classes decides once
+        distinct = {id(policy): policy for policy in chosen}  # one that serves two classes decides once
+        schedules = {key: policy.decide(snapshot) for key, policy in distinct.items()}
         of_class = [schedules[id(policy)] for policy in chosen]
         helper = None
         if any(schedule.helper is not None for schedule in of_class):

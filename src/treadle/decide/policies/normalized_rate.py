@@ -40,13 +40,12 @@ def ideal_time(topology: Topology, cost: Floats) -> Floats:
     It is a tuple that is not discarded, so selectivities don't count. In a chain T is the same for all operators of a
     query.
     """
-    below, above = cost.copy(), cost.copy()  # the path from here on, and the path up to here; both with this row
-    for level in topology.levels:
-        longest = np.zeros(len(level.rows))
-        np.maximum.at(longest, level.edge_from, below[level.edge_to])
-        below[level.rows] += longest
-    longest_above = np.zeros(len(topology))
-    for level in reversed(topology.levels):
-        above[level.rows] += longest_above[level.rows]
-        np.maximum.at(longest_above, level.edge_to, above[level.rows][level.edge_from])
-    return above + below - cost
+    to_sink, from_source = np.zeros(len(topology)), np.zeros(len(topology))  # without this row's own cost
+    with np.errstate(invalid="ignore"):  # the maximum with an unknown is unknown
+        for level in topology.levels:
+            start, end = level.rows[level.edge_from], level.edge_to
+            np.maximum.at(to_sink, start, to_sink[end] + cost[end])
+        for level in reversed(topology.levels):
+            start, end = level.rows[level.edge_from], level.edge_to
+            np.maximum.at(from_source, end, from_source[start] + cost[start])
+    return from_source + cost + to_sink

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-import numpy as np
-
+from treadle.decide.logical import to_physical
 from treadle.decide.policies._spec import Options
 from treadle.decide.policy import Policy
-from treadle.model import Floats, Topology
+from treadle.model import Floats, Query, Topology
 from treadle.values import Schedule, Snapshot
 
 
@@ -41,14 +40,14 @@ class UserPriority(Policy):
         return Schedule(self._transformed[1], reason="by the priority of the operator, else of the query")
 
     def _transform(self, topology: Topology) -> Floats:
-        """Alg. 2: logical priorities to physical ones. It runs when the topology changes, not in every round."""
-        return np.array(
-            [
-                max(self._priority(instance.query, name, default) for name in instance.operators)
-                for instance, default in zip(topology.instances, topology.priority.tolist(), strict=True)
-            ],
-            dtype=np.float64,
-        )
+        """Of all logical operators, given or not, to the rows; when the topology changes, not in every round."""
+        by_operator = {
+            (query.name, operator.name): self._priority(query, operator.name)
+            for query in topology.queries
+            for operator in query.operators
+        }
+        return to_physical(topology, by_operator)
 
-    def _priority(self, query: str, operator: str, default: float) -> float:
-        return self._operators.get(f"{query}.{operator}", self._operators.get(operator, default))
+    def _priority(self, query: Query, operator: str) -> float:
+        own = self._operators.get(operator, query.priority)
+        return self._operators.get(f"{query.name}.{operator}", own)

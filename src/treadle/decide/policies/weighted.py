@@ -17,9 +17,12 @@ import numpy as np
 from treadle.decide.policies._compose import helper_of, metrics_of, padded
 from treadle.decide.policies._spec import Options, bare
 from treadle.decide.policy import Policy
+from treadle.decide.transform import unit
 from treadle.errors import ConfigError
 from treadle.model import Floats
-from treadle.values import Schedule, Snapshot, Spacing
+from treadle.values import Schedule, Snapshot
+
+_UNIT = unit()
 
 
 class Weighted(Policy):
@@ -50,7 +53,7 @@ class Weighted(Policy):
         weights = np.array([weight for _, weight in self._members])
         count = len(snapshot.topology)
         with_helpers = any(schedule.helper is not None for schedule in schedules)
-        said = np.stack([unit(_numbers(schedule, with_helpers), schedule.spacing) for schedule in schedules])
+        said = np.stack([_UNIT.apply(_numbers(schedule, with_helpers), schedule.spacing) for schedule in schedules])
         mean = _weighted_mean(said, weights)
         parts = " + ".join(f"{weight:g} {policy.name}" for policy, weight in self._members)
         return Schedule(mean[:count], helper=mean[count:] if with_helpers else None, reason=f"mix of {parts}")
@@ -61,23 +64,6 @@ class Weighted(Policy):
     def load(self, state: dict[str, Any]) -> None:
         for (policy, _), saved in zip(self._members, state["members"], strict=True):
             policy.load(saved)
-
-
-def unit(values: Floats, spacing: Spacing = "linear") -> Floats:
-    """Numbers brought to 0..1 in their order; 0.5 if all are equal. Infinities stand one span beyond the finite ones.
-
-    On the log scale a 0 is minus infinity; rates have nothing below.
-    """
-    with np.errstate(divide="ignore"):
-        scaled = np.log(np.maximum(values, 0.0)) if spacing == "log" else values
-    finite = scaled[np.isfinite(scaled)]
-    low, high = finite.min(initial=np.inf), finite.max(initial=-np.inf)
-    if low > high:  # nothing finite
-        low = high = 0.0
-    span = (high - low) or 1.0
-    scaled = np.clip(scaled, low - span, high + span)
-    low, high = np.fmin.reduce(scaled, initial=np.inf), np.fmax.reduce(scaled, initial=-np.inf)
-    return (scaled - low) / (high - low) if high > low else np.where(np.isnan(scaled), np.nan, 0.5)
 
 
 def _numbers(schedule: Schedule, with_helpers: bool) -> Floats:
