@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,6 +38,11 @@ class Simulator:
     """One scenario under one mode of execution, at one moment of virtual time."""
 
     name = "simulator"
+    OFFERS: ClassVar[frozenset[str]] = frozenset(
+        {"queue", "external_queue", "output_queue", "tuples_in", "tuples_out"}
+        | {"cpu_time", "run_wait", "head_age", "mean_age", "cost", "selectivity"}
+    )
+    """What it can offer at most, in any mode."""
 
     def __init__(
         self,
@@ -84,13 +90,13 @@ class Simulator:
 
     @property
     def offers(self) -> frozenset[str]:
-        names = {"queue", "external_queue", "tuples_in", "tuples_out", "cpu_time", "head_age", "mean_age"}
-        if self.mode != "cooperative":
-            names.add("run_wait")
-        if (self._helper_of >= 0).any():
-            names.add("output_queue")
-        if self.scenario.execution.known:
-            names |= {"cost", "selectivity"}
+        names = set(self.OFFERS)
+        if self.mode == "cooperative":
+            names.remove("run_wait")
+        if (self._helper_of < 0).all():
+            names.remove("output_queue")
+        if not self.scenario.execution.known:
+            names -= {"cost", "selectivity"}
         return frozenset(names)
 
     def topology(self) -> Topology:
