@@ -166,6 +166,16 @@ class TestRestore:
         assert knob.values == {A: 9.0, B: 0.0}
         assert enforcer.restore().left == ()
 
+    def test_that_holds_also_after_a_write_that_was_refused(self) -> None:
+        knob = ScriptedKnob({A: 0.0})
+        enforcer = Enforcer(knob)
+        changes = enforcer.diff((A,), column(1))
+        knob.script = iter("_r")
+        enforcer.apply(changes)
+        knob.values[A] = 9.0
+        assert enforcer.restore().left == (Change(A, "nice", 0.0, 9.0),)
+        assert knob.values[A] == 9.0
+
     def test_some_can_be_put_back_and_set_again(self) -> None:
         knob = ScriptedKnob({A: 0.0, B: 0.0})
         enforcer, targets = Enforcer(knob), (A, B)

@@ -80,6 +80,10 @@ class Enforcer:
         """The targets that `restore` would put back."""
         return tuple(self._held)
 
+    def holds(self, target: Target) -> bool:
+        """Whether `restore` would put it back."""
+        return target in self._held
+
     def diff(self, targets: tuple[Target, ...], wanted: Column) -> Changes:
         """What must change for `targets` to have the `wanted` values. Reads only what isn't known from before.
 
@@ -146,7 +150,7 @@ class Enforcer:
 
     def retarget(self, targets: tuple[Target, ...]) -> Outcomes:
         """From now on these targets. One that is no more among them is put back if it still exists, and forgotten."""
-        if targets is self._targets:
+        if targets is self._targets or targets == self._targets:
             return Outcomes(self._back(()))
         staying = set(targets)
         self._align(targets, self._current)

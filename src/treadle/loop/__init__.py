@@ -1,0 +1,23 @@
+"""The control loop (Lachesis section 4, Alg. 1): the only place where observe, decide and enforce meet.
+
+It knows when which policy is due, whose rows it decides and which knob of which engine carries that out. It knows no
+formula, no policy and no system call: those are the three steps' own.
+"""
+
+from treadle.loop.binding import Binding
+from treadle.loop.control import Loop
+from treadle.loop.engine import Clock, Engine, SystemClock
+from treadle.loop.records import Decision, DecisionBatch, DecisionLog
+from treadle.loop.stats import Stats
+
+__all__ = [
+    "Binding",
+    "Clock",
+    "Decision",
+    "DecisionBatch",
+    "DecisionLog",
+    "Engine",
+    "Loop",
+    "Stats",
+    "SystemClock",
+]

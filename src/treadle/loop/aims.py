@@ -1,0 +1,141 @@
+"""From rows to targets: which threads, instances or groups of which engine a schedule's priorities are meant for.
+
+All engines' rows stand in one view, so that one decision and one scale span them; targets keep the names that their own
+engine gave them. It carries out the two formats of Lachesis section 5.3, single priorities and groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treadle.enforce import Target
+from treadle.loop.binding import Binding
+from treadle.loop.watch import Watch
+from treadle.model import Bools, Floats, Ints, ThreadRef, Topology
+from treadle.values import Groups, Snapshot
+
+NOBODY = -1
+
+
+@dataclass(frozen=True)
+class Aim:
+    """The targets of one knob of one engine."""
+
+    targets: tuple[Target, ...]
+    priority: Floats
+    rows: Ints
+    """For each target the row of the view that speaks for it, or `NOBODY`."""
+    mine: Bools
+    """Whether the target is the binding's at all; if it is, and its priority is unknown, then that ages."""
+
+
+class Part:
+    """One engine's topology, and the rows of the view where it stands."""
+
+    def __init__(self, watch: Watch, topology: Topology, first: int) -> None:
+        self.watch = watch
+        self.topology = topology
+        self.rows = slice(first, first + len(topology))
+        self._threads: tuple[ThreadRef, ...] = topology.threads
+        self._place: Ints | None = None  # for a thread's position in the topology that among the targets
+        place = {thread: i for i, thread in enumerate(dict.fromkeys(topology.threads))}
+        if len(place) < len(topology.threads):
+            self._threads = tuple(place)
+            self._place = np.array([place[thread] for thread in topology.threads], dtype=np.int64)
+
+    def instances(self, priority: Floats, mine: Bools) -> Aim:
+        rows = np.arange(self.rows.start, self.rows.stop)
+        return Aim(self.topology.ids, priority[self.rows], rows, mine[self.rows])
+
+    def threads(self, priority: Floats, helper: Floats | None, mine: Bools) -> Aim:
+        """Helpers have priorities of their own where the policy gives them; otherwise they follow their main."""
+        rows = self.rows.start + self.topology.thread_row
+        urgency = priority[rows]
+        if helper is not None:
+            urgency = np.where(self.topology.thread_is_helper, helper[rows], urgency)
+        if self._place is not None:
+            urgency, rows = _most_urgent(urgency, rows, self._place)
+        return Aim(self._threads, urgency, rows, mine[rows])
+
+    def groups(self, groups: Groups, priority: Floats, mine: Bools) -> Aim:
+        """All groups, with a priority only for those that have members of known priority in this engine."""
+        names, first, group_of = groups.names, self.rows.start, groups.of_row[self.rows]
+        order = np.argsort(_lowest_if_unknown(priority[self.rows]), kind="stable")
+        order = order[group_of[order] >= 0]
+        rows = np.full(len(names), NOBODY)
+        rows[group_of[order]] = first + order  # the last one stays: the most urgent member
+        known = np.zeros(len(names), dtype=np.bool_)
+        known[group_of[order[~np.isnan(priority[first + order])]]] = True
+        here = np.zeros(len(names), dtype=np.bool_)
+        here[group_of[order[mine[first + order]]]] = True
+        return Aim(names, np.where(known, groups.priority, np.nan), rows, here)
+
+
+class View:
+    """Several engines as one topology."""
+
+    def __init__(self, watches: Sequence[Watch]) -> None:
+        self.parts: list[Part] = []
+        first = 0
+        for watch in watches:
+            if watch.topology is not None:
+                self.parts.append(Part(watch, watch.topology, first))
+                first += len(watch.topology)
+        parts = [part.topology for part in self.parts]
+        self.topology = Topology.merge(parts) if parts else Topology((), ())
+
+    def shows(self, watches: Sequence[Watch]) -> bool:
+        """Whether it is still what these engines run."""
+        now = [watch.topology for watch in watches if watch.topology is not None]
+        return len(now) == len(self.parts) and all(p.topology is t for p, t in zip(self.parts, now, strict=True))
+
+    def snapshot(self, now: float) -> Snapshot:
+        if not self.parts:
+            return Snapshot(self.topology, now, {})
+        return Snapshot.concat([part.watch.snapshot(now) for part in self.parts], self.topology)
+
+    def fresh(self) -> Bools:
+        """The rows of the engines that answered in this round."""
+        return np.repeat(
+            np.array([part.watch.fresh for part in self.parts], dtype=np.bool_),
+            np.array([len(part.topology) for part in self.parts], dtype=np.int64),
+        )
+
+    def rows_of(self, binding: Binding, before: Sequence[Binding]) -> Bools:
+        """The rows that are this binding's and none's `before` it."""
+        mine = np.zeros(len(self.topology), dtype=np.bool_)
+        for part in self.parts:
+            name, queries = part.watch.name, [query.name for query in part.topology.queries]
+            has = [
+                binding.concerns(name, query) and not any(other.concerns(name, query) for other in before)
+                for query in queries
+            ]
+            mine[part.rows] = np.array(has, dtype=np.bool_)[part.topology.query_of]
+        return mine
+
+
+def memberships(aim: Aim, groups: Groups) -> NDArray[np.object_]:
+    """For each target the name of its group; None where its priority is unknown, or it has no group."""
+    group_of = groups.of_row[aim.rows]
+    known = ~np.isnan(aim.priority) & (group_of >= 0)
+    wanted = np.full(len(aim.targets), None, dtype=np.object_)
+    wanted[known] = np.array(groups.names, dtype=np.object_)[group_of[known]]
+    return wanted
+
+
+def _lowest_if_unknown(priority: Floats) -> Floats:
+    return np.where(np.isnan(priority), -np.inf, priority)
+
+
+def _most_urgent(urgency: Floats, rows: Ints, place: Ints) -> tuple[Floats, Ints]:
+    """A thread that serves several instances has the highest of their priorities, as fused operators in Alg. 2."""
+    order = np.argsort(_lowest_if_unknown(urgency), kind="stable")
+    best = np.empty(place.max() + 1)
+    best_row = np.empty(place.max() + 1, dtype=np.int64)
+    best[place[order]] = urgency[order]  # the last one stays
+    best_row[place[order]] = rows[order]
+    return best, best_row

@@ -1,0 +1,361 @@
+"""The main loop of Lachesis (Alg. 1): look at the engines, let each policy decide that is due, carry that out, sleep.
+
+What goes wrong with one engine or one policy stays there. A round that is late is left out, never made up for. Whatever
+was changed is put back when the loop ends, in whichever way.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from treadle.enforce import Enforcer, Outcomes
+from treadle.errors import ConfigError, EngineError
+from treadle.loop.aims import Aim, View
+from treadle.loop.binding import Binding
+from treadle.loop.engine import Clock, Engine, SystemClock
+from treadle.loop.lane import Lane, Turned, tell_left
+from treadle.loop.records import DecisionBatch, DecisionLog
+from treadle.loop.signals import Signals
+from treadle.loop.stats import Stats
+from treadle.loop.translate import Order, translate
+from treadle.loop.watch import Trouble, Watch
+from treadle.model import Bools
+from treadle.observe import make_plan, plannable
+from treadle.values import Schedule, Snapshot
+
+log = logging.getLogger("treadle.loop")
+
+SLIVER = 1e-6
+"""The part of a period by which a clock may be early."""
+NAP = 0.2
+"""Seconds between looks at the stop event."""
+
+
+@dataclass(eq=False)
+class Rule:
+    """A binding at work."""
+
+    number: int
+    binding: Binding
+    before: tuple[Binding, ...]
+    """Those of the same knob that come first."""
+    watches: tuple[Watch, ...]
+    trouble: Trouble
+    due: float = math.nan
+    lanes: dict[tuple[str, str], Lane] = field(default_factory=dict)
+    """By engine and knob."""
+    view: View | None = None
+    mine: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+
+
+class Loop:
+    """Use it as a context manager: on exit, on errors and on signals it puts back what it found.
+
+    `stale_after` is the number of a policy's rounds after which a decision that is known no more is taken back;
+    `sample_timeout` the seconds an engine may take to answer (None: as long as it likes); `longest_pause` the most
+    seconds between two tries of what fails; `log_size` the number of decisions that are remembered.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        bindings: Sequence[Binding],
+        *,
+        clock: Clock | None = None,
+        dry_run: bool = False,
+        log_size: int = 100_000,
+        stale_after: int = 10,
+        sample_timeout: float | None = None,
+        longest_pause: float = 60.0,
+    ) -> None:
+        self.clock: Clock = SystemClock() if clock is None else clock
+        self.dry_run = dry_run
+        self.stats = Stats()
+        self.decisions = DecisionLog(log_size)
+        self._stale_after = stale_after
+        self._enforcers: dict[tuple[str, str, int], Enforcer] = {}
+        self._knob_troubles: dict[str, Trouble] = {}
+        self._views: dict[tuple[Watch, ...], View] = {}
+        self._signals = Signals(self.restore)
+        _check(engines, bindings, stale_after, log_size)
+        served = {engine.name: _served(engine, bindings) for engine in engines}
+        self._watches = tuple(
+            Watch(
+                engine,
+                _metrics(engine, served[engine.name]),
+                Trouble(f"engine '{engine.name}'", min(b.period for b in served[engine.name]), longest_pause),
+                sample_timeout,
+            )
+            for engine in engines
+            if served[engine.name]
+        )
+        self._rules = tuple(
+            Rule(
+                number,
+                binding,
+                tuple(other for other in bindings[:number] if other.knob == binding.knob),
+                tuple(watch for watch in self._watches if binding in served[watch.name]),
+                Trouble(binding.where, binding.period, longest_pause),
+            )
+            for number, binding in enumerate(bindings)
+        )
+
+    def __enter__(self) -> Self:
+        self._signals.install()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if any(outcomes.failures for outcomes in self.restore()):
+                self.restore()
+        finally:
+            self._signals.remove()
+
+    @property
+    def next_due(self) -> float:
+        """When the next policy is to run; now, if none has run yet."""
+        return min((rule.due for rule in self._rules if not math.isnan(rule.due)), default=self.clock.now())
+
+    def run(
+        self, seconds: float | None = None, *, until: float | None = None, stop: threading.Event | None = None
+    ) -> None:
+        """Run what is due, when it is due: for some seconds, until a time of the clock, or until `stop` is set."""
+        end = min(
+            math.inf if until is None else until,
+            math.inf if seconds is None else self.clock.now() + seconds,
+        )
+        early = SLIVER * min(rule.binding.period for rule in self._rules)
+        while self.clock.now() < end - early and not (stop and stop.is_set()):
+            self.round()
+            self._sleep(min(self.next_due, end), stop)
+
+    def round(self, *, force: bool = False) -> tuple[DecisionBatch, ...]:
+        """Run the policies that are due now (or all of them) and carry out what they decide."""
+        now = self.clock.now()
+        due = [rule for rule in self._rules if self._take_turn(rule, now, force=force)]
+        if not due:
+            return ()
+        with self._signals.hold("round"):
+            started, cpu = time.perf_counter(), time.thread_time()
+            try:
+                for watch in self._watches:
+                    if any(watch in rule.watches for rule in due):
+                        watch.look(now)
+                batches = [batch for rule in due for batch in self._carry_out(rule, now)]
+                self._record(batches)
+            finally:
+                self.stats.rounds += 1
+                self.stats.cpu_seconds += time.thread_time() - cpu
+                self.stats.round_ms.append((time.perf_counter() - started) * 1e3)
+        return tuple(batches)
+
+    def restore(self) -> tuple[Outcomes, ...]:
+        """Put everything back that was changed. Harmless when there is nothing, and when called again."""
+        with self._signals.hold("restore"):
+            done = tuple(enforcer.restore() for enforcer in reversed(self._enforcers.values()))
+        count = sum(len(outcomes.applied) for outcomes in done)
+        if count:
+            log.info("put back %d values", count, extra={"put_back": count})
+        for outcomes in done:
+            tell_left(outcomes)
+            for failure in outcomes.failures:
+                log.warning("could not put back %s", failure, extra={"knob": failure.knob})
+        return done
+
+    def _sleep(self, wake: float, stop: threading.Event | None) -> None:
+        while (rest := wake - self.clock.now()) > 0 and not (stop and stop.is_set()):
+            self.clock.sleep(min(rest, NAP) if stop else rest)
+            if not stop:
+                return
+
+    def _take_turn(self, rule: Rule, now: float, *, force: bool) -> bool:
+        """Whether it is the rule's turn; its next one is on its own grid of times, in the future."""
+        period = rule.binding.period
+        if math.isnan(rule.due):
+            rule.due = now
+        if rule.due > now + SLIVER * period:
+            if force:
+                rule.due = now + period
+            return force
+        missed = math.floor((now - rule.due) / period + SLIVER)
+        self.stats.skipped += missed
+        rule.due += (missed + 1) * period
+        return True
+
+    def _carry_out(self, rule: Rule, now: float) -> list[DecisionBatch]:
+        """Decide, translate, enforce. A policy that fails leaves all of its rows unknown."""
+        view = self._look_again(rule)
+        snapshot = view.snapshot(now)
+        schedule, orders = self._decide(rule, view, snapshot, now)
+        batches: list[DecisionBatch] = []
+        for order in orders:
+            aim, all_turned = self._lane(rule, order).carry_out(order, now)
+            for turned in all_turned:
+                batches.append(self._batch(rule, order.part.watch, aim, turned, schedule, snapshot))
+        return batches
+
+    def _decide(self, rule: Rule, view: View, snapshot: Snapshot, now: float) -> tuple[Schedule, list[Order]]:
+        suffix = f"-{len(rule.before) + 1}" if rule.before else ""
+        if not rule.trouble.waits(now) and view.fresh().any():
+            try:
+                schedule = _vetted(rule.binding.policy.decide(snapshot), snapshot)
+                orders = translate(rule.binding, view, rule.mine, schedule, suffix)
+            except Exception as error:
+                rule.trouble.failed(now, error)
+            else:
+                rule.trouble.worked()
+                return schedule, orders
+        unknown = Schedule(np.full(len(view.topology), np.nan))
+        return unknown, translate(rule.binding, view, rule.mine, unknown, suffix)
+
+    def _look_again(self, rule: Rule) -> View:
+        """The rule's engines as they are now; rules with the same engines share one view."""
+        view = self._views.get(rule.watches)
+        if view is None or not view.shows(rule.watches):
+            view = self._views[rule.watches] = View(rule.watches)
+        if rule.view is not view:
+            rule.view, rule.mine = view, view.rows_of(rule.binding, rule.before)
+        return view
+
+    def _lane(self, rule: Rule, order: Order) -> Lane:
+        """Bindings of one knob share its enforcer, and so what was found; groups are each binding's own."""
+        watch, knob = order.part.watch, order.part.watch.knobs[order.knob]
+        lane = rule.lanes.get((watch.name, order.knob))
+        if lane is None:
+            key = (watch.name, order.knob, rule.number if knob.per == "group" else -1)
+            enforcer = self._enforcers.setdefault(key, Enforcer(knob, dry_run=self.dry_run))
+            what = f"{watch.name}/{order.knob}"
+            trouble = self._knob_troubles.setdefault(what, Trouble(f"knob '{what}'"))
+            lane = rule.lanes[watch.name, order.knob] = Lane(enforcer, trouble, self._stale_after)
+        return lane
+
+    def _batch(
+        self, rule: Rule, watch: Watch, aim: Aim, turned: Turned, schedule: Schedule, snapshot: Snapshot
+    ) -> DecisionBatch:
+        policy, rows = rule.binding.policy, aim.rows[turned.at]
+        reason = schedule.reason
+        metrics = {}
+        if turned.stale:
+            reason = f"unknown for more than {self._stale_after} rounds, put back as it was found"
+        else:
+            metrics = {name: snapshot.columns[name][rows] for name in policy.needs if name in snapshot}
+        return DecisionBatch(
+            snapshot.time,
+            watch.name,
+            policy.name,
+            reason,
+            turned.changes,
+            snapshot.topology,
+            rows,
+            aim.priority[turned.at],
+            metrics,
+            turned.failures,
+        )
+
+    def _record(self, batches: list[DecisionBatch]) -> None:
+        """Remember and tell what was done: one line for a round with changes, one for each decision at DEBUG."""
+        stats = self.stats
+        stats.failures = {watch.name: watch.trouble.total for watch in self._watches}
+        stats.policy_failures = dict.fromkeys((rule.binding.policy.name for rule in self._rules), 0)
+        for rule in self._rules:
+            stats.policy_failures[rule.binding.policy.name] += rule.trouble.total
+        stats.knob_failures = {what: trouble.total for what, trouble in self._knob_troubles.items()}
+        troubles = [
+            *(w.trouble for w in self._watches),
+            *(r.trouble for r in self._rules),
+            *self._knob_troubles.values(),
+        ]
+        stats.troubles = {trouble.what: trouble.error for trouble in troubles if trouble.streak}
+        changed = [batch for batch in batches if len(batch)]
+        if not changed:
+            return
+        count = sum(len(batch) for batch in changed)
+        stats.changes += count
+        for batch in changed:
+            self.decisions.append(batch)
+        log.info(
+            "%s %d: %s",
+            "would change" if self.dry_run else "changed",
+            count,
+            "; ".join(f"{len(b)} {b.knob} of {b.engine} by {b.policy} ({b.reason})" for b in changed),
+            extra={
+                "changes": count,
+                "failures": sum(len(batch.failures) for batch in batches),
+                "dry_run": self.dry_run,
+                "batches": [(b.engine, b.knob, b.policy, b.reason, len(b)) for b in changed],
+            },
+        )
+        if log.isEnabledFor(logging.DEBUG):
+            for batch in changed:
+                for decision in batch:
+                    log.debug("%s", decision, extra={"decision": decision})
+
+
+def _check(engines: Sequence[Engine], bindings: Sequence[Binding], stale_after: int, log_size: int) -> None:
+    if not engines or not bindings:
+        what = "policy" if engines else "engine"
+        raise ConfigError(f"there is no {what} to run", where="loop", remedy=f"give it at least one {what}")
+    names = [engine.name for engine in engines]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two engines are named '{name}'", where="loop", remedy="rename one of them")
+    if stale_after < 1 or log_size < 1:
+        raise ConfigError(f"stale_after={stale_after}, log_size={log_size}", where="loop", remedy="use 1 or more")
+    for binding in bindings:
+        _check_knob(binding, engines)
+
+
+def _check_knob(binding: Binding, engines: Sequence[Engine]) -> None:
+    """A knob must be had somewhere, and a grouping must be for groups."""
+    meant = [engine for engine in engines if binding.may_concern(engine.name)]
+    carriers = [engine for engine in meant if binding.knob in engine.knobs()]
+    if not carriers:
+        have = "; ".join(f"{e.name} has {', '.join(sorted(e.knobs())) or 'none'}" for e in meant)
+        raise EngineError(
+            f"no engine has a knob '{binding.knob}'",
+            where=binding.where,
+            remedy=have or f"its queries {', '.join(binding.queries)} fit no engine",
+        )
+    if binding.grouping and all(engine.knobs()[binding.knob].per != "group" for engine in carriers):
+        raise ConfigError(
+            f"knob '{binding.knob}' is not for groups", where=binding.where, remedy="leave the grouping out"
+        )
+
+
+def _served(engine: Engine, bindings: Sequence[Binding]) -> list[Binding]:
+    """The bindings that this engine can carry out."""
+    return [b for b in bindings if b.knob in engine.knobs() and b.may_concern(engine.name)]
+
+
+def _metrics(engine: Engine, bindings: Sequence[Binding]) -> set[str]:
+    """All that the policies need of an engine, and what they want where it can be had."""
+    metrics: set[str] = set()
+    for binding in bindings:
+        policy = binding.policy
+        make_plan(policy.needs, engine.offers, engine=engine.name, policy=policy.name)  # names who misses what
+        metrics |= {*policy.needs, *(name for name in policy.wants if plannable(name, engine.offers))}
+    return metrics
+
+
+def _vetted(schedule: Schedule, snapshot: Snapshot) -> Schedule:
+    """A suggestion that fits the rows it is for."""
+    rows = len(snapshot.topology)
+    helpers = rows if schedule.helper is None else schedule.helper.size
+    grouped = rows if schedule.groups is None else len(schedule.groups.of_row)
+    if not len(schedule.priority) == helpers == grouped == rows:
+        raise ConfigError(
+            f"decided {len(schedule.priority)} rows, {helpers} helpers and {grouped} members of {rows}",
+            remedy="a schedule has a row for each row of the snapshot",
+        )
+    return schedule

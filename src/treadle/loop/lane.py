@@ -1,0 +1,132 @@
+"""One knob of one engine in the service of one binding: carries out what is wanted, and ends decisions that grew stale.
+
+A target whose priority is unknown keeps its last value; after too many rounds of that it is put back as it was found.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+
+from treadle.enforce import Changes, Column, Enforcer, Failure, Outcomes, Target
+from treadle.enforce.changes import missing
+from treadle.loop.aims import NOBODY, Aim
+from treadle.loop.translate import Order
+from treadle.loop.watch import Trouble
+from treadle.model import Bools, Ints
+
+log = logging.getLogger("treadle.loop")
+
+
+@dataclass(frozen=True)
+class Turned:
+    """What was changed; `at` are the positions among the aim's targets."""
+
+    changes: Changes
+    at: Ints
+    failures: tuple[Failure, ...] = ()
+    stale: bool = False
+
+
+class Lane:
+    """`trouble` is the knob's own, so that a knob that fails is told once and not in every round."""
+
+    def __init__(self, enforcer: Enforcer, trouble: Trouble, stale_after: int) -> None:
+        self.enforcer = enforcer
+        self.trouble = trouble
+        self._ages = _Ages(stale_after)
+        self._named: tuple[Target, ...] = ()
+        self._absent: tuple[Target, ...] = ()
+
+    def carry_out(self, order: Order, now: float) -> tuple[Aim, list[Turned]]:
+        """Turn the knob. The aim that comes back may have more targets: groups that are not named any more."""
+        aim, wanted = order.aim, order.wanted
+        if self.enforcer.knob.per == "group":
+            aim, wanted = self._with_absent(aim, wanted)
+        return aim, self._turn(aim, wanted, now)
+
+    def _turn(self, aim: Aim, wanted: Column, now: float) -> list[Turned]:
+        moved = self.enforcer.retarget(aim.targets)
+        outcomes = self.enforcer.apply(self.enforcer.diff(aim.targets, wanted))
+        turned = [Turned(outcomes.applied, outcomes.applied.rows, outcomes.failures)]
+        failures = [*moved.failures, *outcomes.failures]
+        stale = self._ages.step(aim, missing(wanted))
+        if len(stale):
+            back = self._put_back(aim, stale)
+            failures += back.failures
+            turned.append(back)
+        tell_left(moved)
+        if failures:
+            self.trouble.failed(now, failures[0])
+            self.trouble.total += len(failures) - 1
+        else:
+            self.trouble.worked()
+        return [some for some in turned if len(some.changes) or some.failures]
+
+    def _with_absent(self, aim: Aim, wanted: Column) -> tuple[Aim, Column]:
+        """Threads end with the topology, but a group that is not named in a round may be back in the next: it ages."""
+        if aim.targets != self._named:
+            self._named = aim.targets
+            self._absent = tuple(set(self.enforcer.held) - set(aim.targets))
+        self._absent = tuple(target for target in self._absent if self.enforcer.holds(target))
+        if not self._absent:
+            return aim, wanted
+        more = len(self._absent)
+        unknown = np.full(more, np.nan)
+        extended = Aim(
+            aim.targets + self._absent,
+            np.concatenate([aim.priority, unknown]),
+            np.concatenate([aim.rows, np.full(more, NOBODY)]),
+            np.concatenate([aim.mine, np.ones(more, dtype=np.bool_)]),
+        )
+        return extended, np.concatenate([wanted, unknown])
+
+    def _put_back(self, aim: Aim, stale: Ints) -> Turned:
+        at = {aim.targets[i]: i for i in stale.tolist()}
+        outcomes = self.enforcer.restore(at)
+        tell_left(outcomes)
+        self._ages.again([at[failure.target] for failure in outcomes.failures])
+        positions = np.array([at[change.target] for change in outcomes.applied], dtype=np.int64)
+        return Turned(outcomes.applied, positions, outcomes.failures, stale=True)
+
+
+def tell_left(outcomes: Outcomes) -> None:
+    """Say what was not put back because somebody else had changed it."""
+    for change in outcomes.left:
+        log.warning(
+            "%s of %s is left at %s: somebody else has changed it since we set it to %s",
+            change.knob,
+            change.target,
+            change.after,
+            change.before,
+            extra={"knob": change.knob, "target": str(change.target)},
+        )
+
+
+class _Ages:
+    """For how many rounds in a row each target has been unknown."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._targets: tuple[Target, ...] = ()
+        self._count = np.zeros(0, dtype=np.int64)
+
+    def step(self, aim: Aim, unknown: Bools) -> Ints:
+        """One more round; the positions that have just become too old."""
+        self._align(aim.targets)
+        self._count = np.where(unknown & aim.mine, self._count + 1, 0)
+        stale = np.flatnonzero(self._count > self._limit)
+        self._count[stale] = np.iinfo(np.int64).min // 2  # told once
+        return stale
+
+    def again(self, positions: list[int]) -> None:
+        """These could not be put back: they are stale once more in the next round."""
+        self._count[positions] = self._limit
+
+    def _align(self, targets: tuple[Target, ...]) -> None:
+        if targets is not self._targets and targets != self._targets:
+            old = {self._targets[i]: int(self._count[i]) for i in np.flatnonzero(self._count)}
+            self._count = np.array([old.get(target, 0) for target in targets], dtype=np.int64)
+        self._targets = targets

@@ -1,0 +1,109 @@
+"""Decision records: what was changed, from what to what, why, and on which metrics.
+
+Kept as columns for each round and made into objects only for those who read them, so that writing them costs little.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from treadle.enforce import Changes, Failure, Target, Value
+from treadle.model import Floats, Ints, ThreadRef, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One change. For a group, instance and metrics are those of its most urgent member."""
+
+    time: float
+    engine: str
+    policy: str
+    knob: str
+    target: Target
+    instance: str
+    before: Value | None
+    after: Value
+    reason: str
+    priority: float
+    metrics: Mapping[str, float]
+
+    @property
+    def why(self) -> str:
+        values = ", ".join(f"{name} {value:.6g}" for name, value in self.metrics.items())
+        return f"{self.policy}: {self.reason or 'decided'}; priority {self.priority:.6g}" + (values and f" ({values})")
+
+    def __str__(self) -> str:
+        before = "?" if self.before is None else self.before
+        thread = f" of thread {self.target.tid}" if isinstance(self.target, ThreadRef) else ""
+        subject = self.instance if thread else self.target
+        return f"{self.knob}{thread} of {subject}: {before} -> {self.after}, {self.why}"
+
+
+@dataclass(frozen=True)
+class DecisionBatch:
+    """The changes of one knob of one engine by one policy in one round."""
+
+    time: float
+    engine: str
+    policy: str
+    reason: str
+    changes: Changes
+    topology: Topology
+    rows: Ints
+    """For each change, the row of `topology` that it is about; -1 for a group that has no members any more."""
+    priority: Floats
+    metrics: Mapping[str, Floats] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def knob(self) -> str:
+        return self.changes.knob
+
+    def __len__(self) -> int:
+        return len(self.changes)
+
+    def __iter__(self) -> Iterator[Decision]:
+        ids = self.topology.ids
+        names = tuple(self.metrics)
+        values = [self.metrics[name].tolist() for name in names]
+        for i, (change, row, priority) in enumerate(
+            zip(self.changes, self.rows.tolist(), self.priority.tolist(), strict=True)
+        ):
+            metrics = {name: column[i] for name, column in zip(names, values, strict=True)}
+            yield Decision(
+                self.time,
+                self.engine,
+                self.policy,
+                change.knob,
+                change.target,
+                ids[row] if row >= 0 else "",
+                change.before,
+                change.after,
+                self.reason,
+                priority,
+                metrics,
+            )
+
+
+class DecisionLog:
+    """The latest decisions, oldest first: the last batch, and as many before it as hold no more than `size` in all."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.batches: deque[DecisionBatch] = deque()
+        self._length = 0
+
+    def append(self, batch: DecisionBatch) -> None:
+        self.batches.append(batch)
+        self._length += len(batch)
+        while self._length > self.size and len(self.batches) > 1:
+            self._length -= len(self.batches.popleft())
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Decision]:
+        for batch in self.batches:
+            yield from batch

@@ -1,0 +1,75 @@
+"""From a schedule to orders: the values that each engine's knob is to have (the translators of Lachesis section 5.3).
+
+One scale spans the targets of all engines, so that their priorities compare. Membership comes before the groups' own
+values, since writing it is what makes a group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from treadle.decide.grouping import group
+from treadle.enforce import Column
+from treadle.loop.aims import Aim, Part, View, memberships
+from treadle.loop.binding import Binding
+from treadle.model import Bools, Floats
+from treadle.values import Groups, Schedule
+
+MEMBERSHIP = "group"
+"""The knob that says which group a thread or an instance is in."""
+DEFAULT_GROUPING = "query"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What one knob of one engine is to be turned to; what is unknown in `wanted` stays as it is."""
+
+    part: Part
+    knob: str
+    aim: Aim
+    wanted: Column
+
+
+def translate(binding: Binding, view: View, mine: Bools, schedule: Schedule, suffix: str = "") -> list[Order]:
+    """The orders for the rows that are `mine`. A `suffix` keeps groups of two bindings of one knob apart."""
+    known = mine & view.fresh()
+    priority = np.where(known, schedule.scalar, np.nan)
+    helper = None if schedule.helper is None else np.where(known, schedule.helper, np.nan)
+    groups: Groups | None = None
+    if any(part.watch.knobs[binding.knob].per == "group" for part in view.parts):
+        groups = _groups(binding, view, schedule, priority, suffix)
+    members: list[Order] = []
+    aims: list[Aim] = []
+    for part in view.parts:
+        per = part.watch.knobs[binding.knob].per
+        if per == "group" and groups is not None:
+            aims.append(part.groups(groups, priority, mine))
+            if MEMBERSHIP in part.watch.knobs:
+                members.append(_membership(part, groups, priority, mine))
+        elif per == "thread":
+            aims.append(part.threads(priority, helper, mine))
+        else:
+            aims.append(part.instances(priority, mine))
+    values = binding.to_scale.apply(np.concatenate([aim.priority for aim in aims] or [np.empty(0)]), schedule.spacing)
+    ends = np.cumsum([len(aim.targets) for aim in aims], dtype=np.int64)
+    return members + [
+        Order(part, binding.knob, aim, values[end - len(aim.targets) : end])
+        for part, aim, end in zip(view.parts, aims, ends.tolist(), strict=True)
+    ]
+
+
+def _groups(binding: Binding, view: View, schedule: Schedule, priority: Floats, suffix: str) -> Groups:
+    """The policy's own groups, or those of the binding's grouping."""
+    groups = schedule.groups
+    if groups is None:
+        single = replace(schedule, priority=priority, helper=None)
+        groups = group(view.topology, single, binding.grouping or DEFAULT_GROUPING)
+    return replace(groups, names=tuple(name + suffix for name in groups.names)) if suffix else groups
+
+
+def _membership(part: Part, groups: Groups, priority: Floats, mine: Bools) -> Order:
+    by_thread = part.watch.knobs[MEMBERSHIP].per == "thread"
+    aim = part.threads(priority, None, mine) if by_thread else part.instances(priority, mine)
+    return Order(part, MEMBERSHIP, aim, memberships(aim, groups))

@@ -1,0 +1,123 @@
+"""Looks at one engine in each round, and contains what goes wrong there: its own rows become unknown, nothing else.
+
+A failing engine is tried again after pauses that double; a hanging one is left hanging in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from treadle.errors import EngineError
+from treadle.loop.engine import Engine
+from treadle.model import Topology
+from treadle.observe import Provider
+from treadle.values import Sample, Snapshot
+
+log = logging.getLogger("treadle.loop")
+
+
+@dataclass
+class Trouble:
+    """A streak of failures: told once, and tried again after a pause that doubles from `pause` up to `longest`."""
+
+    what: str
+    pause: float = 0.0
+    longest: float = 0.0
+    total: int = 0
+    streak: int = 0
+    error: str = ""
+    retry_at: float = -math.inf
+
+    def waits(self, now: float) -> bool:
+        return now < self.retry_at
+
+    def failed(self, now: float, error: object) -> None:
+        self.total += 1
+        self.streak += 1
+        self.error = str(error) or type(error).__name__
+        wait = min(self.pause * 2.0 ** min(self.streak - 1, 60), self.longest)
+        self.retry_at = now + wait * (1.0 - 1e-6)  # a round at just that time is not too early
+        if self.streak == 1:
+            details = {"trouble": self.what, "error": self.error}
+            log.warning("%s fails, its last decisions stay: %s", self.what, self.error, extra=details)
+
+    def worked(self) -> None:
+        if self.streak:
+            log.info("%s works again after %d failures", self.what, self.streak, extra={"trouble": self.what})
+        self.streak, self.error, self.retry_at = 0, "", -math.inf
+
+
+class Watch:
+    """One engine as the loop last saw it."""
+
+    def __init__(self, engine: Engine, metrics: Collection[str], trouble: Trouble, timeout: float | None) -> None:
+        self.engine = engine
+        self.name = engine.name
+        self.knobs = engine.knobs()
+        self.provider = Provider(engine.offers, metrics, engine=engine.name)
+        self.trouble = trouble
+        self.topology: Topology | None = None
+        """None until the engine first answered."""
+        self.fresh = False
+        """Whether the last look succeeded."""
+        self._metrics = frozenset(metrics)
+        self._timeout = timeout
+        self._hanging: threading.Thread | None = None
+        self._snapshot: Snapshot | None = None
+
+    def look(self, now: float) -> None:
+        """Ask the engine, unless it is too early after a failure."""
+        self.fresh = False
+        if self.trouble.waits(now):
+            return
+        try:
+            topology, sample = self._ask() if self._timeout is None else self._ask_with_patience(self._timeout)
+            if self.topology is None or topology.version != self.topology.version:
+                self.topology = topology
+            self._snapshot = self.provider.update(self.topology, sample)
+        except Exception as error:
+            self.trouble.failed(now, error)
+        else:
+            self.trouble.worked()
+            self.fresh = True
+
+    def snapshot(self, now: float) -> Snapshot:
+        """The last look; all unknown if it failed."""
+        if self.fresh and self._snapshot is not None:
+            return self._snapshot
+        topology = self.topology or Topology((), ())
+        unknown = np.full(len(topology), np.nan)
+        return Snapshot(topology, now, dict.fromkeys(self._metrics, unknown))
+
+    def _ask(self) -> tuple[Topology, Sample]:
+        return self.engine.topology(), self.engine.sample(self.provider.base)
+
+    def _ask_with_patience(self, timeout: float) -> tuple[Topology, Sample]:
+        if self._hanging is not None and self._hanging.is_alive():
+            raise EngineError("has still not answered", where=f"engine '{self.name}'")
+        answer: list[tuple[Topology, Sample]] = []
+        refusal: list[Exception] = []
+
+        def ask() -> None:
+            try:
+                answer.append(self._ask())
+            except Exception as error:
+                refusal.append(error)
+
+        thread = threading.Thread(target=ask, name=f"treadle-look-at-{self.name}", daemon=True)
+        thread.start()
+        thread.join(timeout)
+        if refusal:
+            raise refusal[0]
+        if answer:
+            return answer[0]
+        self._hanging = thread
+        raise EngineError(
+            f"did not answer within {timeout:g} s", where=f"engine '{self.name}'", remedy="see whether it is overloaded"
+        )

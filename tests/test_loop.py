@@ -1,0 +1,728 @@
+"""The loop on a clock that only the test moves, with real policies and metrics, and engines that live in memory."""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from treadle.decide.policies import CongestionAware, QueueSize, UserPriority
+from treadle.decide.policy import Policy
+from treadle.decide.transform import nice as nice_scale
+from treadle.enforce import Knob, Per, Target, Value
+from treadle.errors import ConfigError, EngineError, TargetGone
+from treadle.loop import Binding, Engine, Loop
+from treadle.model import Instance, Operator, Query, Role, ThreadRef, Topology
+from treadle.values import Groups, Sample, Schedule, Snapshot
+
+FOUND = 3.0
+"""The nice that every thread has before the loop starts."""
+
+
+class TestClock:
+    """A stand-in for time. To sleep is to be there at once; `meanwhile` sees each sleep."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.time = 100.0
+        self.slept: list[float] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.time += seconds
+        self.meanwhile()
+
+
+class MemoryKnob:
+    """A stand-in for a setting of the system, in memory."""
+
+    def __init__(self, name: str, per: Per, values: dict[Target, Value], *, grows: bool = False) -> None:
+        self.name = name
+        self.per = per
+        self.values = values
+        self.writes: list[tuple[Target, Value]] = []
+        self.refuses = False
+        self._grows = grows
+
+    def read(self, target: Target) -> Value:
+        if target not in self.values and not self._grows:
+            raise TargetGone(f"{target} has ended")
+        return self.values.setdefault(target, 1024.0)
+
+    def write(self, target: Target, value: Value) -> None:
+        if self.refuses:
+            raise OSError("not permitted")
+        self.writes.append((target, value))
+        self.values[target] = value
+
+
+class MemoryEngine:
+    """A stand-in for an engine, in memory: one query `q`, an operator and a main thread for each queue it is given."""
+
+    def __init__(self, name: str, queue: list[float], *, helpers: bool = False) -> None:
+        self.name = name
+        self.offers = frozenset({"queue", "output_queue"} if helpers else {"queue"})
+        self.columns = {"queue": np.array(queue), "output_queue": np.zeros(len(queue))}
+        self.fails: Exception | None = None
+        self.asked = 0
+        self.now: Callable[[], float] = lambda: float(self.asked)
+        self.version = 0
+        self.helpers = helpers
+        self.run([f"o{i}" for i in range(len(queue))])
+        threads = self.topology().threads
+        self.nice = MemoryKnob("nice", "thread", dict.fromkeys(threads, FOUND))
+        self.rank = MemoryKnob("rank", "instance", dict.fromkeys(self.topology().ids, 0.0))
+        self.group = MemoryKnob("group", "thread", dict.fromkeys(threads, "root"))
+        self.shares = MemoryKnob("shares", "group", {}, grows=True)
+        self._knobs: Mapping[str, Knob] = {k.name: k for k in (self.nice, self.rank, self.group, self.shares)}
+
+    def run(self, operators: list[str], query: str = "q") -> None:
+        """From now on the engine runs these operators, one after another."""
+        chain = tuple(Operator(op, tuple(operators[i - 1 : i])) for i, op in enumerate(operators))
+        instances = []
+        for op in operators:
+            number = int(op.removeprefix("o")) + 1
+            threads = [ThreadRef(number)]
+            if self.helpers:
+                threads.append(ThreadRef(100 + number, role=Role.HELPER))
+            instances.append(Instance(query, (op,), 0, self.name, tuple(threads)))
+        self.version += 1
+        self._topology = Topology((Query(query, chain),), tuple(instances), self.version)
+
+    def topology(self) -> Topology:
+        return self._topology
+
+    def sample(self, wanted: frozenset[str]) -> Sample:
+        self.asked += 1
+        if self.fails:
+            raise self.fails
+        return Sample(self.now(), {name: self.columns[name].copy() for name in wanted})
+
+    def knobs(self) -> Mapping[str, Knob]:
+        return self._knobs
+
+    def nices(self) -> list[Value]:
+        return [self.nice.values[thread] for thread in self.topology().threads]
+
+
+class ByQueue(QueueSize):
+    """Queue size, which also notes when it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        self.asked.append(snapshot.time)
+        return super().decide(snapshot)
+
+
+@dataclass
+class World:
+    clock: TestClock
+    engine: MemoryEngine
+    policy: ByQueue
+
+    def loop(self, *bindings: Binding, **options: Any) -> Loop:
+        return Loop([self.engine], bindings or [Binding(self.policy, "nice", 1.0)], clock=self.clock, **options)
+
+
+@pytest.fixture
+def world() -> World:
+    world = World(TestClock(), MemoryEngine("mem", [0.0, 50.0, 100.0]), ByQueue())
+    world.engine.now = world.clock.now
+    return world
+
+
+def test_the_stand_in_is_an_engine(world: World) -> None:
+    assert isinstance(world.engine, Engine)
+
+
+class TestRounds:
+    def test_the_longest_queue_gets_the_lowest_nice(self, world: World) -> None:
+        world.loop().round()
+        assert world.engine.nices() == [19.0, 0.0, -20.0]
+
+    def test_each_policy_runs_at_its_own_period(self, world: World) -> None:
+        fast, slow = ByQueue(), ByQueue()
+        loop = world.loop(Binding(fast, "nice", 0.5), Binding(slow, "rank", 2.0))
+        loop.run(4.0)
+        assert [t - 100 for t in fast.asked] == [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5]
+        assert [t - 100 for t in slow.asked] == [0, 2]
+        assert loop.stats.rounds == 8
+        assert world.engine.asked == 8
+
+    def test_it_wakes_only_when_something_is_due(self, world: World) -> None:
+        world.loop(Binding(world.policy, "nice", 2.0), Binding(ByQueue(), "rank", 3.0)).run(6.0)
+        assert world.clock.slept == [2.0, 1.0, 1.0, 2.0]
+
+    def test_nothing_is_due_between_the_periods_unless_forced(self, world: World) -> None:
+        loop = world.loop()
+        loop.round()
+        world.clock.time += 0.5
+        assert loop.round() == ()
+        assert len(world.policy.asked) == 1
+        loop.round(force=True)
+        assert len(world.policy.asked) == 2
+        assert loop.next_due == world.clock.time + 1.0
+
+    def test_a_late_round_is_left_out_and_counted_and_the_next_is_on_time_again(self, world: World) -> None:
+        loop = world.loop()
+        loop.round()
+        world.clock.time = 103.7
+        loop.round()
+        assert len(world.policy.asked) == 2
+        assert loop.stats.skipped == 2
+        assert loop.next_due == 104.0
+
+    def test_a_period_that_floats_cannot_hold_is_neither_skipped_nor_doubled(self, world: World) -> None:
+        loop = world.loop(Binding(world.policy, "nice", 0.1))
+        loop.run(10.0)
+        assert (len(world.policy.asked), loop.stats.skipped) == (100, 0)
+
+    def test_it_runs_until_a_time_or_a_stop(self, world: World) -> None:
+        loop, stop = world.loop(), threading.Event()
+        loop.run(until=102.5)
+        assert world.clock.time == pytest.approx(102.5)
+        world.clock.meanwhile = lambda: stop.set() if world.clock.time > 104.1 else None
+        loop.run(stop=stop)
+        assert 104.1 < world.clock.time < 104.4
+
+    def test_only_changes_are_written(self, world: World) -> None:
+        loop = world.loop()
+        loop.run(3.0)
+        assert len(world.engine.nice.writes) == 3
+        world.engine.columns["queue"][1] = 100.0
+        loop.run(1.0)
+        assert world.engine.nice.writes[3:] == [(ThreadRef(2), -20.0)]
+        assert loop.stats.changes == 4
+
+    def test_it_counts_its_own_cost(self, world: World) -> None:
+        loop = world.loop()
+        loop.run(3.0)
+        assert loop.stats.cpu_seconds > 0
+        assert len(loop.stats.round_ms) == 3
+        assert loop.stats.last_ms > 0
+        assert loop.stats.median_ms > 0
+
+    def test_a_dry_run_writes_nothing_but_decides(self, world: World) -> None:
+        with world.loop(Binding(world.policy, "nice", 1.0), Binding(ByQueue(), "shares", 1.0), dry_run=True) as loop:
+            loop.run(3.0)
+        knobs = (world.engine.nice, world.engine.group, world.engine.shares)
+        assert [knob.writes for knob in knobs] == [[], [], []]
+        assert world.engine.nices() == [FOUND] * 3
+        assert [(d.knob, d.after) for d in loop.decisions][3:] == [("group", "q")] * 3
+
+
+class TestFailures:
+    def test_a_failing_engine_keeps_its_last_decisions_and_the_loop_goes_on(self, world: World) -> None:
+        loop = world.loop()
+        loop.round()
+        decided = world.engine.nices()
+        world.engine.fails = OSError("connection refused")
+        loop.run(4.0)
+        assert world.engine.nices() == decided
+        assert loop.stats.troubles == {"engine 'mem'": "connection refused"}
+
+    def test_it_is_tried_again_after_pauses_that_double(self, world: World) -> None:
+        world.engine.fails = OSError("down")
+        loop = world.loop(longest_pause=4.0)
+        asked = []
+        for second in range(16):
+            world.clock.time = 100.0 + second
+            before = world.engine.asked
+            loop.round()
+            if world.engine.asked > before:
+                asked.append(second)
+        assert asked == [0, 1, 3, 7, 11, 15]
+        assert loop.stats.failures == {"mem": 6}
+
+    def test_it_is_logged_once_for_each_streak(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+        loop = world.loop()
+        for error in (OSError("first"), None, OSError("second")):
+            world.engine.fails = error
+            loop.run(8.0)
+        told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+        assert told == [f"engine 'mem' fails, its last decisions stay: {which}" for which in ("first", "second")]
+
+    def test_it_costs_only_its_own_rows(self) -> None:
+        clock, good, bad = TestClock(), MemoryEngine("good", [0.0, 9.0]), MemoryEngine("bad", [4.0, 8.0])
+        loop = Loop([good, bad], [Binding(QueueSize(), "nice", 1.0)], clock=clock)
+        loop.round()
+        last = bad.nices()
+        bad.fails = OSError("down")
+        good.columns["queue"][:] = 9.0, 0.0
+        clock.time += 1
+        loop.round()
+        assert good.nices() == [-20.0, 19.0]
+        assert bad.nices() == last
+
+    def test_a_policy_without_metrics_does_not_decide_for_an_engine_that_fails(self, world: World) -> None:
+        world.engine.fails = OSError("down")
+        world.loop(Binding(UserPriority(), "nice", 1.0)).round()
+        assert world.engine.nice.writes == []
+
+    def test_an_engine_whose_rows_do_not_fit_its_topology_fails(self, world: World) -> None:
+        world.engine.columns["queue"] = np.zeros(7)
+        loop = world.loop()
+        loop.round()
+        assert "there are 3 instances" in loop.stats.troubles["engine 'mem'"]
+
+    def test_an_engine_that_hangs_is_left_hanging(self, world: World) -> None:
+        answer, sample = threading.Event(), world.engine.sample
+
+        def hang(wanted: frozenset[str]) -> Sample:
+            answer.wait()
+            return sample(wanted)
+
+        world.engine.sample = hang  # type: ignore[method-assign]
+        loop = world.loop(sample_timeout=0.01)
+        loop.round()
+        assert "did not answer within 0.01 s" in loop.stats.troubles["engine 'mem'"]
+        world.clock.time += 1
+        loop.round()
+        assert "has still not answered" in loop.stats.troubles["engine 'mem'"]
+        answer.set()
+        for thread in threading.enumerate():
+            if thread.name == "treadle-look-at-mem":
+                thread.join()
+        world.engine.sample = sample  # type: ignore[method-assign]
+        world.clock.time += 2
+        loop.round()
+        assert loop.stats.troubles == {}
+        assert world.engine.nices() == [19.0, 0.0, -20.0]
+
+    def test_an_error_in_time_is_told_as_it_is(self, world: World) -> None:
+        world.engine.fails = OSError("down")
+        loop = world.loop(sample_timeout=5.0)
+        loop.round()
+        assert loop.stats.troubles == {"engine 'mem'": "down"}
+
+    def test_a_failing_policy_leaves_the_others_alone(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+        class Broken(ByQueue):
+            name = "broken"
+
+            def decide(self, snapshot: Snapshot) -> Schedule:
+                super().decide(snapshot)
+                raise ZeroDivisionError
+
+        broken = Broken()
+        loop = world.loop(Binding(broken, "rank", 1.0), Binding(world.policy, "nice", 1.0))
+        loop.run(4.0)
+        assert world.engine.nices() == [19.0, 0.0, -20.0]
+        assert [t - 100 for t in broken.asked] == [0, 1, 3]
+        assert loop.stats.policy_failures == {"broken": 3, "queue-size": 0}
+        assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
+            "policy 'broken' fails, its last decisions stay: ZeroDivisionError"
+        ]
+
+    def test_a_schedule_of_the_wrong_size_is_refused(self, world: World) -> None:
+        class Short(QueueSize):
+            def decide(self, snapshot: Snapshot) -> Schedule:
+                return Schedule(np.zeros(2))
+
+        loop = world.loop(Binding(Short(), "nice", 1.0))
+        loop.round()
+        assert "decided 2 rows, 3 helpers and 3 members of 3" in loop.stats.troubles["policy 'queue-size'"]
+
+    def test_a_knob_that_refuses_is_told_once_and_tried_again(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        loop = world.loop()
+        world.engine.nice.refuses = True
+        loop.run(3.0)
+        assert loop.stats.knob_failures == {"mem/nice": 9}
+        assert len([r for r in caplog.records if "knob 'mem/nice' fails" in r.getMessage()]) == 1
+        world.engine.nice.refuses = False
+        loop.run(1.0)
+        assert world.engine.nices() == [19.0, 0.0, -20.0]
+        assert loop.stats.troubles == {}
+
+
+class TestUnknown:
+    def test_an_unknown_row_keeps_its_last_decision_and_then_ages_out(self, world: World) -> None:
+        loop = world.loop(stale_after=3)
+        loop.round()
+        world.engine.columns["queue"][1] = np.nan
+        for _ in range(3):
+            world.clock.time += 1
+            loop.round()
+            assert world.engine.nices() == [19.0, 0.0, -20.0]
+        world.clock.time += 1
+        (batch,) = loop.round()
+        assert world.engine.nices() == [19.0, FOUND, -20.0]
+        (decision,) = batch
+        assert decision.instance == "mem:q.o1[0]"
+        assert decision.reason == "unknown for more than 3 rounds, put back as it was found"
+
+    def test_what_is_known_again_is_set_again(self, world: World) -> None:
+        loop = world.loop(stale_after=1)
+        loop.round()
+        for value in (np.nan, np.nan, 50.0):
+            world.engine.columns["queue"][1] = value
+            world.clock.time += 1
+            loop.round()
+        assert world.engine.nices() == [19.0, 0.0, -20.0]
+
+    def test_a_stale_value_that_cannot_be_put_back_is_tried_again(self, world: World) -> None:
+        loop = world.loop(stale_after=1)
+        loop.round()
+        world.engine.columns["queue"][1] = np.nan
+        world.engine.nice.refuses = True
+        for _ in range(3):
+            world.clock.time += 1
+            loop.round()
+        world.engine.nice.refuses = False
+        world.clock.time += 1
+        loop.round()
+        assert world.engine.nices() == [19.0, FOUND, -20.0]
+
+    def test_an_engine_that_stays_away_ages_out_as_a_whole(self, world: World) -> None:
+        loop = world.loop(stale_after=3)
+        loop.round()
+        world.engine.fails = OSError("down")
+        loop.run(5.0)
+        assert world.engine.nices() == [FOUND] * 3
+
+
+class TestTargets:
+    def test_helpers_follow_their_main_where_the_policy_says_nothing_else(self) -> None:
+        engine = MemoryEngine("mem", [0.0, 100.0], helpers=True)
+        Loop([engine], [Binding(QueueSize(), "nice", 1.0)], clock=TestClock()).round()
+        assert engine.nices() == [19.0, 19.0, -20.0, -20.0]
+
+    def test_helpers_have_their_own_priority_where_the_policy_gives_one(self) -> None:
+        engine = MemoryEngine("mem", [0.0, 100.0], helpers=True)
+        engine.columns["output_queue"][:] = 100.0, 0.0
+        Loop([engine], [Binding(CongestionAware(), "nice", 1.0)], clock=TestClock()).round()
+        assert engine.nices() == [19.0, -20.0, -20.0, 19.0]
+
+    def test_a_thread_of_several_instances_has_the_highest_of_their_priorities(self, world: World) -> None:
+        topology = world.engine.topology()
+        shared = tuple(replace(i, threads=(ThreadRef(1 + row // 2),)) for row, i in enumerate(topology.instances))
+        world.engine._topology = replace(topology, instances=shared)
+        world.engine.columns["queue"][:] = 50.0, 10.0, 0.0
+        world.loop().round()
+        assert world.engine.nice.writes == [(ThreadRef(1), -20.0), (ThreadRef(2), 19.0)]
+
+    def test_instances_are_called_as_their_engine_calls_them(self) -> None:
+        engines = [MemoryEngine(name, [1.0, 2.0]) for name in ("one", "two")]
+        Loop(engines, [Binding(QueueSize(), "rank", 1.0)], clock=TestClock()).round()
+        assert engines[1].rank.values == {"two:q.o0[0]": 0.0, "two:q.o1[0]": 1.0}
+
+    def test_two_engines_are_put_on_one_scale(self) -> None:
+        calm, busy = MemoryEngine("calm", [0.0, 10.0]), MemoryEngine("busy", [90.0, 100.0])
+        Loop([calm, busy], [Binding(QueueSize(), "nice", 1.0)], clock=TestClock()).round()
+        assert calm.nices() == [19.0, 15.0]
+        assert busy.nices() == [-16.0, -20.0]
+
+    def test_a_binding_can_have_a_scale_of_its_own(self, world: World) -> None:
+        world.loop(Binding(world.policy, "nice", 1.0, scale=nice_scale(low=0))).round()
+        assert world.engine.nices() == [19.0, 10.0, 0.0]
+
+    def test_a_binding_is_for_its_queries_only_and_the_first_that_fits_has_them(self) -> None:
+        engines = [MemoryEngine(name, [0.0, 10.0]) for name in ("one", "two", "three")]
+        engines[2].run(["o0", "o1"], "other")
+        bindings = [
+            Binding(QueueSize(), "nice", 1.0, queries=("two/*", "othe?")),
+            Binding(QueueSize(), "nice", 1.0, scale=nice_scale(0, 5), queries=("q",)),
+        ]
+        loop = Loop(engines, bindings, clock=TestClock())
+        loop.round()
+        assert [engine.nices() for engine in engines] == [[5.0, 0.0], [19.0, -20.0], [19.0, -20.0]]
+        loop.restore()
+        assert [engine.nices() for engine in engines] == [[FOUND] * 2] * 3
+
+    def test_only_engines_that_can_be_meant_must_have_the_metrics(self) -> None:
+        able, unable = MemoryEngine("able", [0.0, 1.0]), MemoryEngine("unable", [0.0, 1.0])
+        unable.offers = frozenset()
+        Loop([able, unable], [Binding(QueueSize(), "nice", 1.0, queries=("able/*",))], clock=TestClock()).round()
+        assert (able.nices(), unable.nices()) == ([19.0, -20.0], [FOUND] * 2)
+
+
+class TestGroups:
+    def test_members_are_put_into_groups_before_the_groups_get_their_shares(self) -> None:
+        one, two = MemoryEngine("one", [0.0, 100.0]), MemoryEngine("two", [50.0, 25.0])
+        writes: list[tuple[Target, Value]] = []
+        one.group.writes = one.shares.writes = writes
+        loop = Loop([one, two], [Binding(QueueSize(), "shares", 1.0, grouping="query")], clock=TestClock())
+        loop.round()
+        assert set(one.group.values.values()) == {"one/q"}
+        assert set(two.group.values.values()) == {"two/q"}
+        assert one.shares.values["one/q"] == pytest.approx(2 * float(two.shares.values["two/q"]), rel=0.01)
+        assert "two/q" not in one.shares.values
+        assert [target for target, _ in writes] == [ThreadRef(1), ThreadRef(2), "one/q"]
+        loop.restore()
+        assert set(one.group.values.values()) == {"root"}
+        assert one.shares.values == {"one/q": 1024.0}
+
+    def test_groups_of_the_policy_itself_are_taken(self, world: World) -> None:
+        class Pair(QueueSize):
+            def decide(self, snapshot: Snapshot) -> Schedule:
+                groups = Groups(("low", "high"), np.array([0, -1, 1]), np.array([1.0, 4.0]))
+                return Schedule(snapshot["queue"], groups=groups)
+
+        world.loop(Binding(Pair(), "shares", 1.0)).round()
+        assert list(world.engine.group.values.values()) == ["low", "root", "high"]
+        assert world.engine.shares.values == {"low": 512.0, "high": 2048.0}
+
+    def test_a_group_that_is_not_named_any_more_keeps_its_shares_and_ages_out(self, world: World) -> None:
+        loop = world.loop(Binding(world.policy, "shares", 1.0, grouping="kmeans"), stale_after=2)
+        world.engine.columns["queue"][:] = 1.0, 2.0, 4.0
+        loop.round()
+        shares = dict(world.engine.shares.values)
+        assert set(shares) == {"cluster-0", "cluster-1", "cluster-2"}
+        world.engine.fails = OSError("down")
+        loop.run(2.0)
+        assert world.engine.shares.values == shares
+        loop.run(2.0)
+        assert set(world.engine.shares.values.values()) == {1024.0}
+        assert set(world.engine.group.values.values()) == {"root"}
+        assert {d.instance for d in loop.decisions.batches[-1]} == {""}
+
+    def test_groups_of_two_bindings_of_one_knob_are_kept_apart(self) -> None:
+        one, two = MemoryEngine("one", [0.0, 100.0]), MemoryEngine("two", [50.0, 25.0])
+        bindings = [Binding(QueueSize(), "shares", 1.0, grouping="one", queries=(f"{e}/*",)) for e in ("one", "two")]
+        Loop([one, two], bindings, clock=TestClock()).round()
+        assert set(one.shares.values) == {"all"}
+        assert set(two.shares.values) == {"all-2"}
+
+
+class TestTopologyChanges:
+    def test_new_threads_are_set_and_those_that_left_are_put_back(self, world: World) -> None:
+        loop = world.loop()
+        loop.round()
+        world.engine.run(["o1", "o3"])
+        world.engine.columns["queue"] = np.array([0.0, 9.0])
+        world.engine.nice.values[ThreadRef(4)] = FOUND
+        world.engine.nice.values.pop(ThreadRef(1))
+        world.clock.time += 1
+        loop.round()
+        assert world.engine.nices() == [19.0, -20.0]
+        assert world.engine.nice.values == {ThreadRef(2): 19.0, ThreadRef(3): FOUND, ThreadRef(4): -20.0}
+        loop.restore()
+        assert set(world.engine.nice.values.values()) == {FOUND}
+
+    def test_an_engine_that_runs_nothing_is_no_problem(self, world: World) -> None:
+        world.engine._topology = Topology((), (), 9)
+        world.engine.columns["queue"] = np.zeros(0)
+        loop = world.loop(Binding(world.policy, "nice", 1.0), Binding(ByQueue(), "shares", 1.0))
+        loop.round()
+        assert loop.stats.troubles == {}
+        assert world.policy.asked == []
+
+
+class TestRestore:
+    def test_leaving_puts_back_what_was_found(self, world: World) -> None:
+        with world.loop() as loop:
+            loop.run(2.0)
+            assert world.engine.nices() != [FOUND] * 3
+        assert world.engine.nices() == [FOUND] * 3
+        writes = len(world.engine.nice.writes)
+        loop.restore()
+        assert len(world.engine.nice.writes) == writes
+
+    def test_an_error_puts_back_what_was_found(self, world: World) -> None:
+        def stumble() -> None:
+            raise RuntimeError("in the middle")
+
+        world.clock.meanwhile = stumble
+        with pytest.raises(RuntimeError), world.loop() as loop:
+            loop.run()
+        assert world.engine.nices() == [FOUND] * 3
+
+    def test_what_somebody_else_changed_is_left_and_told(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+        with world.loop() as loop:
+            loop.round()
+            world.engine.nice.values[ThreadRef(1)] = 7.0
+        assert world.engine.nices() == [7.0, FOUND, FOUND]
+        assert "is left at 7.0: somebody else has changed it since we set it to 19.0" in caplog.text
+
+    def test_what_cannot_be_put_back_is_told(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+        with world.loop() as loop:
+            loop.round()
+            world.engine.nice.refuses = True
+        assert "could not put back nice of" in caplog.text
+        world.engine.nice.refuses = False
+        loop.restore()
+        assert world.engine.nices() == [FOUND] * 3
+
+    @pytest.mark.parametrize(
+        ("number", "ending"),
+        [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit), (signal.SIGHUP, SystemExit)],
+    )
+    def test_a_signal_puts_back_what_was_found(
+        self, world: World, number: signal.Signals, ending: type[BaseException]
+    ) -> None:
+        before = signal.getsignal(number)
+        world.clock.meanwhile = lambda: signal.raise_signal(number)
+        with pytest.raises(ending) as error, world.loop() as loop:
+            loop.run()
+        assert world.engine.nices() == [FOUND] * 3
+        assert signal.getsignal(number) is before
+        if isinstance(error.value, SystemExit):
+            assert error.value.code == 128 + number
+
+    def test_a_signal_waits_for_the_end_of_the_round(self, world: World) -> None:
+        class Signalled(QueueSize):
+            def decide(self, snapshot: Snapshot) -> Schedule:
+                signal.raise_signal(signal.SIGINT)
+                return super().decide(snapshot)
+
+        with pytest.raises(KeyboardInterrupt), world.loop(Binding(Signalled(), "nice", 1.0)) as loop:
+            loop.run()
+        assert len(loop.decisions) == 3
+        assert world.engine.nices() == [FOUND] * 3
+
+    def test_a_second_signal_breaks_a_round_that_hangs(self, world: World) -> None:
+        class Hanging(QueueSize):
+            def decide(self, snapshot: Snapshot) -> Schedule:
+                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(signal.SIGTERM)
+                pytest.fail("it goes on")
+
+        with pytest.raises(SystemExit), world.loop(Binding(Hanging(), "nice", 1.0)) as loop:
+            loop.run()
+        assert world.engine.nices() == [FOUND] * 3
+
+    def test_signals_wait_while_things_are_put_back(self, world: World) -> None:
+        loop, write = world.loop(), world.engine.nice.write
+
+        def write_under_fire(target: Target, value: Value) -> None:
+            if value == FOUND:
+                signal.raise_signal(signal.SIGTERM)
+            write(target, value)
+
+        world.engine.nice.write = write_under_fire  # type: ignore[method-assign]
+        with pytest.raises(SystemExit), loop:
+            loop.round()
+        assert world.engine.nices() == [FOUND] * 3
+
+    def test_a_signal_that_is_ignored_stays_ignored(self, world: World) -> None:
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            world.clock.meanwhile = lambda: signal.raise_signal(signal.SIGHUP)
+            with world.loop() as loop:
+                loop.run(2.0)
+            assert loop.stats.rounds == 2
+        finally:
+            signal.signal(signal.SIGHUP, before)
+
+    def test_handlers_are_for_the_main_thread_only(self, world: World) -> None:
+        before, inside = signal.getsignal(signal.SIGTERM), []
+
+        def work() -> None:
+            with world.loop() as loop:
+                loop.run(2.0)
+                inside.append(signal.getsignal(signal.SIGTERM))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert inside == [before]
+        assert world.engine.nices() == [FOUND] * 3
+
+
+class TestRecords:
+    def test_a_decision_says_what_from_to_why_and_on_which_metrics(self, world: World) -> None:
+        (batch,) = world.loop().round()
+        decision = list(batch)[1]
+        assert (decision.target, decision.instance) == (ThreadRef(2), "mem:q.o1[0]")
+        assert (decision.knob, decision.before, decision.after) == ("nice", FOUND, 0.0)
+        assert (decision.policy, decision.engine, decision.time) == ("queue-size", "mem", 100.0)
+        assert (decision.priority, decision.metrics) == (50.0, {"queue": 50.0})
+        assert decision.reason.startswith("longest queue first")
+        assert str(decision).startswith("nice of thread 2 of mem:q.o1[0]: 3.0 -> 0.0, queue-size: longest queue first")
+        assert str(decision).endswith("priority 50 (queue 50)")
+
+    def test_a_groups_decision_names_its_most_urgent_member(self, world: World) -> None:
+        world.engine.columns["queue"][:] = 50.0, 100.0, 0.0
+        world.engine.shares.values["q"] = 10.0
+        *_, batch = world.loop(Binding(world.policy, "shares", 1.0, grouping="query")).round()
+        (decision,) = batch
+        assert (decision.target, decision.instance, decision.metrics) == ("q", "mem:q.o1[0]", {"queue": 100.0})
+        assert str(decision).startswith("shares of q: 10.0 -> 1024.0, queue-size: ")
+
+    def test_one_line_is_logged_for_a_round_with_changes(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, "treadle.loop")
+        loop = world.loop()
+        loop.run(3.0)
+        (record,) = caplog.records
+        assert record.getMessage().startswith("changed 3: 3 nice of mem by queue-size (longest queue first")
+        assert (record.__dict__["changes"], record.__dict__["failures"]) == (3, 0)
+
+    def test_every_decision_is_a_line_at_debug(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.DEBUG, "treadle.loop")
+        world.loop().round()
+        assert [r.__dict__["decision"].instance for r in caplog.records if r.levelno == logging.DEBUG] == list(
+            world.engine.topology().ids
+        )
+
+    def test_only_the_latest_are_remembered(self, world: World) -> None:
+        loop = world.loop(log_size=6)
+        for second in range(5):
+            world.engine.columns["queue"] = world.engine.columns["queue"][::-1].copy()
+            world.clock.time = 100.0 + second
+            loop.round()
+        assert len(loop.decisions) <= 6
+        assert [d.time for d in loop.decisions][-1] == 104.0
+        assert len(list(loop.decisions)) == len(loop.decisions)
+
+
+class NeedsCost(Policy):
+    name: ClassVar[str] = "needs-cost"
+    needs = ("cost",)
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        return Schedule(snapshot["cost"])
+
+
+class TestWrongSetups:
+    @pytest.mark.parametrize("period", [0.0, -1.0, math.nan, math.inf])
+    def test_a_period_must_be_above_zero(self, period: float) -> None:
+        with pytest.raises(ConfigError, match="policy 'queue-size': its period can't be"):
+            Binding(QueueSize(), "nice", period)
+
+    def test_what_is_unknown_is_named(self) -> None:
+        with pytest.raises(ConfigError, match="unknown grouping 'colour'"):
+            Binding(QueueSize(), "shares", 1.0, grouping="colour")
+        with pytest.raises(ConfigError, match="knob 'volume' has no scale of its own"):
+            Binding(QueueSize(), "volume", 1.0)
+        with pytest.raises(ConfigError, match="it is for no query"):
+            Binding(QueueSize(), "nice", 1.0, queries=())
+
+    def test_a_knob_that_no_engine_has_is_named_with_those_it_has(self, world: World) -> None:
+        with pytest.raises(EngineError, match=r"no engine has a knob 'rt' \(mem has group, nice, rank, shares"):
+            world.loop(Binding(world.policy, "rt", 1.0))
+        with pytest.raises(EngineError, match=r"its queries flink/\* fit no engine"):
+            world.loop(Binding(world.policy, "nice", 1.0, queries=("flink/*",)))
+
+    def test_a_grouping_is_for_groups(self, world: World) -> None:
+        with pytest.raises(ConfigError, match="knob 'nice' is not for groups"):
+            world.loop(Binding(world.policy, "nice", 1.0, grouping="query"))
+
+    def test_a_metric_that_cannot_be_had_is_named_before_anything_is_changed(self, world: World) -> None:
+        with pytest.raises(EngineError, match="needs-cost"):
+            world.loop(Binding(world.policy, "rank", 1.0), Binding(NeedsCost(), "nice", 1.0))
+        assert world.engine.rank.writes == []
+
+    def test_a_loop_needs_engines_of_different_names_and_a_policy(self, world: World) -> None:
+        with pytest.raises(ConfigError, match="there is no policy to run"):
+            Loop([world.engine], [])
+        with pytest.raises(ConfigError, match="there is no engine to run"):
+            Loop([], [Binding(world.policy, "nice", 1.0)])
+        with pytest.raises(ConfigError, match="two engines are named 'mem'"):
+            Loop([world.engine, world.engine], [Binding(world.policy, "nice", 1.0)])
+        with pytest.raises(ConfigError, match="stale_after=0"):
+            world.loop(stale_after=0)
