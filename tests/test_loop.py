@@ -268,6 +268,16 @@ class TestFailures:
         assert good.nices() == [-20.0, 19.0]
         assert bad.nices() == last
 
+    def test_engines_that_cannot_be_told_apart_end_no_round(self) -> None:
+        one, two = MemoryEngine("one", [0.0, 9.0]), MemoryEngine("two", [4.0, 8.0])
+        renamed = tuple(replace(i, engine="one") for i in two.topology().instances)
+        two._topology = replace(two.topology(), instances=renamed)
+        bindings = [Binding(QueueSize(), "nice", 1.0), Binding(QueueSize(), "rank", 1.0, queries=("one/*",))]
+        loop = Loop([one, two], bindings, clock=TestClock())
+        loop.round()
+        assert "is there twice" in loop.stats.troubles["policy 'queue-size'"]
+        assert one.rank.values == {"one:q.o0[0]": 0.0, "one:q.o1[0]": 1.0}
+
     def test_a_policy_without_metrics_does_not_decide_for_an_engine_that_fails(self, world: World) -> None:
         world.engine.fails = OSError("down")
         world.loop(Binding(UserPriority(), "nice", 1.0)).round()
@@ -553,7 +563,7 @@ class TestRestore:
         with world.loop() as loop:
             loop.round()
             world.engine.nice.refuses = True
-        assert "could not put back nice of" in caplog.text
+        assert "could not put back nice of thread 1 to 3.0: not permitted" in caplog.text
         world.engine.nice.refuses = False
         loop.restore()
         assert world.engine.nices() == [FOUND] * 3

@@ -2,7 +2,7 @@
 
 from treadle.enforce.changes import Change, Changes, Column, diff
 from treadle.enforce.enforcer import Enforcer, Failure, Outcomes
-from treadle.enforce.knob import Knob, Per, Target, Value
+from treadle.enforce.knob import Knob, Per, Target, Value, label
 
 __all__ = [
     "Change",
@@ -16,4 +16,5 @@ __all__ = [
     "Target",
     "Value",
     "diff",
+    "label",
 ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from treadle.enforce.changes import Change, Changes, Column, column_of, diff, missing, same
-from treadle.enforce.knob import Knob, Target, Value
+from treadle.enforce.knob import Knob, Target, Value, label
 from treadle.errors import EngineError, TargetGone
 from treadle.model import Ints
 
@@ -27,7 +27,7 @@ class Failure:
     error: Exception
 
     def __str__(self) -> str:
-        return f"{self.knob} of {self.target} to {self.wanted}: {self.error or type(self.error).__name__}"
+        return f"{self.knob} of {label(self.target)} to {self.wanted}: {self.error or type(self.error).__name__}"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,11 @@ Target = ThreadRef | str
 Per = Literal["thread", "instance", "group"]
 
 
+def label(target: Target) -> str:
+    """A target as people read it."""
+    return f"thread {target.tid}" if isinstance(target, ThreadRef) else target
+
+
 @runtime_checkable
 class Knob(Protocol):
     """One setting of the system. `TargetGone` says that the target has ended; any other error is a failure."""

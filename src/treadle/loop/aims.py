@@ -6,6 +6,7 @@ engine gave them. It carries out the two formats of Lachesis section 5.3, single
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -93,10 +94,10 @@ class View:
         now = [watch.topology for watch in watches if watch.topology is not None]
         return len(now) == len(self.parts) and all(p.topology is t for p, t in zip(self.parts, now, strict=True))
 
-    def snapshot(self, now: float) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         if not self.parts:
-            return Snapshot(self.topology, now, {})
-        return Snapshot.concat([part.watch.snapshot(now) for part in self.parts], self.topology)
+            return Snapshot(self.topology, -math.inf, {})
+        return Snapshot.concat([part.watch.snapshot() for part in self.parts], self.topology)
 
     def fresh(self) -> Bools:
         """The rows of the engines that answered in this round."""

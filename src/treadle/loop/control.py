@@ -195,14 +195,18 @@ class Loop:
 
     def _carry_out(self, rule: Rule, now: float) -> list[DecisionBatch]:
         """Decide, translate, enforce. A policy that fails leaves all of its rows unknown."""
-        view = self._look_again(rule)
-        snapshot = view.snapshot(now)
+        try:
+            view = self._look_again(rule)
+        except ConfigError as error:  # engines that can't be told apart: nothing can be said of any row
+            rule.trouble.failed(now, error)
+            return []
+        snapshot = view.snapshot()
         schedule, orders = self._decide(rule, view, snapshot, now)
         batches: list[DecisionBatch] = []
         for order in orders:
             aim, all_turned = self._lane(rule, order).carry_out(order, now)
             for turned in all_turned:
-                batches.append(self._batch(rule, order.part.watch, aim, turned, schedule, snapshot))
+                batches.append(self._batch(rule, order.part.watch, aim, turned, schedule, snapshot, now))
         return batches
 
     def _decide(self, rule: Rule, view: View, snapshot: Snapshot, now: float) -> tuple[Schedule, list[Order]]:
@@ -241,7 +245,7 @@ class Loop:
         return lane
 
     def _batch(
-        self, rule: Rule, watch: Watch, aim: Aim, turned: Turned, schedule: Schedule, snapshot: Snapshot
+        self, rule: Rule, watch: Watch, aim: Aim, turned: Turned, schedule: Schedule, snapshot: Snapshot, now: float
     ) -> DecisionBatch:
         policy, rows = rule.binding.policy, aim.rows[turned.at]
         reason = schedule.reason
@@ -251,7 +255,7 @@ class Loop:
         else:
             metrics = {name: snapshot.columns[name][rows] for name in policy.needs if name in snapshot}
         return DecisionBatch(
-            snapshot.time,
+            now,
             watch.name,
             policy.name,
             reason,

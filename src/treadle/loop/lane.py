@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from treadle.enforce import Changes, Column, Enforcer, Failure, Outcomes, Target
+from treadle.enforce import Changes, Column, Enforcer, Failure, Outcomes, Target, label
 from treadle.enforce.changes import missing
 from treadle.loop.aims import NOBODY, Aim
 from treadle.loop.translate import Order
@@ -98,10 +98,10 @@ def tell_left(outcomes: Outcomes) -> None:
         log.warning(
             "%s of %s is left at %s: somebody else has changed it since we set it to %s",
             change.knob,
-            change.target,
+            label(change.target),
             change.after,
             change.before,
-            extra={"knob": change.knob, "target": str(change.target)},
+            extra={"knob": change.knob, "target": label(change.target)},
         )
 
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from treadle.enforce import Changes, Failure, Target, Value
+from treadle.enforce import Changes, Failure, Target, Value, label
 from treadle.model import Floats, Ints, ThreadRef, Topology
 
 
@@ -36,9 +36,8 @@ class Decision:
 
     def __str__(self) -> str:
         before = "?" if self.before is None else self.before
-        thread = f" of thread {self.target.tid}" if isinstance(self.target, ThreadRef) else ""
-        subject = self.instance if thread else self.target
-        return f"{self.knob}{thread} of {subject}: {before} -> {self.after}, {self.why}"
+        of = f" of {self.instance}" if isinstance(self.target, ThreadRef) else ""
+        return f"{self.knob} of {label(self.target)}{of}: {before} -> {self.after}, {self.why}"
 
 
 @dataclass(frozen=True)
@@ -105,5 +104,5 @@ class DecisionLog:
         return self._length
 
     def __iter__(self) -> Iterator[Decision]:
-        for batch in self.batches:
+        for batch in tuple(self.batches):  # another thread may read while the loop goes on
             yield from batch

@@ -87,13 +87,13 @@ class Watch:
             self.trouble.worked()
             self.fresh = True
 
-    def snapshot(self, now: float) -> Snapshot:
-        """The last look; all unknown if it failed."""
+    def snapshot(self) -> Snapshot:
+        """The last look; if it failed, all unknown, and older than whatever the others saw."""
         if self.fresh and self._snapshot is not None:
             return self._snapshot
         topology = self.topology or Topology((), ())
         unknown = np.full(len(topology), np.nan)
-        return Snapshot(topology, now, dict.fromkeys(self._metrics, unknown))
+        return Snapshot(topology, -math.inf, dict.fromkeys(self._metrics, unknown))
 
     def _ask(self) -> tuple[Topology, Sample]:
         return self.engine.topology(), self.engine.sample(self.provider.base)
