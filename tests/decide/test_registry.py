@@ -19,7 +19,9 @@ ALIASES = {"qs": "queue-size", "hr": "highest-rate", "os": "none", "edf": "min-l
 
 def snapshot(**found: list[float]) -> Snapshot:
     queries = [Query("q", (Operator("a"), Operator("b", ("a",))), priority=1.0), Query("p", (Operator("a"),))]
-    return Snapshot(Topology.of(queries), 0.0, {metric: np.array(values) for metric, values in found.items()})
+    return Snapshot(
+        Topology.of(queries), 0.0, {metric: np.array(values, dtype=np.float64) for metric, values in found.items()}
+    )
 
 
 # ---------------------------------------------------------------- from text

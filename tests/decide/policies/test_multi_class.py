@@ -69,7 +69,9 @@ def test_helpers_follow_the_policy_of_their_class(line: Line, seen: Seen) -> Non
     policy = MultiClass(high=CongestionAware(), low=HighestRate())
     schedule = policy.decide(seen(topology, queue=[1, 2], output_queue=[70, 80], global_rate=[5, 6]))
     assert schedule.helper is not None
-    assert schedule.helper.tolist() == [[1, 70], [0, 6]]
+    # mains (1, 1) and (0, 6), helpers (1, 70) and, following its main, (0, 6): one order of all
+    assert schedule.scalar.tolist() == [1, 0]
+    assert schedule.helper.tolist() == [2, 0]
 
 
 def test_one_policy_for_two_classes_decides_once(line: Line, seen: Seen) -> None:

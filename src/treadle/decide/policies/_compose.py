@@ -19,12 +19,11 @@ def metrics_of(policies: Iterable[Policy]) -> tuple[tuple[str, ...], tuple[str, 
     return tuple(needs), tuple(wants)
 
 
-def helper_of(schedule: Schedule) -> Floats:
-    """The vectors of the helper threads: their own, or those of the mains that they follow."""
+def mains_and_helpers(schedule: Schedule) -> tuple[Floats, Floats]:
+    """The vectors of the main threads and of the helpers, on one scale; helpers without any follow their mains."""
     if schedule.helper is None:
-        return schedule.priority
-    helper = schedule.helper
-    return helper[:, None] if helper.ndim == 1 else helper
+        return schedule.priority, schedule.priority
+    return schedule.scalar[:, None], schedule.helper[:, None]
 
 
 def padded(vectors: Floats, width: int) -> Floats:

@@ -104,6 +104,8 @@ class Envelope:
         todo = [head]
         while todo:
             row = todo.pop()
+            if row in found:  # reached on another way already
+                continue
             found[row] = None
             todo += reversed(self.agenda[self.begin[row] : self.taken[row]].tolist())
         return tuple(found)

@@ -6,20 +6,20 @@ policy says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from treadle.decide.policies._columns import rows_of
-from treadle.decide.policies._compose import helper_of, metrics_of, padded
+from treadle.decide.policies._compose import mains_and_helpers, metrics_of, padded
 from treadle.decide.policies._spec import Options, bare
 from treadle.decide.policies.fcfs import Fcfs
 from treadle.decide.policies.highest_rate import HighestRate
 from treadle.decide.policy import Policy
 from treadle.errors import ConfigError
 from treadle.model import Floats, Ints
-from treadle.values import Schedule, Snapshot
+from treadle.values import Schedule, Snapshot, dense_rank
 
 
 class MultiClass(Policy):
@@ -56,14 +56,16 @@ class MultiClass(Policy):
         distinct = {id(policy): policy for policy in chosen}  # one that serves two classes decides once
         schedules = {key: policy.decide(snapshot) for key, policy in distinct.items()}
         of_class = [schedules[id(policy)] for policy in chosen]
-        helper = None
-        if any(schedule.helper is not None for schedule in of_class):
-            helper = _stack(classes, of_row, [helper_of(schedule) for schedule in of_class])
         reason = "; ".join(
             f"class {v:g} by {p.name}" for v, p in zip(classes.tolist()[::-1], chosen[::-1], strict=True)
         )
-        priority = _stack(classes, of_row, [schedule.priority for schedule in of_class])
-        return Schedule(priority, helper=helper, reason=reason)
+        pairs = [mains_and_helpers(schedule) for schedule in of_class]
+        priority = _stack(classes, of_row, [mains for mains, _ in pairs])
+        if all(schedule.helper is None for schedule in of_class):
+            return Schedule(priority, reason=reason)
+        helper = _stack(classes, of_row, [helpers for _, helpers in pairs])
+        ranks = dense_rank(np.vstack([priority, helper]))  # a helper has one number, so the mains get one too
+        return Schedule(ranks[: len(of_row)], helper=ranks[len(of_row) :], reason=reason)
 
     def state(self) -> dict[str, Any]:
         return {name: policy.state() for name, policy in self._inner().items()}
@@ -80,7 +82,7 @@ class MultiClass(Policy):
         return {"high": self._high, "low": self._low, **named}
 
 
-def _stack(classes: Floats, of_row: Ints, inner: list[Floats]) -> Floats:
+def _stack(classes: Floats, of_row: Ints, inner: Sequence[Floats]) -> Floats:
     """Each row's class, then its vector from the policy of its class."""
     width = max((vectors.shape[1] for vectors in inner), default=1)
     within = np.empty((len(of_row), width))

@@ -28,7 +28,7 @@ class NormalizedRate(Policy):
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         rate, ideal = snapshot["global_rate"], ideal_time(snapshot.topology, snapshot["cost"])
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             normalised = np.where(rate == 0, np.where(np.isnan(ideal), np.nan, 0.0), rate / ideal)
         says = lead(snapshot.topology, normalised, "leads with {:.3g}")
         return Schedule(normalised, spacing="log", reason="highest rate for the ideal time first" + says)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from treadle.decide.policies._compose import helper_of, metrics_of, padded
+from treadle.decide.policies._compose import metrics_of
 from treadle.decide.policies._spec import Options, bare
 from treadle.decide.policy import Policy
 from treadle.decide.transform import unit
@@ -67,12 +67,10 @@ class Weighted(Policy):
 
 
 def _numbers(schedule: Schedule, with_helpers: bool) -> Floats:
-    """One number a row for the mains, followed by one a row for the helpers, on one scale."""
+    """One number a row for the mains, then one a row for the helpers; helpers without any follow their mains."""
     if not with_helpers:
         return schedule.scalar
-    helper = helper_of(schedule)
-    width = max(schedule.priority.shape[1], helper.shape[1])
-    return Schedule(np.vstack([padded(schedule.priority, width), padded(helper, width)])).scalar
+    return np.concatenate([schedule.scalar, schedule.scalar if schedule.helper is None else schedule.helper])
 
 
 def _weighted_mean(said: Floats, weights: Floats) -> Floats:
