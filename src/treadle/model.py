@@ -86,7 +86,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Level:
-    """The instances at one distance from the sinks, and the edges that leave them."""
+    """The instances at one distance from the sinks, and the edges that leave them, in the order of `rows`."""
 
     rows: Ints
     edge_from: Ints  # position within `rows`
@@ -230,6 +230,7 @@ class Topology:
             rows = np.flatnonzero(depth == distance)
             position[rows] = np.arange(len(rows))
             mine = np.flatnonzero(depth[start] == distance)
+            mine = mine[np.argsort(start[mine], kind="stable")]
             levels.append(Level(rows, position[start[mine]], end[mine], share[mine]))
         return tuple(levels)
 

@@ -201,17 +201,14 @@ def _steps_below_top(priority: Floats, spacing: Spacing, base: float, steps: flo
     Lachesis section 5.3: F(x) = n_max + (log p_max - log x) / log base for logarithmic priorities, which keeps their
     ratios; min-max where those don't fit, and for linear ones. An infinite priority takes one step above p_max.
     """
-    by_min_max = steps * (1.0 - _min_max(priority, spacing))
-    if spacing == "linear":
-        return by_min_max
-    logs = _logs(priority)
+    logs = _logs(priority) if spacing == "log" else np.empty(0)
     finite = logs[np.isfinite(logs)]
-    if len(finite) == 0:
-        return by_min_max
-    step = math.log(base)
-    top = float(finite.max()) + (step if logs.max() == math.inf else 0.0)
-    fits = top - float(finite.min()) <= steps * step
-    return np.clip((top - logs) / step, 0.0, steps) if fits else by_min_max
+    if len(finite):
+        step = math.log(base)
+        top = float(finite.max()) + (step if logs.max() == math.inf else 0.0)
+        if top - float(finite.min()) <= steps * step:
+            return np.clip((top - logs) / step, 0.0, steps)
+    return steps * (1.0 - _min_max(priority, spacing))
 
 
 def _proportional(priority: Floats, spacing: Spacing, low: float, high: float, neutral: float) -> Floats:

@@ -40,8 +40,7 @@ def ratio(top: str, bottom: str) -> Formula:
 
     def formula(inputs: Inputs) -> Floats:
         divisor = change(inputs, bottom)
-        divisor[divisor == 0.0] = np.nan
-        quotient: Floats = change(inputs, top) / divisor
+        quotient: Floats = change(inputs, top) / np.where(divisor == 0.0, np.nan, divisor)
         return quotient
 
     return formula

@@ -56,12 +56,16 @@ def _fold(topology: Topology, own: Floats, factor: Floats) -> Floats:
     Where nothing is passed on (a factor of 0), what is unknown further down does not matter.
     """
     dry: Bools = factor == 0.0
+    some_dry = bool(dry.any())
     result = own.copy()
     for level in topology.levels[1:]:
         rows = level.rows
-        below = _sums(level.edge_from, level.share * result[level.edge_to], len(rows))
+        below = level.share * result[level.edge_to]
+        if len(below) > len(rows):  # otherwise each has one edge, as in a chain, and there is nothing to add up
+            below = _sums(level.edge_from, below, len(rows))
         below *= factor[rows]
-        below[dry[rows]] = 0.0
+        if some_dry:
+            below[dry[rows]] = 0.0
         result[rows] += below
     return result
 

@@ -22,14 +22,13 @@ class Smoother:
 
     def step(self, value: Floats, seconds: float) -> Floats:
         """Take in a value measured `seconds` after the last. The first known one is taken as it is."""
-        unknown = ~np.isfinite(value)
-        self._age += seconds
-        mean = value.copy()
+        known = np.isfinite(value)
+        age, mean = self._age + seconds, self._mean
         if self._tau > 0.0:
-            weight = -np.expm1(self._age / -self._tau)
-            np.copyto(mean, self._mean + weight * (value - self._mean), where=~np.isnan(self._mean))
-        np.copyto(mean, self._mean, where=unknown)
-        self._age *= unknown
+            weight = np.expm1(age / -self._tau)  # negative
+            value = np.where(np.isnan(mean), value, mean - weight * (value - mean))
+        mean = np.where(known, value, mean)
+        self._age = np.where(known, 0.0, age)
         mean[self._age > self._forget] = np.nan
         self._mean = mean
         return mean

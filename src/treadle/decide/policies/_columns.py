@@ -41,8 +41,9 @@ def rows_of(*columns: Floats) -> Floats:
 
 def lead(topology: Topology, urgency: Floats, says: str, shown: Floats | None = None) -> str:
     """For a schedule's reason: the most urgent row and its value, or nothing where all is unknown."""
-    if len(urgency) == 0 or np.isnan(urgency).all():
+    best = np.fmax.reduce(urgency, initial=np.nan)
+    if np.isnan(best):
         return ""
-    row = int(np.nanargmax(urgency))
+    row = int((urgency == best).argmax())
     value = (urgency if shown is None else shown)[row]
-    return f"; {topology.instances[row].id} {says.format(value)}"
+    return f"; {topology.ids[row]} {says.format(value)}"
