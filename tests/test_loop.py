@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import signal
@@ -101,6 +102,13 @@ class MemoryEngine:
         self.version += 1
         self._topology = Topology((Query(query, chain),), tuple(instances), self.version)
 
+    def split(self, first: str, second: str) -> None:
+        """From now on the last operator is a query of its own."""
+        *rest, last = self._topology.instances
+        chain, alone = self._topology.queries[0].operators[:-1], Operator(last.operators[0])
+        instances = [*(replace(i, query=first) for i in rest), replace(last, query=second)]
+        self._topology = Topology((Query(first, chain), Query(second, (alone,))), tuple(instances), self.version + 1)
+
     def topology(self) -> Topology:
         return self._topology
 
@@ -166,6 +174,15 @@ class TestRounds:
     def test_it_wakes_only_when_something_is_due(self, world: World) -> None:
         world.loop(Binding(world.policy, "nice", 2.0), Binding(ByQueue(), "rank", 3.0)).run(6.0)
         assert world.clock.slept == [2.0, 1.0, 1.0, 2.0]
+
+    def test_an_engine_is_looked_at_only_for_a_policy_that_is_due(self) -> None:
+        clock, often, seldom = TestClock(), MemoryEngine("often", [0.0, 1.0]), MemoryEngine("seldom", [0.0, 1.0])
+        bindings = [
+            Binding(QueueSize(), "nice", period, queries=(f"{engine}/*",))
+            for engine, period in (("often", 1.0), ("seldom", 3.0))
+        ]
+        Loop([often, seldom], bindings, clock=clock).run(6.0)
+        assert (often.asked, seldom.asked) == (6, 2)
 
     def test_nothing_is_due_between_the_periods_unless_forced(self, world: World) -> None:
         loop = world.loop()
@@ -278,10 +295,17 @@ class TestFailures:
         assert "is there twice" in loop.stats.troubles["policy 'queue-size'"]
         assert one.rank.values == {"one:q.o0[0]": 0.0, "one:q.o1[0]": 1.0}
 
-    def test_a_policy_without_metrics_does_not_decide_for_an_engine_that_fails(self, world: World) -> None:
-        world.engine.fails = OSError("down")
-        world.loop(Binding(UserPriority(), "nice", 1.0)).round()
-        assert world.engine.nice.writes == []
+    def test_a_policy_without_metrics_does_not_decide_for_an_engine_that_fails(self) -> None:
+        clock, good, bad = TestClock(), MemoryEngine("good", [0.0, 9.0]), MemoryEngine("bad", [4.0, 8.0])
+        loop = Loop([good, bad], [Binding(UserPriority({"o0": 5.0}), "nice", 1.0)], clock=clock)
+        loop.round()
+        assert bad.nices() == [-20.0, 19.0]
+        bad.nice.writes.clear()
+        bad.run(["o1", "o0"])
+        bad.fails = OSError("down")
+        clock.time += 1
+        loop.round()
+        assert bad.nice.writes == []
 
     def test_an_engine_whose_rows_do_not_fit_its_topology_fails(self, world: World) -> None:
         world.engine.columns["queue"] = np.zeros(7)
@@ -398,6 +422,16 @@ class TestUnknown:
         loop.round()
         assert world.engine.nices() == [19.0, FOUND, -20.0]
 
+    def test_a_change_of_the_topology_makes_nothing_younger(self, world: World) -> None:
+        loop = world.loop(stale_after=3)
+        loop.round()
+        world.engine.columns["queue"][1] = np.nan
+        loop.run(3.0)
+        world.engine.run(["o1", "o0"])
+        world.engine.columns["queue"] = np.array([np.nan, 5.0])
+        loop.run(2.0)
+        assert world.engine.nice.values[ThreadRef(2)] == FOUND
+
     def test_an_engine_that_stays_away_ages_out_as_a_whole(self, world: World) -> None:
         loop = world.loop(stale_after=3)
         loop.round()
@@ -476,6 +510,7 @@ class TestGroups:
         loop.restore()
         assert set(one.group.values.values()) == {"root"}
         assert one.shares.values == {"one/q": 1024.0}
+        assert [target for target, _ in writes[3:]] == ["one/q", ThreadRef(1), ThreadRef(2)]
 
     def test_groups_of_the_policy_itself_are_taken(self, world: World) -> None:
         class Pair(QueueSize):
@@ -507,6 +542,24 @@ class TestGroups:
         Loop([one, two], bindings, clock=TestClock()).round()
         assert set(one.shares.values) == {"all"}
         assert set(two.shares.values) == {"all-2"}
+
+    def test_what_is_another_bindings_does_not_grow_stale(self, world: World) -> None:
+        world.engine.split("left", "right")
+        world.engine.shares.values.update({"all": 10.0, "all-2": 10.0})
+        loop = world.loop(
+            Binding(QueueSize(), "shares", 1.0, grouping="one", queries=("left",)),
+            Binding(QueueSize(), "shares", 1.0, grouping="one", queries=("right",)),
+            Binding(QueueSize(), "nice", 1.0, queries=("left",)),
+            Binding(QueueSize(), "nice", 1.0, queries=("right",)),
+            stale_after=2,
+        )
+        loop.round()
+        nices = world.engine.nices()
+        assert FOUND not in nices
+        loop.run(6.0)
+        assert world.engine.shares.values == {"all": 1024.0, "all-2": 1024.0}
+        assert list(world.engine.group.values.values()) == ["all", "all", "all-2"]
+        assert world.engine.nices() == nices
 
 
 class TestTopologyChanges:
@@ -542,6 +595,18 @@ class TestRestore:
         writes = len(world.engine.nice.writes)
         loop.restore()
         assert len(world.engine.nice.writes) == writes
+
+    def test_what_fails_at_the_end_is_tried_once_more(self, world: World) -> None:
+        write = world.engine.nice.write
+
+        def write_later(target: Target, value: Value) -> None:
+            world.engine.nice.write = write  # type: ignore[method-assign]
+            raise OSError("busy")
+
+        with world.loop() as loop:
+            loop.round()
+            world.engine.nice.write = write_later  # type: ignore[method-assign]
+        assert world.engine.nices() == [FOUND] * 3
 
     def test_an_error_puts_back_what_was_found(self, world: World) -> None:
         def stumble() -> None:
@@ -584,6 +649,13 @@ class TestRestore:
         if isinstance(error.value, SystemExit):
             assert error.value.code == 128 + number
 
+    def test_a_signal_puts_back_what_was_found_even_if_its_exception_gets_lost(self, world: World) -> None:
+        with world.loop() as loop:
+            loop.round()
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            assert world.engine.nices() == [FOUND] * 3
+
     def test_a_signal_waits_for_the_end_of_the_round(self, world: World) -> None:
         class Signalled(QueueSize):
             def decide(self, snapshot: Snapshot) -> Schedule:
@@ -596,14 +668,18 @@ class TestRestore:
         assert world.engine.nices() == [FOUND] * 3
 
     def test_a_second_signal_breaks_a_round_that_hangs(self, world: World) -> None:
+        reached = []
+
         class Hanging(QueueSize):
             def decide(self, snapshot: Snapshot) -> Schedule:
-                signal.raise_signal(signal.SIGTERM)
-                signal.raise_signal(signal.SIGTERM)
-                pytest.fail("it goes on")
+                for step in range(3):
+                    reached.append(step)
+                    signal.raise_signal(signal.SIGTERM)
+                return super().decide(snapshot)
 
         with pytest.raises(SystemExit), world.loop(Binding(Hanging(), "nice", 1.0)) as loop:
             loop.run()
+        assert reached == [0, 1]
         assert world.engine.nices() == [FOUND] * 3
 
     def test_signals_wait_while_things_are_put_back(self, world: World) -> None:
@@ -688,6 +764,11 @@ class TestRecords:
         assert len(loop.decisions) <= 6
         assert [d.time for d in loop.decisions][-1] == 104.0
         assert len(list(loop.decisions)) == len(loop.decisions)
+
+    def test_the_last_round_is_remembered_whole(self, world: World) -> None:
+        loop = world.loop(log_size=1)
+        loop.round()
+        assert len(loop.decisions) == 3
 
 
 class NeedsCost(Policy):
