@@ -1,0 +1,163 @@
+"""Several policies on one scenario, side by side: run them, set their figures in a table, and draw them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from treadle.engines.simulator.run import Outcome, simulate
+from treadle.engines.simulator.scenario import Scenario
+from treadle.errors import ConfigError
+from treadle.model import Floats
+
+Progress = Callable[[str, float], None]
+"""Called with the policy that runs and how much of all the work is done, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A column of the table: what it is called, where it stands in a summary, and whether less is better."""
+
+    title: str
+    key: str
+    less_is_better: bool
+    show: Callable[[float], str]
+
+
+def seconds(value: float) -> str:
+    """A duration as a person reads it."""
+    for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
+        if value < limit:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value:.3g} s"
+
+
+FIGURES = (
+    Figure("latency: mean", "mean_latency", True, seconds),
+    Figure("p99", "p99_latency", True, seconds),
+    Figure("max", "max_latency", True, seconds),
+    Figure("results/s", "throughput", False, lambda v: f"{v:,.4g}" if v < 1000 else f"{v:,.0f}"),
+    Figure("queued: mean", "mean_queue", True, lambda v: f"{v:,.3g}" if v < 1000 else f"{v:,.0f}"),
+    Figure("peak", "peak_queue", True, lambda v: f"{v:,.3g}" if v < 1000 else f"{v:,.0f}"),
+    Figure("switches/s", "switches_per_s", True, lambda v: f"{v:,.0f}"),
+)
+
+
+def compare(
+    scenario: Scenario,
+    policies: Sequence[str],
+    *,
+    duration: float | None = None,
+    seed: int | None = None,
+    resolve: Callable[[str], str] = str,
+    progress: Progress | None = None,
+) -> list[Outcome]:
+    """Each policy meets the same arrivals, costs and luck. `resolve` spells a policy out where a name stands for it."""
+    outcomes: list[Outcome] = []
+    for number, spec in enumerate(policies):
+
+        def told(part: float, number: int = number, spec: str = spec) -> None:
+            if progress is not None:
+                progress(spec, (number + part) / len(policies))
+
+        told(0.0)
+        outcome = simulate(scenario, resolve(spec), seconds=duration, seed=seed, progress=told)
+        outcomes.append(replace(outcome, label=spec))
+    return outcomes
+
+
+def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Policy -> its figures and its series."""
+    return {outcome.label: {"series": outcome.series(), **outcome.summary()} for outcome in outcomes}
+
+
+def table(outcomes: Sequence[Outcome], title: str = "") -> Table:
+    """A row per policy and class; the best of a column stands out."""
+    rows = [(outcome.label, outcome.summary()) for outcome in outcomes]
+    grid = Table(title=title or None, title_justify="left", header_style="bold")
+    grid.add_column("policy", overflow="fold")
+    for figure in FIGURES:
+        grid.add_column(figure.title, justify="right", no_wrap=True)
+    best = {f.key: (min if f.less_is_better else max)(summary[f.key] for _, summary in rows) for f in FIGURES}
+    for label, summary in rows:
+        cells = [_cell(figure, summary[figure.key], best[figure.key], len(rows) > 1) for figure in FIGURES]
+        grid.add_row(label, *cells)
+        for name, part in summary.get("classes", {}).items():
+            grid.add_row(
+                f"  priority {name}", *(f.show(part[f.key]) if f.key in part else "" for f in FIGURES), style="dim"
+            )
+    return grid
+
+
+def _cell(figure: Figure, value: float, best: float, several: bool) -> str:
+    text = figure.show(value)
+    return f"[bold green]{text}*[/]" if several and value == best else text
+
+
+def plot(outcomes: Sequence[Outcome], path: Path) -> None:
+    """Latency, queued tuples and results over time, a line per policy, as PNG (or what the file's ending says)."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    if not path.parent.is_dir():
+        raise ConfigError(f"there is no folder '{path.parent}'", where=str(path), remedy="make it first")
+    figure, axes = plt.subplots(3, 1, figsize=(10, 9.5), sharex=True, layout="constrained")
+    for number, outcome in enumerate(outcomes):
+        colour = f"C{number % 10}"
+        style = "-" if number < 10 else "--"
+        times, latency, output = _over_time(outcome)
+        known = ~np.isnan(latency)
+        axes[0].plot(times[known], latency[known], style, color=colour, lw=1.4, label=outcome.label)
+        grid, queued = outcome.memory
+        if len(outcome.trace) > 1:
+            grid, queued = outcome.trace[:, 0], outcome.trace[:, -2]
+        axes[1].step(grid, queued, style, color=colour, lw=1.4, where="post")
+        axes[2].plot(times, output, style, color=colour, lw=1.4)
+    axes[0].set_ylabel("mean latency [s]")
+    axes[1].set_ylabel("queued tuples")
+    axes[2].set_ylabel("results per second")
+    axes[2].set_xlabel("virtual time [s]")
+    for axis in axes[:2]:
+        low, high = (line for line in _extent(axis))
+        if low > 0 and high / low > 50:
+            axis.set_yscale("log")
+        elif high > 0:
+            axis.set_ylim(bottom=0)
+    axes[2].set_ylim(bottom=0)
+    for axis in axes:
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(outcomes[0].scenario.title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    figure.legend(loc="outside lower center", ncols=min(len(outcomes), 5), frameon=False)
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"can't write the plot: {error}", where=str(path), remedy="name a .png you may write"
+        ) from None
+    finally:
+        plt.close(figure)
+
+
+def _extent(axis: Any) -> tuple[float, float]:
+    values = np.concatenate([np.asarray(line.get_ydata(), dtype=np.float64) for line in axis.get_lines()])
+    positive = values[values > 0]
+    return (float(np.quantile(positive, 0.02)), float(positive.max())) if len(positive) else (0.0, 0.0)
+
+
+def _over_time(outcome: Outcome, points: int = 120) -> tuple[Floats, Floats, Floats]:
+    """Mean latency and results per second of the results in each of `points` equal pieces of time."""
+    end = max(outcome.counters["now"], 1e-9)
+    edges = np.linspace(0.0, end, points + 1)
+    results = outcome.results
+    mass, _ = np.histogram(results.time, edges, weights=results.mass)
+    summed, _ = np.histogram(results.time, edges, weights=results.mass * results.latency)
+    latency = np.divide(summed, mass, out=np.full(points, np.nan), where=mass > 0)
+    return (edges[1:] + edges[:-1]) / 2.0, latency, mass / (end / points)

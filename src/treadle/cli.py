@@ -1,0 +1,218 @@
+"""The command line: reads what the user wants, calls the library, shows what came. No logic of its own.
+
+Whatever goes wrong on purpose is one line on standard error and exit code 2.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from treadle import __version__
+from treadle import config as configuration
+from treadle.errors import TreadleError
+
+_out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+_err = Console(stderr=True, highlight=False)
+
+
+def main() -> None:
+    """Entry point: every `TreadleError` becomes one line and exit code 2."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except TreadleError as error:
+        _err.print(f"[bold red]error:[/] {escape(' '.join(str(error).split()))}", soft_wrap=True)
+        sys.exit(2)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+@click.option(
+    "--config", "config_file", metavar="FILE", help="Configuration file (default: see `treadle config show`)."
+)
+@click.pass_context
+def cli(context: click.Context, config_file: str | None) -> None:
+    """Treadle decides which streaming operators get the CPU, when, and how much of their data they may shed."""
+    context.obj = configuration.load(config_file)
+
+
+@cli.command()
+@click.argument("scenario")
+@click.option(
+    "--policy",
+    "-p",
+    "policies",
+    multiple=True,
+    metavar="P",
+    help="NAME[:key=value,…][@KNOB], KNOB one of rank, nice, shares, slice, rt. May be given several times.",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), help="Virtual seconds (default: the scenario's)."
+)
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of all that is drawn (default: the scenario's).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, policy -> figures and series.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw latency, memory and throughput.")
+@click.pass_obj
+def simulate(
+    obj: tuple[configuration.Config, str],
+    scenario: str,
+    policies: tuple[str, ...],
+    seconds: float | None,
+    seed: int | None,
+    as_json: bool,
+    plot: Path | None,
+) -> None:
+    """Run SCENARIO, a shipped name or a TOML file, in virtual time and compare policies on it.
+
+    `treadle scenarios` lists what is shipped, `treadle policies` what can be run.
+    """
+    from treadle.bench import compare
+    from treadle.engines.simulator import scenario as scenarios
+
+    settings = obj[0]
+    loaded = scenarios.load(scenario)
+    with _progress(quiet=as_json) as told:
+        outcomes = compare.compare(
+            loaded,
+            list(dict.fromkeys(policies or loaded.policies)),
+            duration=seconds or settings.simulate.seconds,
+            seed=settings.simulate.seed if seed is None else seed,
+            resolve=settings.policy,
+            progress=told,
+        )
+    if as_json:
+        click.echo(json.dumps(compare.as_json(outcomes)))
+    else:
+        _out.print(compare.table(outcomes, loaded.title))
+    if plot is not None:
+        compare.plot(outcomes, plot)
+        _err.print(f"plot: {escape(str(plot))}")
+
+
+@cli.command()
+def scenarios() -> None:
+    """List the scenarios that come with Treadle."""
+    from treadle.engines.simulator import scenario
+
+    _show(["scenario", "what it is"], [(name, scenario.load(name).title) for name in scenario.shipped()])
+
+
+@cli.command()
+def policies() -> None:
+    """List the policies, what each is good for and the metrics it needs."""
+    from treadle.decide import registry
+
+    rows = [
+        (", ".join([d.name, *d.aliases]), d.optimises, ", ".join(d.needs) or "-", d.paper) for d in registry.describe()
+    ]
+    _show(["policy", "good for", "needs", "paper"], rows)
+
+
+@cli.command()
+@click.option("--explain", "policy", metavar="POLICY", help="Say how each metric that the policy needs is had.")
+@click.option("--engine", default="simulator", show_default=True, help="The engine to have it from.")
+def metrics(policy: str | None, engine: str) -> None:
+    """List the metrics, or explain how an engine gives those that a policy needs."""
+    from treadle.decide import registry
+    from treadle.engines import registry as engines
+    from treadle.observe import METRICS, explain
+
+    if policy is None:
+        rows = [(m.name, m.unit, "derived" if m.ways else "base", m.help) for m in METRICS.values()]
+        _show(["metric", "unit", "kind", "what it is"], rows)
+        return
+    kind = engines.get(engine)
+    click.echo(explain(registry.create(policy).needs, kind.offers, kind.name))
+
+
+@cli.group("config")
+def config_group() -> None:
+    """Show the configuration."""
+
+
+@config_group.command("show")
+@click.pass_obj
+def config_show(obj: tuple[configuration.Config, str]) -> None:
+    """Print the configuration in force as TOML, and where it came from."""
+    settings, source = obj
+    click.echo(f"# from: {source}\n{configuration.as_toml(settings)}", nl=False)
+
+
+@cli.group()
+def bench() -> None:
+    """Measure Treadle itself."""
+
+
+@bench.command("core")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def bench_core(as_json: bool) -> None:
+    """What a control round costs, and how fast the simulator is."""
+    from treadle.bench import core
+
+    with _err.status("measuring", spinner="dots") as status:
+        figures = core.run(progress=lambda what: status.update(what))
+    if as_json:
+        click.echo(json.dumps(figures))
+    else:
+        _show(["figure", "value"], [(key, _shown(value)) for key, value in figures.items()])
+
+
+@cli.command()
+@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default="out", show_default=True)
+def demo(folder: Path) -> None:
+    """Show in a minute what scheduling does: the papers' orderings, and a policy that chooses policies."""
+    from treadle.bench import demo as show
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with _progress(quiet=False) as told:
+        parts = show.run(progress=told)
+    for part in parts:
+        _out.print(part.table)
+        for claim in part.claims:
+            mark = "[green]yes[/]" if claim.holds else "[red]NO[/]"
+            _out.print(f"  {mark}  {escape(claim.text)}")
+        path = folder / f"{part.name}.png"
+        part.draw(path)
+        _out.print(f"  picture: {escape(str(path))}\n")
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Any]:
+    """A bar on standard error, for people; nothing where standard error is no terminal or the output is JSON."""
+    columns = (
+        TextColumn("{task.description:<32}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=_err, transient=True, disable=quiet or not _err.is_terminal) as bar:
+        task = bar.add_task("starting", total=1.0)
+        yield lambda what, part: bar.update(task, description=escape(what[:32]), completed=part)
+
+
+def _show(titles: list[str], rows: list[tuple[str, ...]]) -> None:
+    grid = Table(header_style="bold")
+    for title in titles:
+        grid.add_column(title, overflow="fold")
+    for row in rows:
+        grid.add_row(*(escape(cell) for cell in row))
+    _out.print(grid)
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, dict) else f"{value}"

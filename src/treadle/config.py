@@ -1,0 +1,109 @@
+"""Treadle's configuration: one TOML file, one model, every value with a default; flags of the command line come last.
+
+Looked for in this order: the file that was named, `$TREADLE_CONFIG`, `treadle.toml` in this folder, and
+`treadle/treadle.toml` in the user's configuration folder. The first one found is the only one read.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from treadle.errors import ConfigError
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Adaptive(_Section):
+    """What `--policy adaptive` chooses from, by what, and how."""
+
+    objectives: tuple[str, ...] = Field(("min latency",), min_length=1)
+    candidates: tuple[str, ...] = Field(("rr", "fifo", "mtiq", "chain"), min_length=1)
+    learner: Literal["roulette", "ucb", "thompson", "greedy"] = "thompson"
+    delay: Positive = 5.0
+
+
+class Simulate(_Section):
+    """What `treadle simulate` takes where neither a flag nor the scenario says otherwise."""
+
+    seconds: Positive | None = None
+    seed: Annotated[int, Field(ge=0)] | None = None
+
+
+class Config(_Section):
+    """The whole file."""
+
+    adaptive: Adaptive = Adaptive()
+    simulate: Simulate = Simulate()
+
+    def policy(self, spec: str) -> str:
+        """A policy as the registry takes it: a bare `adaptive` is spelt out with what is configured."""
+        name, at, knob = spec.partition("@")
+        if name != "adaptive":
+            return spec
+        a = self.adaptive
+        options = f"learner={a.learner},candidates={'+'.join(a.candidates)},objective={'+'.join(a.objectives)}"
+        return f"adaptive:{options},delay={a.delay:g}{at}{knob}"
+
+
+def load(named: str | None = None) -> tuple[Config, str]:
+    """The configuration in force and where it came from."""
+    path = _find(named)
+    if path is None:
+        return Config(), "defaults"
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"can't read it: {error.strerror}", where=str(path), remedy="check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"is not valid TOML: {error}", where=str(path), remedy="mend the line it names") from None
+    try:
+        return Config.model_validate(data), str(path)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(str(step) for step in problem["loc"])
+        known = ", ".join(_keys(problem["loc"]))
+        what = "is not a known key" if problem["type"] == "extra_forbidden" else problem["msg"].lower()
+        raise ConfigError(f"{place}: {what}", where=str(path), remedy=f"known here: {known}") from None
+
+
+def as_toml(config: Config) -> str:
+    """The configuration as a file would say it; what is not set stands as a comment."""
+    lines: list[str] = []
+    for section, values in config.model_dump().items():
+        lines += [f"[{section}]", *(_line(key, value) for key, value in values.items()), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _line(key: str, value: Any) -> str:
+    if value is None:
+        return f"# {key} is not set"
+    if isinstance(value, tuple):
+        return f"{key} = [{', '.join(_quoted(item) for item in value)}]"
+    return f"{key} = {_quoted(value)}"
+
+
+def _quoted(value: Any) -> str:
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"' if isinstance(value, str) else f"{value}"
+
+
+def _find(named: str | None) -> Path | None:
+    explicit = named or os.environ.get("TREADLE_CONFIG")
+    if explicit:
+        return Path(explicit)
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return next((path for path in (Path("treadle.toml"), home / "treadle" / "treadle.toml") if path.is_file()), None)
+
+
+def _keys(place: tuple[int | str, ...]) -> list[str]:
+    section = Config.model_fields.get(str(place[0])) if len(place) > 1 else None
+    kind = section.annotation if section else Config
+    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []

@@ -1,0 +1,128 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from treadle import cli
+
+SMALL = """
+title = "Two filters"
+seconds = 2
+policies = ["fifo", "os"]
+
+[[query]]
+name = "q"
+
+[[query.operator]]
+name = "a"
+cost = 0.001
+selectivity = 0.5
+source = { pattern = "poisson", rate = 400 }
+
+[[query.operator]]
+name = "b"
+upstream = ["a"]
+cost = 0.002
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(SMALL)
+    return "small.toml"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """The command as a user gives it; its exit code."""
+    monkeypatch.setattr("sys.argv", ["treadle", *words])
+    try:
+        cli.main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_amos_example_prints_its_series_as_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("simulate", "amos-example", "--policy", "fifo", "--policy", "mtiq", "--policy", "chain", "--json")
+    assert run(monkeypatch, *words) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert list(printed) == ["fifo", "mtiq", "chain"]
+    assert [2.0, 3.0, 0.0, 0.0, 3.0, 0.1] in printed["fifo"]["series"]
+    assert [4.0, 1.0, 1.0, 0.125, 2.125, 0.0] in printed["mtiq"]["series"]
+    for policy in printed.values():
+        assert policy["series"][-1] == [7.0, 0.0, 0.0, 0.0, 0.0, 0.6]
+
+
+def test_a_scenario_file_is_run_with_its_own_policies_and_drawn(
+    scenario: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "simulate", scenario, "--plot", "small.png") == 0
+    out = capsys.readouterr()
+    assert "Two filters" in out.out
+    assert "fifo" in out.out
+    assert "os" in out.out
+    assert Path("small.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_seed_others(
+    scenario: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = []
+    for seed in ("3", "3", "4"):
+        assert run(monkeypatch, "simulate", scenario, "-p", "fifo", "--seed", seed, "--json") == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] != printed[2]
+
+
+def test_lists_and_explanations_are_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, expected in (
+        (("policies",), "highest-rate"),
+        (("scenarios",), "amos-example"),
+        (("metrics",), "global_rate"),
+        (("metrics", "--explain", "highest-rate", "--engine", "simulator"), "global_cost"),
+        (("config", "show"), 'learner = "thompson"'),
+        (("--version",), "treadle"),
+    ):
+        assert run(monkeypatch, *words) == 0
+        assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("simulate", "amos-exmple"), "there is no scenario 'amos-exmple'"),
+        (("simulate", "none.toml"), "none.toml: can't be read"),
+        (("simulate", "small.toml", "-p", "fofo"), "fofo"),
+        (("simulate", "small.toml", "-p", "fifo@nce"), "put one of rank, nice"),
+        (("simulate", "small.toml", "-p", "weighted:qs=-1"), "weighted"),
+        (("simulate", "small.toml", "-p", "adaptive:learner=sarsa"), "sarsa"),
+        (("simulate", "small.toml", "--seconds", "0"), "--seconds"),
+        (("simulate", "small.toml", "--seconds", "ten"), "--seconds"),
+        (("simulate", "small.toml", "--seed", "-1"), "--seed"),
+        (("simulate", "small.toml", "--plot", "no/folder/x.png"), "there is no folder 'no/folder'"),
+        (("simulate", "small.toml", "--plot", "x.docx"), "can't write the plot"),
+        (("metrics", "--explain", "highest-rte"), "highest-rate"),
+        (("metrics", "--explain", "hr", "--engine", "storn"), "storn"),
+        (("--config", "none.toml", "config", "show"), "none.toml: can't read it"),
+        (("frobnicate",), "frobnicate"),
+        (("simulate",), "SCENARIO"),
+    ],
+)
+def test_a_wrong_word_is_one_line_and_exit_code_2(
+    scenario: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    assert run(monkeypatch, *words) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "Traceback" not in said
+    if said.startswith("error:"):
+        assert said.count("\n") == 1

@@ -1,0 +1,85 @@
+from pathlib import Path
+
+import pytest
+
+from treadle import config
+from treadle.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def nobody_elses_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("TREADLE_CONFIG", raising=False)
+
+
+def test_without_a_file_there_are_defaults() -> None:
+    assert config.load() == (config.Config(), "defaults")
+
+
+def test_what_is_shown_can_be_read_back(tmp_path: Path) -> None:
+    settings = config.Config(
+        adaptive=config.Adaptive(learner="ucb", objectives=("min latency 0.7", "max output_rate 0.3"))
+    )
+    (tmp_path / "shown.toml").write_text(config.as_toml(settings))
+    assert config.load("shown.toml")[0] == settings
+
+
+def test_a_named_file_comes_before_the_environment_the_folder_and_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = [
+        tmp_path / "named.toml",
+        tmp_path / "env.toml",
+        tmp_path / "treadle.toml",
+        tmp_path / "home/treadle/treadle.toml",
+    ]
+    places[3].parent.mkdir(parents=True)
+    for seed, place in enumerate(places):
+        place.write_text(f"[simulate]\nseed = {seed}\n")
+    monkeypatch.setenv("TREADLE_CONFIG", "env.toml")
+    assert config.load("named.toml")[0].simulate.seed == 0
+    assert config.load()[0].simulate.seed == 1
+    monkeypatch.delenv("TREADLE_CONFIG")
+    assert config.load()[0].simulate.seed == 2
+    places[2].unlink()
+    assert config.load()[0].simulate.seed == 3
+
+
+def test_a_bare_adaptive_is_spelt_out_as_configured() -> None:
+    settings = config.Config(adaptive=config.Adaptive(candidates=("fifo", "hr"), learner="ucb", delay=2))
+    assert (
+        settings.policy("adaptive@nice") == "adaptive:learner=ucb,candidates=fifo+hr,objective=min latency,delay=2@nice"
+    )
+    assert settings.policy("adaptive:learner=roulette") == "adaptive:learner=roulette"
+    assert settings.policy("hr@nice") == "hr@nice"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "remedy"),
+    [
+        ("[adaptive", "is not valid TOML", "mend the line it names"),
+        ("[adaptve]\nlearner = 'ucb'", "adaptve: is not a known key", "adaptive, simulate"),
+        ("[adaptive]\nlerner = 'ucb'", "adaptive.lerner: is not a known key", "learner"),
+        ("[adaptive]\nlearner = 'sarsa'", "adaptive.learner", "known here"),
+        ("[adaptive]\nobjectives = []", "adaptive.objectives", "known here"),
+        ("[adaptive]\ncandidates = 'fifo'", "adaptive.candidates", "known here"),
+        ("[adaptive]\ndelay = 0", "adaptive.delay", "known here"),
+        ("[adaptive]\ndelay = nan", "adaptive.delay", "known here"),
+        ("[simulate]\nseconds = -1", "simulate.seconds", "known here"),
+        ("[simulate]\nseed = 1.5", "simulate.seed", "known here"),
+        ("simulate = 3", "simulate", "known here"),
+    ],
+)
+def test_a_wrong_file_is_one_error_with_place_and_remedy(tmp_path: Path, text: str, place: str, remedy: str) -> None:
+    (tmp_path / "bad.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        config.load("bad.toml")
+    assert str(caught.value).startswith("bad.toml: ")
+    assert place in str(caught.value)
+    assert remedy in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no\.toml: can't read it: No such file"):
+        config.load("no.toml")
