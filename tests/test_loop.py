@@ -297,15 +297,21 @@ class TestFailures:
 
     def test_a_policy_without_metrics_does_not_decide_for_an_engine_that_fails(self) -> None:
         clock, good, bad = TestClock(), MemoryEngine("good", [0.0, 9.0]), MemoryEngine("bad", [4.0, 8.0])
-        loop = Loop([good, bad], [Binding(UserPriority({"o0": 5.0}), "nice", 1.0)], clock=clock)
+
+        class Turning(UserPriority):
+            turn = 1.0
+
+            def decide(self, snapshot: Snapshot) -> Schedule:
+                self.turn = -self.turn
+                return Schedule(self.turn * np.arange(len(snapshot.topology), dtype=np.float64))
+
+        loop = Loop([good, bad], [Binding(Turning(), "nice", 1.0)], clock=clock)
         loop.round()
-        assert bad.nices() == [-20.0, 19.0]
-        bad.nice.writes.clear()
-        bad.run(["o1", "o0"])
+        assert (good.nices(), bad.nices()) == ([-20.0, -7.0], [6.0, 19.0])
         bad.fails = OSError("down")
         clock.time += 1
         loop.round()
-        assert bad.nice.writes == []
+        assert (good.nices(), bad.nices()) == ([19.0, -20.0], [6.0, 19.0])
 
     def test_an_engine_whose_rows_do_not_fit_its_topology_fails(self, world: World) -> None:
         world.engine.columns["queue"] = np.zeros(7)
@@ -554,12 +560,13 @@ class TestGroups:
             stale_after=2,
         )
         loop.round()
-        nices = world.engine.nices()
-        assert FOUND not in nices
+        assert FOUND not in world.engine.nices()
+        knobs = (world.engine.nice, world.engine.group, world.engine.shares)
+        assert [len(knob.writes) for knob in knobs] == [3, 3, 2]
         loop.run(6.0)
+        assert [len(knob.writes) for knob in knobs] == [3, 3, 2]
         assert world.engine.shares.values == {"all": 1024.0, "all-2": 1024.0}
         assert list(world.engine.group.values.values()) == ["all", "all", "all-2"]
-        assert world.engine.nices() == nices
 
 
 class TestTopologyChanges:
