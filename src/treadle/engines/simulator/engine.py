@@ -17,7 +17,9 @@ from treadle.engines.simulator import arrivals, kernel, state
 from treadle.engines.simulator.knobs import knobs_of
 from treadle.engines.simulator.layout import lay_out
 from treadle.engines.simulator.scenario import Mode, Scenario, queries
+from treadle.engines.simulator.spec import MOST_SECONDS
 from treadle.engines.simulator.state import State
+from treadle.errors import ConfigError
 from treadle.model import Floats, Ints, Topology
 from treadle.values import Sample
 
@@ -57,6 +59,7 @@ class Simulator:
         self.seconds = scenario.seconds if seconds is None else seconds
         self.mode: Mode = mode or execution.mode
         seed = scenario.seed if seed is None else seed
+        _check(scenario, self.seconds, seed)
         self.per_unit = self.mode == "cooperative" and execution.period == 0
         layout = lay_out(queries(scenario), self.name)
         self._topology = layout.topology
@@ -68,7 +71,7 @@ class Simulator:
         self.drained = False
         self.state = state.create(
             layout.nodes,
-            arrivals.draw(layout.sources, self.seconds, seed, scenario.folder),
+            _arrivals(scenario, layout.feeds, self.seconds, seed),
             processors=execution.processors,
             cooperative=self.mode == "cooperative",
             fluid=execution.fluid,
@@ -237,6 +240,26 @@ class Simulator:
         mine["first"], mine["last"] = np.concatenate([[0], ends[:-1]]), ends
         mine["cursor"] = mine["catch_up"] = mine["first"]
         self._order_is_stale = False
+
+
+def _check(scenario: Scenario, seconds: float, seed: int) -> None:
+    """What a caller may set instead of the file."""
+    if not scenario.warm_up < seconds <= MOST_SECONDS:
+        raise ConfigError(
+            f"can't run for {seconds:g} seconds",
+            where=scenario.where,
+            remedy=f"use more than {scenario.warm_up:g}, which is the warm-up, and at most {MOST_SECONDS}",
+        )
+    if seed < 0:
+        raise ConfigError(f"can't draw from seed {seed}", where=scenario.where, remedy="use 0 or more")
+
+
+def _arrivals(scenario: Scenario, feeds: list[arrivals.Feed], seconds: float, seed: int) -> tuple[Floats, Ints]:
+    try:
+        return arrivals.draw(feeds, seconds, seed, scenario.folder)
+    except ConfigError as error:
+        place = f"{scenario.where}: {error.where}" if scenario.where else error.where
+        raise ConfigError(error.message, where=place, remedy=error.remedy) from None
 
 
 class SimulatedClock:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from treadle.engines.simulator import kernel
-from treadle.engines.simulator.scenario import OperatorSpec, QuerySpec, Source, topology
+from treadle.engines.simulator.arrivals import Feed
+from treadle.engines.simulator.scenario import OperatorSpec, QuerySpec, topology
 from treadle.engines.simulator.state import NodeSpec
 from treadle.model import Instance, Ints, Role, ThreadRef, Topology
 
@@ -22,7 +23,7 @@ class Layout:
     topology: Topology
     nodes: list[NodeSpec]
     helper_of: Ints
-    sources: list[tuple[tuple[int, ...], Source]]
+    feeds: list[Feed]
 
 
 def lay_out(specs: tuple[QuerySpec, ...], engine: str) -> Layout:
@@ -49,10 +50,13 @@ def lay_out(specs: tuple[QuerySpec, ...], engine: str) -> Layout:
             helpers.append(NodeSpec(cost=helper_cost, streams=streams))
             streams = (((int(helper_of[row]),), 0),)
         nodes.append(_node(operators, streams))
-    sources = [
-        (tuple(heads[spec.name, op.name]), op.source) for spec in specs for op in spec.operator if op.source is not None
+    feeds = [
+        Feed(tuple(heads[spec.name, op.name]), op.source, f"query '{spec.name}', source of '{op.name}'")
+        for spec in specs
+        for op in spec.operator
+        if op.source is not None
     ]
-    return Layout(_with_threads(plain, helper_of), nodes + helpers, helper_of, sources)
+    return Layout(_with_threads(plain, helper_of), nodes + helpers, helper_of, feeds)
 
 
 def _node(operators: list[OperatorSpec], streams: tuple[tuple[tuple[int, ...], int], ...]) -> NodeSpec:

@@ -1,4 +1,4 @@
-"""Scenario files: queries, their sources, and how they are run, as TOML. Knows what is valid, not how it is simulated.
+"""Scenario files: queries, their sources, and how they are run, as TOML. Reads, draws and checks them as graphs.
 
 Besides queries written out, `[[chains]]` makes many chains as Haren's and Lachesis' SYN do (paper 000, section 7.1),
 and `[[random]]` makes a random plan with branches and joins. A wrong file is one `ConfigError` that names the place.
@@ -8,229 +8,68 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ValidationError
 
+from treadle.engines.simulator.problems import explain, shown
+from treadle.engines.simulator.spec import (
+    Chains,
+    ChangeSpec,
+    Cost,
+    Execution,
+    Mode,
+    OperatorSpec,
+    QuerySpec,
+    RandomPlan,
+    Scenario,
+    Selectivity,
+    Source,
+)
 from treadle.errors import ConfigError
 from treadle.model import Operator, Query, Topology
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^\s.\[\]:+]+$")]
-Mode = Literal["cooperative", "os", "realtime"]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Source(_Strict):
-    """How tuples arrive: at a constant rate, in bursts, as Poisson, in steps, from a trace, or in counted ticks."""
-
-    pattern: Literal["constant", "bursts", "poisson", "step", "trace", "ticks"] = "constant"
-    rate: NotNegative | None = None
-    start: NotNegative = 0.0
-    stop: Positive | None = None
-    # bursts: `rate` for `on` seconds, then `idle_rate` for `off` seconds
-    on: Positive = 5.0
-    off: NotNegative = 15.0
-    idle_rate: NotNegative = 0.0
-    # poisson: the mean is drawn anew from `between` every `redraw` seconds (AMoS section 4.1)
-    between: tuple[NotNegative, NotNegative] | None = None
-    redraw: Positive = 5.0
-    # step: `rate`, and `step` more every `every` seconds; ticks: `counts[i]` tuples at `start + i * every`
-    step: float = 100.0
-    every: Positive = 30.0
-    counts: tuple[Annotated[int, Field(ge=0)], ...] = ()
-    # trace: a file of arrival times in seconds, one a line, relative to the scenario
-    file: str | None = None
-
-    @model_validator(mode="after")
-    def _complete(self) -> Source:
-        if self.pattern in ("constant", "bursts", "step") and self.rate is None:
-            raise ValueError(f"a {self.pattern} source needs a rate: add rate = 1000")
-        if self.pattern == "poisson" and (self.rate is None) == (self.between is None):
-            raise ValueError("a poisson source needs either rate = 1000 or between = [500, 1500]")
-        if self.between is not None and self.between[0] > self.between[1]:
-            raise ValueError("between = [low, high] has its low above its high: swap them")
-        if self.pattern == "trace" and not self.file:
-            raise ValueError('a trace source needs a file: add file = "arrivals.txt"')
-        if self.pattern == "ticks" and not self.counts:
-            raise ValueError("a ticks source needs counts: add counts = [2, 2, 0]")
-        if self.stop is not None and self.stop <= self.start:
-            raise ValueError("stop is not after start: raise stop")
-        return self
-
-
-class Cost(_Strict):
-    """CPU seconds per tuple."""
-
-    mean: Positive
-    distribution: Literal["constant", "uniform", "exponential"] = "constant"
-    spread: Annotated[float, Field(ge=0, le=1)] = 0.1
-
-
-class Selectivity(_Strict):
-    """Output tuples per input tuple; for a join, outputs per pair within the window."""
-
-    mean: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
-    distribution: Literal["bernoulli", "poisson", "even"] = "bernoulli"
-
-
-class Blocking(_Strict):
-    """A tuple makes its thread sleep with this probability, for up to this long (Lachesis section 6.4)."""
-
-    probability: Annotated[float, Field(gt=0, le=1)]
-    seconds: Positive
-
-
-def _number_is_mean(value: object) -> object:
-    return {"mean": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-class OperatorSpec(_Strict):
-    """An operator of a query. One without upstream needs a source."""
-
-    name: Name
-    upstream: tuple[str, ...] = ()
-    cost: Annotated[Cost, BeforeValidator(_number_is_mean)]
-    selectivity: Annotated[Selectivity, BeforeValidator(_number_is_mean)] = Selectivity(mean=1.0)
-    source: Source | None = None
-    parallelism: Annotated[int, Field(ge=1, le=1024)] = 1
-    capacity: Annotated[int, Field(ge=1)] | None = None
-    window: Positive | None = None
-    helper_cost: Positive | None = None
-    blocking: Blocking | None = None
-
-
-class QuerySpec(_Strict):
-    """A query, with what its owner wants; `fused` operators run as one instance."""
-
-    name: Name
-    priority: float = 0.0
-    latency_goal: Positive | None = None
-    operator: tuple[OperatorSpec, ...] = Field(min_length=1)
-    fused: tuple[tuple[str, ...], ...] = ()
-
-
-class Chains(_Strict):
-    """Many chains, drawn as Haren draws them: cost class z, query cost base * 2^z, each operator +-spread."""
-
-    name: Name
-    count: Annotated[int, Field(ge=1, le=10_000)]
-    length: Annotated[int, Field(ge=1, le=100)]
-    base_cost: Positive
-    cost_classes: tuple[Annotated[int, Field(ge=0, le=20)], Annotated[int, Field(ge=0, le=20)]] = (0, 4)
-    selectivity: tuple[Positive, Positive] = (0.01, 1.0)
-    spread: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    priority: float = 0.0
-    latency_goal: Positive | None = None
-    blocking_share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    blocking: Blocking | None = None
-    source: Source
-
-
-class RandomPlan(_Strict):
-    """A random plan of a given number of operators, with branches and joins."""
-
-    name: Name
-    operators: Annotated[int, Field(ge=2, le=1000)]
-    load: Annotated[float, Field(gt=0, le=10)] = 0.9
-    branch: Annotated[float, Field(ge=0, le=1)] = 0.2
-    join: Annotated[float, Field(ge=0, le=1)] = 0.1
-    selectivity: tuple[Positive, Positive] = (0.3, 1.3)
-    source: Source
-
-
-class Execution(_Strict):
-    """How nodes get the CPU. `period` 0 decides anew after every tuple (cooperative only)."""
-
-    mode: Mode = "cooperative"
-    processors: Annotated[int, Field(ge=1, le=64)] = 1
-    period: NotNegative = 0.1
-    batch: Annotated[int, Field(ge=1)] = 10
-    delay: NotNegative = 0.0
-    assign: Literal["random", "round-robin", "load-balance", "adaptive"] = "random"
-    fluid: bool = False
-    known: bool = False
-    """Cost and selectivity are known from the start instead of being measured."""
-    switch_cost: NotNegative = 0.0
-    schedule_cost: NotNegative = 0.0
-    time_slice: Positive = 0.003
-    rr_slice: Positive = 0.1
-
-    @model_validator(mode="after")
-    def _possible(self) -> Execution:
-        if self.mode != "cooperative" and self.period == 0:
-            raise ValueError("period = 0 is for the cooperative mode: give a period such as 0.1")
-        if self.fluid and (self.period != 0 or self.batch != 1):
-            raise ValueError("a fluid plan serves one unit at a time: set period = 0 and batch = 1")
-        return self
-
-
-class ChangeSpec(_Strict):
-    """What changes while the scenario runs."""
-
-    at: NotNegative
-    processors: Annotated[int, Field(ge=1, le=64)] | None = None
-    batch: Annotated[int, Field(ge=1)] | None = None
-    period: Positive | None = None
-    policy: str | None = None
-    assign: Literal["random", "round-robin", "load-balance", "adaptive"] | None = None
-
-
-class Scenario(_Strict):
-    """A whole scenario file."""
-
-    title: str
-    description: str = ""
-    seconds: Annotated[float, Field(gt=0, le=86_400)] = 60.0
-    warm_up: NotNegative = 0.0
-    drain: bool = False
-    """Go on after `seconds` until nothing is queued."""
-    trace: bool = False
-    """Keep the queues at every event."""
-    policies: tuple[str, ...] = ("fifo",)
-    seed: Annotated[int, Field(ge=0)] = 1
-    execution: Execution = Execution()
-    query: tuple[QuerySpec, ...] = ()
-    chains: tuple[Chains, ...] = ()
-    random: tuple[RandomPlan, ...] = ()
-    change: tuple[ChangeSpec, ...] = ()
-    folder: Path = Field(default=Path(), exclude=True)
-    """Where the file is, for traces beside it."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Scenario:
-        if not (self.query or self.chains or self.random):
-            raise ValueError("there is nothing to run: add a [[query]], [[chains]] or [[random]]")
-        if self.warm_up >= self.seconds:
-            raise ValueError(f"warm_up = {self.warm_up:g} leaves nothing of seconds = {self.seconds:g}: lower it")
-        return self
+__all__ = [
+    "ChangeSpec",
+    "Cost",
+    "Execution",
+    "Mode",
+    "OperatorSpec",
+    "QuerySpec",
+    "Scenario",
+    "Selectivity",
+    "Source",
+    "load",
+    "parse",
+    "queries",
+    "shipped",
+    "topology",
+]
 
 
 def load(name: str) -> Scenario:
     """A scenario by its shipped name (see `shipped()`) or by the path of a TOML file."""
     path = Path(name)
     if path.suffix != ".toml":
-        inside = resources.files(__package__) / "scenarios" / f"{name}.toml"
-        if not inside.is_file():
+        if name not in shipped():
             raise ConfigError(
-                f"there is no scenario '{name}'",
+                f"there is no scenario {name!r}",
                 remedy=f"use one of {', '.join(shipped())}, or the path of a .toml file",
             )
-        with resources.as_file(inside) as shipped_path:
-            return parse(inside.read_text(encoding="utf-8"), where=f"{name}.toml", folder=shipped_path.parent)
+        with resources.as_file(resources.files(__package__) / "scenarios" / f"{name}.toml") as inside:
+            return parse(inside.read_text(encoding="utf-8"), where=inside.name, folder=inside.parent)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise ConfigError(f"can't read the scenario: {reason}", where=name, remedy="check the path") from None
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        remedy = f"to use the one that comes with Treadle, write {path.stem}" if path.stem in shipped() else ""
+        raise ConfigError(f"can't be read: {error.strerror}", where=name, remedy=remedy or "check the path") from None
+    except ValueError:  # of which UnicodeDecodeError is one, and a zero byte in the name another
+        raise ConfigError("is no UTF-8 text", where=name, remedy="save it as UTF-8") from None
     return parse(text, where=name, folder=path.parent)
 
 
@@ -245,16 +84,29 @@ def parse(text: str, *, where: str, folder: Path = Path()) -> Scenario:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"is not valid TOML: {error}", where=where, remedy="mend the line it names") from None
+        said, _, at = str(error).partition(" (at ")
+        raise ConfigError(
+            f"is no valid TOML: {said[:1].lower()}{said[1:]}",
+            where=f"{where}: {at.rstrip(')')}",
+            remedy="mend it there; texts need quotes, lists brackets",
+        ) from None
+    except (ValueError, RecursionError):
+        raise ConfigError(
+            "is beyond what TOML is for: a number of thousands of digits, or lists in lists in lists",
+            where=where,
+            remedy="keep it simple",
+        ) from None
     try:
-        scenario = Scenario.model_validate({**data, "folder": folder})
+        scenario = Scenario.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(*_first_problem(error, data), where=where, remedy=_remedy(error)) from None
+        place, problem, remedy = explain(error, data, Scenario)
+        raise ConfigError(problem, where=f"{where}: {place}" if place else where, remedy=remedy) from None
     try:
         queries(scenario)
     except ConfigError as error:
-        raise ConfigError(error.message, where=f"{where}: {error.where}", remedy=error.remedy) from None
-    return scenario
+        place = f"{where}: {error.where}" if error.where else where
+        raise ConfigError(error.message, where=place, remedy=error.remedy) from None
+    return scenario.read_from(where, folder)
 
 
 def queries(scenario: Scenario) -> tuple[QuerySpec, ...]:
@@ -262,9 +114,11 @@ def queries(scenario: Scenario) -> tuple[QuerySpec, ...]:
     rng = np.random.default_rng(np.random.SeedSequence(scenario.seed, spawn_key=(0x9A7,)))
     specs = list(scenario.query)
     for chains in scenario.chains:
-        specs += [_chain(chains, number, rng) for number in range(chains.count)]
+        with _drawing(f"chains '{chains.name}'"):
+            specs += [_chain(chains, number, rng) for number in range(chains.count)]
     for plan in scenario.random:
-        specs.append(_random_plan(plan, scenario.execution.processors, rng))
+        with _drawing(f"random '{plan.name}'"):
+            specs.append(_random_plan(plan, scenario.execution.processors, rng))
     names = Counter(spec.name for spec in specs)
     for spec in specs:
         where = f"query '{spec.name}'"
@@ -272,6 +126,20 @@ def queries(scenario: Scenario) -> tuple[QuerySpec, ...]:
             raise ConfigError("is there twice", where=where, remedy="rename one of them")
         _check_query(spec, where)
     return tuple(specs)
+
+
+@contextmanager
+def _drawing(where: str) -> Iterator[None]:
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            yield
+    except ValidationError as error:
+        value = shown(error.errors()[0]["input"])
+        raise ConfigError(
+            f"gives an operator a {error.title.lower()} of {value}",
+            where=where,
+            remedy="keep costs, selectivities and the number of operators smaller",
+        ) from None
 
 
 def topology(specs: tuple[QuerySpec, ...], engine: str) -> Topology:
@@ -291,7 +159,6 @@ def _query(spec: QuerySpec) -> Query:
 
 def _check_query(spec: QuerySpec, where: str) -> None:
     query = _query(spec)
-    by_name = {op.name: op for op in spec.operator}
     for op in spec.operator:
         if not op.upstream and op.source is None:
             raise ConfigError(
@@ -304,26 +171,39 @@ def _check_query(spec: QuerySpec, where: str) -> None:
                 f"operator '{op.name}' has both upstream and source", where=where, remedy="remove one of the two"
             )
         if op.window is not None and len(op.upstream) != 2:
+            streams = f"{len(op.upstream) or 'no'} upstream{'' if len(op.upstream) == 1 else 's'}"
             raise ConfigError(
-                f"operator '{op.name}' joins {len(op.upstream)} streams",
+                f"operator '{op.name}' has a window, but {streams}",
                 where=where,
-                remedy="a window join has exactly two upstreams; remove window or name two",
+                remedy="name the two upstreams that it joins, or remove window",
             )
+    _check_fused(spec, query, where)
+
+
+def _check_fused(spec: QuerySpec, query: Query, where: str) -> None:
+    by_name = {op.name: op for op in spec.operator}
     seen: set[str] = set()
     for chain in spec.fused:
-        label = " + ".join(chain)
+        label = "+".join(chain)
         for name in chain:
             if name not in by_name:
-                raise ConfigError(f"fused {label}: there is no operator '{name}'", where=where, remedy="check its name")
+                known = ", ".join(by_name)
+                raise ConfigError(f"fused {label}: there is no operator '{name}'", where=where, remedy=f"use {known}")
             if name in seen:
                 raise ConfigError(f"operator '{name}' is fused twice", where=where, remedy="name it in one chain")
+            if by_name[name].window is not None:
+                raise ConfigError(
+                    f"fused {label}: '{name}' is a join, whose output depends on what it meets",
+                    where=where,
+                    remedy="leave it out",
+                )
             seen.add(name)
         for upper, lower in pairwise(chain):
             if by_name[lower].upstream != (upper,) or query.downstream[upper] != (lower,):
                 raise ConfigError(
-                    f"fused {label}: '{upper}' and '{lower}' are not neighbours in a chain",
+                    f"fused {label}: '{upper}' and '{lower}' don't follow each other alone",
                     where=where,
-                    remedy="fuse only operators that have each other as only neighbour",
+                    remedy="fuse neighbours of a chain, in the order of the data",
                 )
         if len({by_name[name].parallelism for name in chain}) > 1:
             raise ConfigError(f"fused {label}: parallelism differs", where=where, remedy="give them all the same")
@@ -389,37 +269,3 @@ def _random_plan(plan: RandomPlan, processors: int, rng: np.random.Generator) ->
             for at in range(plan.operators)
         ),
     )
-
-
-def _first_problem(error: ValidationError, data: dict[str, Any]) -> tuple[str]:
-    """The first problem with its place as the file writes it: query[2].operator[1].cost; counted from one."""
-    problem = error.errors()[0]
-    place = ""
-    inside: Any = data
-    for step in problem["loc"]:
-        if isinstance(step, int):
-            place += f"[{step + 1}]"
-            inside = inside[step] if isinstance(inside, list | tuple) and step < len(inside) else None
-        elif isinstance(inside, dict) or inside is None:
-            place += f".{step}" if place else str(step)
-            inside = inside.get(step) if isinstance(inside, dict) else None
-    text = problem["msg"].removeprefix("Value error, ").split(": ")[0]
-    if problem["type"] == "extra_forbidden":
-        text = "is not a known key"
-    elif problem["type"] == "missing":
-        text = "is missing"
-    value = problem["input"]
-    shown = f", not {value!r}" if isinstance(value, str | int | float) and problem["type"] != "extra_forbidden" else ""
-    return (f"{place}: {text[:1].lower() + text[1:]}{shown}" if place else text,)
-
-
-def _remedy(error: ValidationError) -> str:
-    problem = error.errors()[0]
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "value_error" and ": " in message:
-        return message.split(": ", 1)[1]
-    if problem["type"] == "extra_forbidden":
-        return "remove it or check its spelling"
-    if problem["type"] == "missing":
-        return "add it"
-    return "mend this value"
