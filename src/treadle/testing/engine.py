@@ -1,0 +1,198 @@
+"""What every engine must hold to: a topology with versions, the metrics it promises, counters that grow, and knobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from treadle.decide.transform import SCALES
+from treadle.enforce import Enforcer, Knob, Target, Value
+from treadle.loop import Engine
+from treadle.model import Topology
+from treadle.observe import METRICS
+from treadle.testing._demand import blaming, demand
+from treadle.testing.knob import check_knob
+from treadle.values import Sample
+
+COUNTERS = frozenset({"tuples_in", "tuples_out", "cpu_time", "busy_time", "run_wait"})
+"""Metrics that count since the start of an instance, and so never go back."""
+UNKNOWN = "no_such_metric"
+MEMBERSHIP = "group"
+GROUPS = ("treadle-check-a", "treadle-check-b")
+TRIES = 10
+"""How often a topology may change just while it is looked at."""
+
+E = TypeVar("E", bound=Engine)
+
+
+def check_engine(
+    make: Callable[[], E],
+    *,
+    pass_time: Callable[[E], object] = lambda _: None,
+    rounds: int = 5,
+    values: Mapping[str, Sequence[Value]] | None = None,
+    metrics: Collection[str] = METRICS,
+) -> None:
+    """Look at a running engine for some rounds, then turn its knobs and put them back.
+
+    `pass_time` lets some time pass between two looks, for an engine whose time does not pass by itself. `values` are
+    what to write to a knob, by its name, where it has no scale of Treadle's or its limits are narrower. `metrics` are
+    the names that it may offer.
+    """
+    with blaming("engine", "making it"):
+        engine = make()
+    demand(isinstance(engine, Engine), f"{engine!r}", "is no treadle.loop.Engine: it lacks a part of it")
+    demand(isinstance(engine.name, str) and engine.name, f"{engine!r}", "has no name")
+    who = f"engine '{engine.name}'"
+    _check_offers(engine, metrics, who)
+    _check_rounds(engine, pass_time, rounds, who)
+    _check_wanted(engine, who)
+    _check_knobs(engine, values or {}, who)
+
+
+def _check_offers(engine: Engine, metrics: Collection[str], who: str) -> None:
+    offers = engine.offers
+    demand(isinstance(offers, frozenset), who, f"`offers` is {offers!r}, not a frozenset")
+    for name in sorted(offers):
+        demand(name in metrics, who, f"offers '{name}', which is no metric (see `treadle metrics`)")
+
+
+def _check_rounds(engine: E, pass_time: Callable[[E], object], rounds: int, who: str) -> None:
+    versions: dict[int, Topology] = {}
+    offers = engine.offers
+    before: tuple[Topology, Sample] | None = None
+    first = math.nan
+    for number in range(rounds):
+        topology, sample = _look(engine, offers, who)
+        _check_topology(topology, versions, who)
+        _check_columns(topology, sample, offers, who)
+        demand(engine.offers == offers, who, f"offered {sorted(offers)} and then {sorted(engine.offers)}")
+        if before is None:
+            first = sample.time
+        else:
+            demand(sample.time >= before[1].time, who, f"its time went back from {before[1].time} to {sample.time}")
+            _check_counters(*before, topology, sample, who)
+        before = topology, sample
+        if number + 1 < rounds:
+            with blaming(who, "letting time pass"):
+                pass_time(engine)
+    demand(before and before[1].time > first, who, f"its time stood still at {first}; let it pass with `pass_time`")
+
+
+def _look(engine: Engine, wanted: frozenset[str], who: str) -> tuple[Topology, Sample]:
+    """A topology and a sample of one moment."""
+    for _ in range(TRIES):
+        with blaming(who, "topology()"):
+            topology = engine.topology()
+        demand(isinstance(topology, Topology), who, f"topology() gave {topology!r}")
+        with blaming(who, f"sample({sorted(wanted)})"):
+            sample = engine.sample(wanted)
+        demand(isinstance(sample, Sample), who, f"sample() gave {sample!r}")
+        if engine.topology().version == topology.version:
+            return topology, sample
+    raise AssertionError(f"{who}: its topology had another version in each of {TRIES} looks")
+
+
+def _check_topology(topology: Topology, versions: dict[int, Topology], who: str) -> None:
+    with blaming(who, "ordering its topology"):
+        demand(topology.levels is not None, who, "its topology has no order")
+    seen = versions.setdefault(topology.version, topology)
+    demand(seen == topology, who, f"its topology changed, but its version is still {topology.version}")
+
+
+def _check_columns(topology: Topology, sample: Sample, wanted: frozenset[str], who: str) -> None:
+    demand(math.isfinite(sample.time), who, f"sampled at the time {sample.time}")
+    rows = len(topology)
+    for name in sorted(wanted):
+        demand(name in sample.columns, who, f"offers '{name}', but did not give it when it was wanted")
+        column = sample.columns[name]
+        demand(isinstance(column, np.ndarray), who, f"'{name}' is no array but {column!r}")
+        demand(column.dtype == np.float64, who, f"'{name}' is of {column.dtype}, not float64")
+        demand(column.shape == (rows,), who, f"'{name}' has shape {column.shape}, but there are {rows} instances")
+    for name, total in sample.totals.items():
+        demand(isinstance(total, float | int), who, f"total '{name}' is no number but {total!r}")
+
+
+def _check_counters(old: Topology, earlier: Sample, new: Topology, later: Sample, who: str) -> None:
+    ids = [name for name in new.ids if name in old.row_of]
+    was, now = ([topology.row_of[name] for name in ids] for topology in (old, new))
+    for name in sorted(COUNTERS & set(earlier.columns) & set(later.columns)):
+        before, after = earlier.columns[name][was], later.columns[name][now]
+        back = np.flatnonzero(after < before - 1e-9 * np.abs(before))
+        if len(back):
+            row = int(back[0])
+            raise AssertionError(
+                f"{who}: counter '{name}' of '{ids[row]}' went back from {before[row]} to {after[row]}"
+                f" between the times {earlier.time} and {later.time}"
+            )
+
+
+def _check_wanted(engine: Engine, who: str) -> None:
+    """Any part of what it offers can be wanted alone, and what it does not know is not an error."""
+    for name in sorted(engine.offers):
+        topology, sample = _look(engine, frozenset({name}), who)
+        _check_columns(topology, sample, frozenset({name}), who)
+    topology, sample = _look(engine, engine.offers | {UNKNOWN}, who)
+    _check_columns(topology, sample, engine.offers, who)
+    invented = sample.columns.get(UNKNOWN, np.array([np.nan]))
+    demand(np.isnan(invented).all(), who, f"gave values for '{UNKNOWN}', which it can't know")
+    _look(engine, frozenset(), who)
+
+
+# ---------------------------------------------------------------- knobs
+
+
+def _check_knobs(engine: Engine, values: Mapping[str, Sequence[Value]], who: str) -> None:
+    with blaming(who, "knobs()"):
+        knobs = engine.knobs()
+    for name, knob in knobs.items():
+        demand(isinstance(knob, Knob), who, f"knob '{name}' is no treadle.enforce.Knob but {knob!r}")
+        demand(knob.name == name, who, f"knob '{name}' calls itself '{knob.name}'")
+    for name, knob in knobs.items():
+        chosen = _values(name, values, who)
+        if knob.per == "group":
+            _check_group_knob(engine, knob, chosen, who)
+        elif targets := _targets(engine, knob):
+            _check_knob(knob, targets, chosen)
+
+
+def _check_knob(knob: Knob, targets: Sequence[Target], values: Sequence[Value]) -> None:
+    check_knob(lambda: knob, targets, values)
+
+
+def _check_group_knob(engine: Engine, knob: Knob, values: Sequence[Value], who: str) -> None:
+    """Groups come into being by their members, so some threads or instances are put into groups for as long."""
+    membership = engine.knobs().get(MEMBERSHIP)
+    if membership is None:
+        raise AssertionError(f"{who}: has knob '{knob.name}' per group, but no knob '{MEMBERSHIP}' that makes groups")
+    members = _targets(engine, membership)[: len(GROUPS)]
+    if not members:
+        return
+    enforcer = Enforcer(membership)
+    groups = GROUPS[: len(members)]
+    outcomes = enforcer.apply(enforcer.diff(members, np.array(groups, dtype=np.object_)))
+    try:
+        demand(not outcomes.failures, who, f"can't group: {'; '.join(map(str, outcomes.failures))}")
+        _check_knob(knob, groups, values)
+    finally:
+        outcomes = enforcer.restore()
+    demand(not outcomes.failures, who, f"can't ungroup: {'; '.join(map(str, outcomes.failures))}")
+
+
+def _targets(engine: Engine, knob: Knob) -> tuple[Target, ...]:
+    """The first few of what it can be turned on."""
+    topology = engine.topology()
+    return tuple(dict.fromkeys(topology.threads))[:3] if knob.per == "thread" else topology.ids[:3]
+
+
+def _values(name: str, values: Mapping[str, Sequence[Value]], who: str) -> Sequence[Value]:
+    if name in values:
+        return values[name]
+    if name == MEMBERSHIP:
+        return GROUPS
+    demand(name in SCALES, who, f"say which values knob '{name}' takes: values={{'{name}': [...]}}")
+    numbers: list[float] = SCALES[name].apply(np.array([1.0, 2.0, 4.0])).tolist()
+    return numbers
