@@ -75,7 +75,7 @@ def diff(targets: Sequence[Target], wanted: Column, current: Column, *, knob: st
             where=f"knob '{knob}'",
             remedy="give one for each",
         )
-    rows = np.flatnonzero((wanted != current) & ~missing(wanted))
+    rows = ((wanted != current) & ~missing(wanted)).nonzero()[0]
     return Changes(knob, targets, rows, current[rows], wanted[rows])
 
 

@@ -74,6 +74,7 @@ class Enforcer:
         self._current: Column = np.empty(0)
         self._rows: dict[Target, int] | None = {}
         self._held: dict[Target, _Held] = {}
+        self._nothing_done = Outcomes(self._back(()))
 
     @property
     def held(self) -> tuple[Target, ...]:
@@ -91,7 +92,7 @@ class Enforcer:
         """
         self._align(targets, wanted)
         if len(wanted) == len(targets):
-            unknown = np.flatnonzero(missing(self._current) & ~missing(wanted))
+            unknown = (missing(self._current) & ~missing(wanted)).nonzero()[0]
             if len(unknown):
                 wanted = self._read(unknown, wanted)
         return diff(targets, wanted, self._current, knob=self.knob.name)
@@ -151,7 +152,7 @@ class Enforcer:
     def retarget(self, targets: tuple[Target, ...]) -> Outcomes:
         """From now on these targets. One that is no more among them is put back if it still exists, and forgotten."""
         if targets is self._targets or targets == self._targets:
-            return Outcomes(self._back(()))
+            return self._nothing_done
         staying = set(targets)
         self._align(targets, self._current)
         return self.restore([target for target in self._held if target not in staying])

@@ -88,6 +88,8 @@ class View:
                 first += len(watch.topology)
         parts = [part.topology for part in self.parts]
         self.topology = Topology.merge(parts) if parts else Topology((), ())
+        self._all = np.ones(len(self.topology), dtype=np.bool_)
+        self._all.flags.writeable = False
 
     def shows(self, watches: Sequence[Watch]) -> bool:
         """Whether it is still what these engines run."""
@@ -101,6 +103,8 @@ class View:
 
     def fresh(self) -> Bools:
         """The rows of the engines that answered in this round."""
+        if all(part.watch.fresh for part in self.parts):
+            return self._all
         return np.repeat(
             np.array([part.watch.fresh for part in self.parts], dtype=np.bool_),
             np.array([len(part.topology) for part in self.parts], dtype=np.int64),

@@ -105,6 +105,10 @@ def tell_left(outcomes: Outcomes) -> None:
         )
 
 
+_TOLD = np.iinfo(np.int64).min // 2
+"""So far from the limit that what is stale is told once."""
+
+
 class _Ages:
     """For how many rounds in a row each target has been unknown."""
 
@@ -117,8 +121,9 @@ class _Ages:
         """One more round; the positions that have just become too old."""
         self._align(aim.targets)
         self._count = np.where(unknown & aim.mine, self._count + 1, 0)
-        stale = np.flatnonzero(self._count > self._limit)
-        self._count[stale] = np.iinfo(np.int64).min // 2  # told once
+        stale: Ints = (self._count > self._limit).nonzero()[0]
+        if len(stale):
+            self._count[stale] = _TOLD
         return stale
 
     def again(self, positions: list[int]) -> None:

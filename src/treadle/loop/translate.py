@@ -7,6 +7,7 @@ values, since writing it is what makes a group.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -53,10 +54,10 @@ def translate(binding: Binding, view: View, mine: Bools, schedule: Schedule, suf
         else:
             aims.append(part.instances(priority, mine))
     values = binding.to_scale.apply(np.concatenate([aim.priority for aim in aims] or [np.empty(0)]), schedule.spacing)
-    ends = np.cumsum([len(aim.targets) for aim in aims], dtype=np.int64)
+    ends = accumulate(len(aim.targets) for aim in aims)
     return members + [
         Order(part, binding.knob, aim, values[end - len(aim.targets) : end])
-        for part, aim, end in zip(view.parts, aims, ends.tolist(), strict=True)
+        for part, aim, end in zip(view.parts, aims, ends, strict=True)
     ]
 
 
