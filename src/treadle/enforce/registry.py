@@ -35,6 +35,11 @@ def get(name: str) -> KnobKind:
     raise ConfigError(f"there is no knob '{name}' among the plug-ins", remedy=plugins.suggestion(name, points, none))
 
 
+def names() -> tuple[str, ...]:
+    """The names of all knobs that other packages add, which needs no import of theirs."""
+    return tuple(_plug_ins())
+
+
 def describe() -> list[KnobKind]:
     """All kinds of knobs that other packages add."""
     return [_load(point) for point in _plug_ins().values()]

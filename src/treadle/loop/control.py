@@ -22,6 +22,7 @@ from treadle.errors import ConfigError, EngineError
 from treadle.loop.aims import Aim, View
 from treadle.loop.binding import Binding
 from treadle.loop.engine import Clock, Engine, SystemClock
+from treadle.loop.fitted import fitted
 from treadle.loop.lane import Lane, Turned, tell_left
 from treadle.loop.records import DecisionBatch, DecisionLog
 from treadle.loop.signals import Signals
@@ -86,6 +87,7 @@ class Loop:
         self._knob_troubles: dict[str, Trouble] = {}
         self._views: dict[tuple[Watch, ...], View] = {}
         self._signals = Signals(self.restore)
+        engines = [fitted(e, {b.knob for b in bindings if b.may_concern(e.name)}) for e in engines]
         _check(engines, bindings, stale_after, log_size)
         served = {engine.name: _served(engine, bindings) for engine in engines}
         self._watches = tuple(
