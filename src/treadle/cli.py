@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -205,7 +205,7 @@ def _progress(*, quiet: bool) -> Iterator[Any]:
         yield lambda what, part: bar.update(task, description=escape(what[:32]), completed=part)
 
 
-def _show(titles: list[str], rows: list[tuple[str, ...]]) -> None:
+def _show(titles: list[str], rows: Sequence[tuple[str, ...]]) -> None:
     grid = Table(header_style="bold")
     for title in titles:
         grid.add_column(title, overflow="fold")

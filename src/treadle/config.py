@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from treadle.errors import ConfigError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Some = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class _Section(BaseModel):
@@ -25,8 +26,8 @@ class _Section(BaseModel):
 class Adaptive(_Section):
     """What `--policy adaptive` chooses from, by what, and how."""
 
-    objectives: tuple[str, ...] = Field(("min latency",), min_length=1)
-    candidates: tuple[str, ...] = Field(("rr", "fifo", "mtiq", "chain"), min_length=1)
+    objectives: Some = ("min latency",)
+    candidates: Some = ("rr", "fifo", "mtiq", "chain")
     learner: Literal["roulette", "ucb", "thompson", "greedy"] = "thompson"
     delay: Positive = 5.0
 
