@@ -1,0 +1,312 @@
+"""How fast Treadle itself is: a control round, the same in plain Python, the simulator, the same in SimPy, the loop.
+
+Times are CPU times, which on an idle machine are those of the clock, and which other work on a busy one distorts least.
+What is compared is first shown to be the same work: both sides must give the same results, or the bench fails.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from treadle.bench.baselines import Delivery, PlainRound, Reading, need_simpy, simpy_chain
+from treadle.decide import registry
+from treadle.decide.transform import SCALES
+from treadle.enforce import Changes, Enforcer, Knob, Per, Target, Value
+from treadle.engines.simulator.engine import Simulator
+from treadle.engines.simulator.scenario import Cost, Execution, OperatorSpec, QuerySpec, Scenario, Source
+from treadle.loop import Binding, Clock, Loop, SystemClock
+from treadle.model import Operator, Query, Topology
+from treadle.observe import Provider
+from treadle.values import Sample
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+POLICY = "highest-rate"
+"""The one with metrics along the graph: it needs the most numbers of those that are used most."""
+CHAIN = 5
+"""Operators of a query."""
+OFFERS = frozenset({"tuples_in", "tuples_out", "cpu_time"})
+PERIOD = 0.1
+"""Seconds between two samples."""
+TAU, FORGET = 2.0, 60.0
+WARM_UP = 3
+"""Rounds that are not timed: counters need two before anything is known."""
+LOAD = 0.9
+COSTS = (10e-6, 20e-6, 30e-6, 20e-6, 10e-6)
+"""CPU seconds per tuple of the simulated chain."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured."""
+
+    sizes: Mapping[int, int]
+    """Instances -> rounds over them."""
+    compared: tuple[int, int]
+    """Instances and rounds of the comparison with plain Python."""
+    tuples: int
+    """Sent through the simulated chain."""
+    tuples_compared: int
+    """Sent through both chains when the simulator is compared with SimPy."""
+    repeats: int
+    """Of simulations, of which the fastest counts."""
+    loop_seconds: float
+
+
+FULL = Effort({100: 300, 2_000: 200, 10_000: 100, 100_000: 30}, (10_000, 15), 500_000, 20_000, 3, 3.0)
+
+
+def run(
+    progress: Callable[[str], None] | None = None, *, effort: Effort = FULL, clock: Clock | None = None
+) -> dict[str, Any]:
+    """All figures, as `treadle bench core --json` prints them; `progress` is told what is being measured."""
+    tell = progress or (lambda _: None)
+    need_simpy()
+    rounds: dict[str, float] = {}
+    for size, repeats in effort.sizes.items():
+        tell(f"control rounds over {size:,} instances")
+        rounds[str(size)] = _figure(decide_ms(size, repeats))
+    tell("the same rounds in plain Python")
+    speedup = vectorised_speedup(*effort.compared)
+    tell("the simulator, which may have to be compiled first")
+    events = simulator_events_per_s(effort.tuples, effort.repeats)
+    tell("the same chain in SimPy")
+    ratio = simpy_ratio(effort.tuples_compared, effort.repeats)
+    tell(f"the control loop, for {effort.loop_seconds:g} s")
+    fraction = round_cpu_fraction(0.05, 100, effort.loop_seconds, clock)
+    return {
+        "decide_ms": rounds,
+        "vectorised_speedup": _figure(speedup),
+        "simulator_events_per_s": round(events),
+        "simpy_ratio": _figure(ratio),
+        "round_cpu_fraction_50ms_100_instances": _figure(fraction),
+        "policy": POLICY,
+        "speedup_at": effort.compared[0],
+        "machine": machine(),
+    }
+
+
+def decide_ms(instances: int, rounds: int) -> float:
+    """The median milliseconds of a whole control round: metrics, policy, niceness, and what of it is new.
+
+    The policy is highest-rate on chains of 5. Writing the changes is not part of it: that depends on the knob.
+    """
+    topology = chains(instances)
+    control = Round(topology)
+    times = [timed(control, sample)[0] for sample in samples(topology, WARM_UP + rounds)]
+    return 1e3 * statistics.median(times[WARM_UP:])
+
+
+def vectorised_speedup(instances: int, rounds: int) -> float:
+    """How many times as long the same rounds take in plain Python. In every round both must decide the same."""
+    topology = chains(instances)
+    vectorised, plain = Round(topology), PlainRound(topology, TAU, FORGET)
+    taken = list(samples(topology, WARM_UP + rounds))
+    ours = [timed(vectorised, sample) for sample in taken]
+    theirs = [timed(plain, sample.time, readings(topology, sample)) for sample in taken]
+    for number, ((_, (changes, reason)), (_, expected)) in enumerate(zip(ours, theirs, strict=True)):
+        assert (as_plain(changes), reason) == expected, f"round {number} differs"
+    plain_seconds, seconds = (statistics.median(used for used, _ in side[WARM_UP:]) for side in (theirs, ours))
+    return plain_seconds / seconds
+
+
+def simulator_events_per_s(tuples: int, repeats: int) -> float:
+    """Events of a simulated chain of 5 operators for each CPU second, once it is compiled."""
+    _simulate(simulated_chain(tuples=100))
+    scenario = simulated_chain(tuples)
+    rates = [events / delivery.cpu_seconds for events, delivery in (_simulate(scenario) for _ in range(repeats))]
+    return max(rates)
+
+
+def simpy_ratio(tuples: int, repeats: int) -> float:
+    """How many times as many operator steps the simulator makes in a CPU second as SimPy does, on the same chain."""
+    scenario = simulated_chain(tuples)
+    _simulate(simulated_chain(tuples=100))
+    arrivals = Simulator(scenario).state.arrival["time"].tolist()
+    ours = min((_simulate(scenario)[1] for _ in range(repeats)), key=lambda delivery: delivery.cpu_seconds)
+    theirs = min((simpy_chain(COSTS, arrivals) for _ in range(repeats)), key=lambda delivery: delivery.cpu_seconds)
+    differ = f"the chains differ: {ours}, {theirs}"
+    assert ours.results == theirs.results == len(arrivals), differ
+    assert math.isclose(ours.finished, theirs.finished, rel_tol=1e-6), differ  # neither idles while there is work
+    assert 0.5 < ours.mean_latency / theirs.mean_latency < 2.0, differ  # only the order of service is another
+    return theirs.cpu_seconds / ours.cpu_seconds  # the steps are as many
+
+
+def round_cpu_fraction(period: float, instances: int, seconds: float, clock: Clock | None = None) -> float:
+    """The part of a CPU that the process uses while the real loop runs on an engine and a knob in memory."""
+    clock = SystemClock() if clock is None else clock
+    engine = MemoryEngine(chains(instances), clock, rounds=math.ceil(seconds / period) + WARM_UP)
+    with Loop([engine], [Binding(registry.create(POLICY), "nice", period)], clock=clock) as loop:
+        for _ in range(WARM_UP):
+            loop.round(force=True)
+        started, used = clock.now(), time.process_time()
+        loop.run(seconds)
+        used, passed = time.process_time() - used, clock.now() - started
+    return used / passed
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    packages = {name: version(name) for name in ("numpy", "numba", "simpy")}
+    return {
+        "cores": os.cpu_count(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        **packages,
+    }
+
+
+# ---------------------------------------------------------------- a control round
+
+
+class Round:
+    """A control round of the real parts, without the loop around them. Changes are taken as written."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.policy = registry.create(POLICY)
+        self.provider = Provider(OFFERS, [*self.policy.needs, "rate"], tau=TAU, forget=FORGET)
+        self.enforcer = Enforcer(MemoryKnob(), dry_run=True)
+
+    def __call__(self, sample: Sample) -> tuple[Changes, str]:
+        """The changes, and the reason for them."""
+        schedule = self.policy.decide(self.provider.update(self.topology, sample))
+        wanted = SCALES["nice"].apply(schedule.scalar, schedule.spacing)
+        changes = self.enforcer.diff(self.topology.ids, wanted)
+        self.enforcer.apply(changes)
+        return changes, schedule.reason
+
+
+class MemoryKnob:
+    """Niceness that nobody feels."""
+
+    name = "nice"
+    per: Per = "instance"
+
+    def __init__(self) -> None:
+        self.values: dict[Target, Value] = {}
+
+    def read(self, target: Target) -> Value:
+        return self.values.get(target, 0.0)
+
+    def write(self, target: Target, value: Value) -> None:
+        self.values[target] = value
+
+
+class MemoryEngine:
+    """An engine whose samples are made beforehand, so that only the loop is measured."""
+
+    name = "memory"
+    offers = OFFERS
+
+    def __init__(self, topology: Topology, clock: Clock, rounds: int) -> None:
+        self._topology = topology
+        self._clock = clock
+        self._samples = deque(samples(topology, rounds))
+        self._knobs = {"nice": MemoryKnob()}
+
+    def topology(self) -> Topology:
+        return self._topology
+
+    def sample(self, wanted: frozenset[str]) -> Sample:
+        made = self._samples.popleft() if len(self._samples) > 1 else self._samples[0]
+        return Sample(self._clock.now(), {name: made.columns[name] for name in wanted})
+
+    def knobs(self) -> Mapping[str, Knob]:
+        return self._knobs
+
+
+def chains(instances: int) -> Topology:
+    """Queries of 5 operators in a row."""
+    operators = tuple(Operator(f"op{at}", (f"op{at - 1}",) if at > 1 else ()) for at in range(1, CHAIN + 1))
+    return Topology.of(Query(f"q{number}", operators) for number in range(1, instances // CHAIN + 1))
+
+
+def samples(topology: Topology, rounds: int, seed: int = 1) -> Iterator[Sample]:
+    """Counters as an engine gives them: in each round half of the operators have run, at costs that waver.
+
+    Costs differ by a factor of 30, so that the kernel's ladder of niceness is used over most of its length, and waver
+    so much that in each round the niceness of about a tenth changes.
+    """
+    rng = np.random.default_rng(seed)
+    rows = len(topology)
+    cost = 10.0 ** rng.uniform(-4.5, -3.0, rows)
+    selectivity = rng.uniform(0.7, 1.1, rows)
+    columns = {name: np.zeros(rows) for name in sorted(OFFERS)}
+    for number in range(rounds):
+        taken = rng.poisson(100.0, rows) * (rng.random(rows) < 0.5)
+        columns = {
+            "tuples_in": columns["tuples_in"] + taken,
+            "tuples_out": columns["tuples_out"] + rng.poisson(taken * selectivity),
+            "cpu_time": columns["cpu_time"] + taken * cost * rng.lognormal(0.0, 0.5, rows),
+        }
+        yield Sample(number * PERIOD, columns)
+
+
+def readings(topology: Topology, sample: Sample) -> dict[str, Reading]:
+    """A sample as plain Python has it."""
+    columns = (sample.columns[name].tolist() for name in ("tuples_in", "tuples_out", "cpu_time"))
+    return {name: Reading(*values) for name, *values in zip(topology.ids, *columns, strict=True)}
+
+
+def as_plain(changes: Changes) -> dict[Target, Value]:
+    """Changes as plain Python has them."""
+    return {change.target: change.after for change in changes}
+
+
+# ---------------------------------------------------------------- a simulated chain
+
+
+def simulated_chain(tuples: int) -> Scenario:
+    """Operators in a row on one processor, Poisson arrivals, batches of 10, 90 % load."""
+    rate = LOAD / sum(COSTS)
+    operators = tuple(
+        OperatorSpec(
+            name=f"op{at}",
+            upstream=(f"op{at - 1}",) if at > 1 else (),
+            cost=Cost(mean=cost),
+            source=None if at > 1 else Source(pattern="poisson", rate=rate),
+        )
+        for at, cost in enumerate(COSTS, start=1)
+    )
+    return Scenario(
+        title="a chain",
+        seconds=tuples / rate,
+        execution=Execution(mode="cooperative", processors=1, batch=10),
+        query=(QuerySpec(name="chain", operator=operators),),
+    )
+
+
+def _simulate(scenario: Scenario) -> tuple[float, Delivery]:
+    """Run until all is through: events, and what came out."""
+    simulator = Simulator(scenario)
+    used, _ = timed(simulator.advance, math.inf)
+    latency = simulator.results.latency
+    return simulator.counters["events"], Delivery(len(latency), float(latency.mean()), simulator.now, used)
+
+
+# ---------------------------------------------------------------- figures
+
+
+def timed(work: Callable[Given, Result], *arguments: Given.args, **options: Given.kwargs) -> tuple[float, Result]:
+    """The CPU seconds of a call in this thread, and what it gave."""
+    started = time.thread_time()
+    result = work(*arguments, **options)
+    return time.thread_time() - started, result
+
+
+def _figure(value: float) -> float:
+    """Three digits: more would be noise."""
+    return float(f"{value:.3g}")
