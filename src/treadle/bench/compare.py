@@ -120,7 +120,8 @@ def plot(outcomes: Sequence[Outcome], path: Path) -> None:
             grid, queued = outcome.trace[:, 0], outcome.trace[:, -2]
         axes[1].step(grid, queued, style, color=colour, lw=1.4, where="post")
         axes[2].plot(times, output, style, color=colour, lw=1.4)
-    axes[0].set_ylabel("mean latency [s]")
+    top = np.unique(outcomes[0].class_of_row)
+    axes[0].set_ylabel("mean latency [s]" if len(top) == 1 else f"mean latency of priority {top[-1]:g} [s]")
     axes[1].set_ylabel("queued tuples")
     axes[2].set_ylabel("results per second")
     axes[2].set_xlabel("virtual time [s]")
@@ -153,11 +154,13 @@ def _extent(axis: Any) -> tuple[float, float]:
 
 
 def _over_time(outcome: Outcome, points: int = 120) -> tuple[Floats, Floats, Floats]:
-    """Mean latency and results per second of the results in each of `points` equal pieces of time."""
+    """In each of `points` equal pieces of time: mean latency of the highest class, and all results per second."""
     end = max(outcome.counters["now"], 1e-9)
     edges = np.linspace(0.0, end, points + 1)
     results = outcome.results
-    mass, _ = np.histogram(results.time, edges, weights=results.mass)
-    summed, _ = np.histogram(results.time, edges, weights=results.mass * results.latency)
+    top = outcome.class_of_row[results.row] == outcome.class_of_row.max()
+    mass, _ = np.histogram(results.time[top], edges, weights=results.mass[top])
+    summed, _ = np.histogram(results.time[top], edges, weights=(results.mass * results.latency)[top])
     latency = np.divide(summed, mass, out=np.full(points, np.nan), where=mass > 0)
-    return (edges[1:] + edges[:-1]) / 2.0, latency, mass / (end / points)
+    output, _ = np.histogram(results.time, edges, weights=results.mass)
+    return (edges[1:] + edges[:-1]) / 2.0, latency, output / (end / points)
