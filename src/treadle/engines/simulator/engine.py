@@ -150,21 +150,29 @@ class Simulator:
 
     def spend(self, seconds: float) -> None:
         """All processors are busy with something else for this long (Haren's scheduling task)."""
+        for name in ("until", "slice_end", "accounted"):
+            self.state.processor[name] += seconds
         kernel.pass_time(self.state, self.now + seconds)
 
     def reorder(self) -> None:
-        """Ranks or owners have changed."""
+        """Knobs have been turned: another order, or one that now must run at once."""
         self._order_is_stale = True
+        self.state.tally[kernel.WOKEN] = 1
 
     @property
     def processors(self) -> int:
         return int(self.state.tally[kernel.PROCESSORS])
 
     def set_batch(self, batch: int) -> None:
+        if batch < 1:
+            raise ConfigError(f"a batch can't be {batch}", remedy="use at least 1")
         self.state.tally[kernel.BATCH] = batch
 
     def set_processors(self, processors: int) -> None:
+        if not 1 <= processors <= kernel.MOST_PROCESSORS:
+            raise ConfigError(f"can't run on {processors} processors", remedy=f"use 1 to {kernel.MOST_PROCESSORS}")
         s = self.state
+        s.tally[kernel.HEADROOM] += (processors - self.processors) * state.most_made(s.node)
         for p in range(processors, int(s.tally[kernel.PROCESSORS])):
             if s.processor[p]["running"] >= 0:
                 kernel.release(s, p)
@@ -226,7 +234,7 @@ class Simulator:
         s.tally[kernel.RESULTS] = 0
 
     def _sort(self) -> None:
-        """Each processor's operators by rank, best first; a helper goes where its main is, right before it."""
+        """Each processor's operators by rank, best first; a helper has the place of its main, and is before it."""
         s = self.state
         count = int(s.tally[kernel.PROCESSORS])
         mains = np.arange(len(self._topology))
@@ -234,7 +242,8 @@ class Simulator:
             s.node["owner"][self._helper_of[main]] = s.node["owner"][main]
             s.node["rank"][self._helper_of[main]] = s.node["rank"][main]
         owner = s.node["owner"] % count
-        s.order[:] = np.lexsort((-s.node["rank"], owner))
+        is_main = np.arange(len(owner)) < len(mains)
+        s.order[:] = np.lexsort((is_main, -s.node["rank"], owner))
         ends = np.searchsorted(owner[s.order], np.arange(1, count + 1))
         mine = s.processor[:count]
         mine["first"], mine["last"] = np.concatenate([[0], ends[:-1]]), ends
@@ -292,8 +301,8 @@ def _head_age(sim: Simulator) -> Floats:
 def _mean_age(sim: Simulator) -> Floats:
     s, n = sim.state, len(sim._topology)
     mass = s.node["queued_mass"][:n]
-    mean_born = np.divide(s.node["born_sum"][:n], mass, out=np.full(n, sim.now), where=mass > 0)
-    return sim.now - mean_born
+    mean_born: Floats = np.divide(s.node["born_sum"][:n], mass, out=np.full(n, sim.now), where=mass > 0)
+    return np.asarray(sim.now - mean_born)
 
 
 def _output_queue(sim: Simulator) -> Floats:

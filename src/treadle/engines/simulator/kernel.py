@@ -27,7 +27,8 @@ MOST_COPIES = 1000
 
 CONSTANT, UNIFORM, EXPONENTIAL = 0, 1, 2
 BERNOULLI, POISSON, EVEN = 0, 1, 2
-IDLE, READY, RUNNING, SLEEPING = 0, 1, 2, 3
+IDLE, READY, RUNNING, SLEEPING, STUCK = 0, 1, 2, 3, 4
+"""STUCK: has input, but no room for its output; that is no waiting for a processor."""
 
 # cells of State.clock
 NOW, TOTAL, AREA, PEAK, GRID, OUTPUT, LATENCY_SUM, OUTPUT_SUM = range(8)
@@ -36,10 +37,12 @@ SWITCH_COST, WAKE_GRAIN, DELAY, RR_SLICE, GROUP_FLOOR, CLOCK_CELLS = range(8, 14
 FREE_HEAD, FREE, ARRIVAL, RESULTS, GRID_AT, TRACED, SWITCHES, BATCH, PROCESSORS, COOPERATIVE, FLUID, PER_UNIT = range(
     12
 )
-DECIDED, DRAINING, TURNS, SLEEPERS, TRACING, EVENTS, WOKEN, HEADROOM, TALLY_CELLS = range(12, 21)
+DECIDED, DRAINING, TURNS, SLEEPERS, TRACING, EVENTS, WOKEN, HEADROOM, STICKING, TALLY_CELLS = range(12, 22)
 
 REACHED, DECIDE, POOL_FULL, RESULTS_FULL, TRACE_FULL, DRAINED = range(6)
 EPS = 1e-12
+TICK = 1e-15
+"""A part of the clock: what is left of a tuple after rounding, however late it is. A part of TICK is left of none."""
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,6 +55,8 @@ def advance(s: State, end: float) -> int:
 
     Once all arrivals are through and nothing is queued the plan is drained and time stops.
     """
+    if s.tally[DRAINING]:  # Python had something to do while the last batches ended
+        end = np.inf
     while True:
         if s.tally[FREE] < s.tally[HEADROOM]:
             return POOL_FULL
@@ -72,7 +77,7 @@ def advance(s: State, end: float) -> int:
             return DRAINED
         if at > end:
             pass_time(s, end)
-            if not s.tally[COOPERATIVE] or s.tally[PER_UNIT] or s.tally[DRAINING]:
+            if not s.tally[COOPERATIVE] or s.tally[PER_UNIT]:
                 return REACHED
             s.tally[DRAINING] = 1  # the period is over: batches under way end, none is begun (Haren's barrier)
             if _all_idle(s):
@@ -240,7 +245,10 @@ def _complete(s: State, node: int) -> None:
 
 @_compiled
 def _matches(s: State, node: int, born: float, mass: float, port: int) -> float:
-    """A window join: how much of the other side is within the window; this tuple then waits for its own matches."""
+    """A window join: how much of the other side was born within the window; this tuple then waits for its own matches.
+
+    Each side comes in order of birth, but one may be behind the other: what is too young for this tuple stays.
+    """
     other = 2 * node + 1 - port
     item = s.side[other].head
     while item >= 0 and s.item[item].born < born - s.node[node].window:
@@ -259,7 +267,13 @@ def _matches(s: State, node: int, born: float, mass: float, port: int) -> float:
         s.item[s.side[own].tail].link = kept
     s.side[own].tail = kept
     s.side[own].mass += mass
-    return s.side[other].mass
+    if item < 0 or s.item[s.side[other].tail].born <= born + s.node[node].window:
+        return s.side[other].mass
+    matching = 0.0
+    while item >= 0 and s.item[item].born <= born + s.node[node].window:
+        matching += s.item[item].mass
+        item = s.item[item].link
+    return matching
 
 
 @_compiled
@@ -312,9 +326,9 @@ def _copies(s: State, node: int, mean: float) -> int:
         whole = int(s.node[node].carry + EPS)
         s.node[node].carry -= whole
         return min(whole, MOST_COPIES)
-    limit, product, copies = np.exp(-min(mean, 500.0)), _uniform(s, node), 0
-    while product > limit and copies < MOST_COPIES:
-        product *= _uniform(s, node)
+    waited, copies = -np.log(_uniform(s, node)), 0
+    while waited < mean and copies < MOST_COPIES:
+        waited -= np.log(_uniform(s, node))
         copies += 1
     return copies
 
@@ -326,7 +340,7 @@ def _service(s: State, node: int) -> float:
         cost *= 1.0 + s.node[node].cost_spread * (2.0 * _uniform(s, node) - 1.0)
     elif s.node[node].cost_kind == EXPONENTIAL:
         cost *= -np.log(1.0 - _uniform(s, node))
-    return cost * s.item[s.node[node].head].mass
+    return max(cost * s.item[s.node[node].head].mass, TICK)
 
 
 @_compiled
@@ -390,12 +404,12 @@ def _pick_cooperative(s: State, p: int) -> int:
     if first < at < last and s.node[s.order[at]].rank == s.node[s.order[at - 1]].rank:
         rank = s.node[s.order[at - 1]].rank
         while at < last and s.node[s.order[at]].rank == rank:
-            if _can_run(s, s.order[at]):
+            if s.node[s.order[at]].queued > 0 and _can_run(s, s.order[at]):  # most are empty, and a call is dear
                 s.processor[p].cursor = at + 1
                 return s.order[at]
             at += 1
     for top in range(first, last):
-        if _can_run(s, s.order[top]):
+        if s.node[s.order[top]].queued > 0 and _can_run(s, s.order[top]):
             s.processor[p].cursor = top + 1
             return s.order[top]
     s.processor[p].cursor = first
@@ -411,10 +425,10 @@ def _begin_cooperative(s: State, p: int, node: int) -> None:
         s.processor[p].last_node = node
     s.processor[p].running = node
     s.node[node].status = RUNNING
-    s.node[node].left = _service(s, node)
-    s.processor[p].until = (
-        start + _blocking(s, node) + s.node[node].left
-    )  # a thread of the pool sleeps with its operator
+    if s.node[node].left <= 0.0:
+        start += _blocking(s, node)  # a thread of the pool sleeps with its operator
+        s.node[node].left = _service(s, node)
+    s.processor[p].until = start + s.node[node].left
 
 
 @_compiled
@@ -437,12 +451,18 @@ def _finish_cooperative(s: State, p: int) -> None:
 
 @_compiled
 def _become_ready(s: State, node: int) -> None:
-    """Woken by input or from sleep. It may not use time it slept through to hold the CPU later."""
+    """Woken by input, by room for its output, or from sleep."""
     s.node[node].status = READY
     s.node[node].ready_since = s.clock[NOW]
     s.tally[WOKEN] = 1
     s.tally[TURNS] += 1
     s.node[node].turn = s.tally[TURNS]
+    _forget_unused(s, node)
+
+
+@_compiled
+def _forget_unused(s: State, node: int) -> None:
+    """No more than a time slice of what it did not use, for whatever reason, may be used later to hold a processor."""
     group = s.node[node].group
     s.node[node].virtual = max(s.node[node].virtual, s.group[group].floor - s.node[node].time_slice)
     s.group[group].virtual = max(s.group[group].virtual, s.clock[GROUP_FLOOR] - s.node[node].time_slice)
@@ -464,24 +484,36 @@ def _before(s: State, a: int, b: int) -> bool:
 def _best_ready(s: State) -> int:
     best = -1
     for i in range(len(s.node)):
-        if (
-            s.node[i].status == READY
-            and (best < 0 or _before(s, i, best))
-            and (s.node[i].left > 0.0 or _has_room(s, i))
-        ):
-            best = i
+        if s.node[i].status == READY and (best < 0 or _before(s, i, best)):
+            if s.node[i].left > 0.0 or _has_room(s, i):
+                best = i
+            else:
+                s.node[i].status = STUCK
+                s.node[i].waited += s.clock[NOW] - s.node[i].ready_since
+                s.tally[STICKING] += 1
     return best
+
+
+@_compiled
+def _unstick(s: State) -> None:
+    for i in range(len(s.node)):
+        if s.node[i].status == STUCK and _has_room(s, i):
+            s.tally[STICKING] -= 1
+            _become_ready(s, i)
 
 
 @_compiled
 def _dispatch_kernel(s: State) -> None:
     """Idle processors take the best ready node; after a wake-up the best may push out the worst that runs."""
+    if s.tally[STICKING] > 0:
+        _unstick(s)
     while True:
         worst = -1
         for p in range(s.tally[PROCESSORS]):
             while s.processor[p].running < 0:
                 node = _best_ready(s)
                 if node < 0:
+                    s.tally[WOKEN] = 0
                     return
                 _begin_kernel(s, p, node)
             if s.tally[WOKEN]:
@@ -522,6 +554,7 @@ def _begin_kernel(s: State, p: int, node: int) -> None:
     s.processor[p].running = node
     s.node[node].status = RUNNING
     s.processor[p].accounted = start
+    _forget_unused(s, node)
     group = s.node[node].group
     s.group[group].floor = max(s.group[group].floor, s.node[node].virtual)
     s.clock[GROUP_FLOOR] = max(s.clock[GROUP_FLOOR], s.group[group].virtual)
@@ -561,7 +594,7 @@ def _account(s: State, p: int) -> None:
         return
     s.processor[p].accounted = s.clock[NOW]
     s.node[node].busy += spent
-    s.node[node].left = max(s.node[node].left - spent, 0.0)
+    s.node[node].left = max(s.node[node].left - spent, TICK)  # not done before its end was seen
     if s.node[node].realtime == 0:
         s.node[node].virtual += spent * 1024.0 / s.node[node].weight
         s.group[s.node[node].group].virtual += spent * 1024.0 / s.group[s.node[node].group].weight
@@ -569,10 +602,9 @@ def _account(s: State, p: int) -> None:
 
 @_compiled
 def release(s: State, p: int) -> None:
-    """Take this processor away: what it runs goes on elsewhere, or later."""
+    """Take this processor away: what it runs goes on elsewhere or later, or, with no preemption, begins again."""
     if s.tally[COOPERATIVE]:
         s.node[s.processor[p].running].status = IDLE
-        s.node[s.processor[p].running].left = 0.0
         _free(s, p)
     else:
         _account(s, p)
@@ -593,7 +625,7 @@ def _finish_kernel(s: State, p: int) -> None:
     node = s.processor[p].running
     _account(s, p)
     now = s.clock[NOW]
-    if s.node[node].left <= EPS:
+    if s.node[node].left <= max(EPS, now * TICK):
         s.node[node].left = 0.0
         _complete(s, node)
         if s.node[node].queued == 0:

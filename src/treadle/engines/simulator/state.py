@@ -28,6 +28,7 @@ from treadle.engines.simulator.kernel import (
     HEADROOM,
     MOST_COPIES,
     MOST_PROCESSORS,
+    NOW,
     PER_UNIT,
     PROCESSORS,
     RR_SLICE,
@@ -37,10 +38,13 @@ from treadle.engines.simulator.kernel import (
     UNBOUNDED,
     WAKE_GRAIN,
 )
+from treadle.errors import ConfigError
 from treadle.model import Floats, Ints
 
 POOL_AT_START = 1 << 14
 RESULTS_AT_ONCE = 1 << 16
+MOST_QUEUED = 1 << 25
+"""A gigabyte of them."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +132,9 @@ def create(
     tally = np.zeros(TALLY_CELLS, dtype=np.int64)
     tally[[FREE, BATCH, PROCESSORS, COOPERATIVE, FLUID]] = POOL_AT_START, batch, processors, cooperative, fluid
     tally[[PER_UNIT, TRACING]] = per_unit, trace_rows > 0
-    widest = max(len(node.streams) for node in nodes)
+    node = _node_records(nodes, processors, time_slice, seed)
     together = int(np.unique(arrivals[0], return_counts=True)[1].max(initial=0))
-    tally[HEADROOM] = processors * (1 + widest) * MOST_COPIES + together
+    tally[HEADROOM] = processors * most_made(node) + together
     clock = np.zeros(CLOCK_CELLS)
     clock[[GRID, SWITCH_COST, DELAY, RR_SLICE, WAKE_GRAIN]] = grid, switch_cost, delay, rr_slice, time_slice / 3.0
 
@@ -149,7 +153,7 @@ def create(
     stream, consumer = _streams(nodes)
     return State(
         item=item,
-        node=_node_records(nodes, processors, time_slice, seed),
+        node=node,
         side=side,
         stream=stream,
         consumer=consumer,
@@ -165,9 +169,20 @@ def create(
     )
 
 
+def most_made(node: Records) -> int:
+    """How many entries of the pool one processor may take at one moment."""
+    widest = int((node["last_stream"] - node["first_stream"]).max())
+    return (1 + widest) * MOST_COPIES
+
+
 def grown(state: State) -> State:
     """The same simulation with a pool twice as large."""
     size = len(state.item)
+    if 2 * size > MOST_QUEUED:
+        raise ConfigError(
+            f"more than {size:,} tuples are queued after {state.clock[NOW]:.3g} s",
+            remedy="lower rates or selectivities, bound queues by capacity, or run for less",
+        )
     extra = np.zeros(size, dtype=ITEM)
     extra["link"] = np.arange(size + 1, 2 * size + 1)
     extra["link"][-1] = state.tally[FREE_HEAD]
