@@ -1,0 +1,77 @@
+"""AMoS, "Adaptive Multi-Objective Scheduling Selection": a policy that chooses among policies, with several learners.
+
+Here stand the public names and the ways to make them from words. How things are scored and learned is in the modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from treadle.decide.adaptive.adaptive import Adaptive, Choice
+from treadle.decide.adaptive.greedy import Greedy
+from treadle.decide.adaptive.learner import Evidence, Learner, Pick
+from treadle.decide.adaptive.objectives import Objective, Spec, parse_objective, parse_objectives
+from treadle.decide.adaptive.roulette import Roulette
+from treadle.decide.adaptive.score import Synopsis, algorithm_score, statistic_score
+from treadle.decide.adaptive.thompson import Thompson
+from treadle.decide.adaptive.ucb import Ucb
+from treadle.decide.policy import Policy
+from treadle.errors import ConfigError
+
+__all__ = [
+    "LEARNERS",
+    "Adaptive",
+    "Choice",
+    "Evidence",
+    "Greedy",
+    "Learner",
+    "Objective",
+    "Pick",
+    "Roulette",
+    "Synopsis",
+    "Thompson",
+    "Ucb",
+    "algorithm_score",
+    "create",
+    "learner",
+    "parse_objective",
+    "parse_objectives",
+    "statistic_score",
+]
+
+LEARNERS: dict[str, type[Learner]] = {kind.name: kind for kind in (Roulette, Ucb, Thompson, Greedy)}
+
+
+def learner(name: str, **parameters: float) -> Learner:
+    """A learner by its name."""
+    known = ", ".join(LEARNERS)
+    if name not in LEARNERS:
+        raise ConfigError(f"there is no learner '{name}'", where="policy 'adaptive'", remedy=f"use one of {known}")
+    try:
+        return LEARNERS[name](**parameters)
+    except TypeError:
+        fields = getattr(LEARNERS[name], "__dataclass_fields__", {})
+        raise ConfigError(
+            f"has no parameter among {', '.join(parameters)}",
+            where=f"learner '{name}'",
+            remedy=f"use {', '.join(fields)}" if fields else "give it none",
+        ) from None
+
+
+def create(
+    candidates: Sequence[Policy],
+    objectives: str | Iterable[Spec],
+    learner: Learner | str = "ucb",
+    rng: np.random.Generator | int = 0,
+    **options: Any,
+) -> Adaptive:
+    """An adaptive policy; a learner may be given by name, a generator by its seed. `options` go to `Adaptive`."""
+    chosen = _by_name(learner) if isinstance(learner, str) else learner
+    generator = np.random.default_rng(rng) if isinstance(rng, int) else rng
+    return Adaptive(candidates, objectives, chosen, generator, **options)
+
+
+_by_name = learner

@@ -1,0 +1,256 @@
+"""AMoS: a policy that puts one of several policies in charge and learns which serves the objectives best (section 3).
+
+It knows when to reassess, what its candidates did and why one was chosen. What they do with a snapshot it doesn't know,
+nor does it touch the system: the candidate in charge makes the schedule, for any policies whatever.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from treadle.decide.adaptive.interval import Gauge
+from treadle.decide.adaptive.learner import Learner
+from treadle.decide.adaptive.memory import Memory
+from treadle.decide.adaptive.objectives import Objective, Spec, parse_objectives
+from treadle.decide.policy import Policy
+from treadle.errors import ConfigError, EngineError
+from treadle.values import Schedule, Snapshot
+
+_log = logging.getLogger(__name__)
+_WHERE = "policy 'adaptive'"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Who was put in charge, when and why, with Eq. 2's scores of all at that moment."""
+
+    time: float
+    chosen: str
+    previous: str | None
+    scores: Mapping[str, float]
+    reason: str
+
+
+class Adaptive(Policy):
+    """The meta-policy. With roulette, `settle=0` and `inherit=False` it is the paper's; the defaults are fairer.
+
+    A candidate inherits the queue of its predecessor (section 3.5, issue 3). Two things keep that out of its score.
+    After a switch the first part of the interval, `settle`, is not counted. And with `inherit`, what was found at the
+    start is taken out as far as it is still in the mean of the interval (see `inheritance`): each is judged by what
+    it made of what it found. In trials under changing load this brought the learners closer to the best single
+    policy than the bare level did, or level and change over the interval added up.
+    """
+
+    name: ClassVar[str] = "adaptive"
+
+    def __init__(
+        self,
+        candidates: Sequence[Policy],
+        objectives: str | Iterable[Spec],
+        learner: Learner,
+        rng: np.random.Generator,
+        *,
+        delay: float = 2.0,
+        warm_up: int = 1,
+        settle: float = 0.3,
+        decay: float = 0.3,
+        discount: float = 1.0,
+        inherit: bool = True,
+        memory: int = 256,
+    ) -> None:
+        """Put policies under one learner.
+
+        - `delay`: the seconds a candidate is kept before it is reassessed, the paper's delay threshold.
+        - `warm_up`: rounds in which every candidate runs once, in order, before the learner has a say.
+        - `settle`: the part of the first interval after a switch that is not counted.
+        - `decay`: the weight of the old score in Eq. 1.
+        - `discount`: what the history keeps of its weight and extremes at each assessment; 1 is the paper's.
+        - `memory`: how many intervals and choices are remembered.
+        """
+        _check("delay", delay, delay > 0 and math.isfinite(delay), "choose some seconds, for instance 2")
+        _check("warm_up", warm_up, warm_up >= 0, "choose 1, or 0 for none")
+        _check("settle", settle, 0 <= settle < 1, "choose it from 0 to below 1")
+        _check("decay", decay, 0 <= decay < 0.5, "choose it from 0 to below 0.5")
+        _check("discount", discount, 0 < discount <= 1, "choose it above 0 and up to 1")
+        _check("memory", memory, memory >= 1, "choose some hundred intervals")
+        self.delay = delay
+        self.warm_up = warm_up
+        self.settle = settle
+        self.learner = learner
+        self.history: deque[Choice] = deque(maxlen=memory)
+        self._rng = rng
+        self._memory = Memory(decay=decay, discount=discount, inherit=inherit, size=memory)
+        self._candidates: dict[str, Policy] = {}
+        self._current: str | None = None
+        self._gauge: Gauge | None = None
+        self._reason = ""
+        self.set_objectives(objectives)
+        for policy in candidates:
+            self.add(policy)
+        if not self._candidates:
+            raise ConfigError("has no candidates", where=_WHERE, remedy="name at least one policy to choose from")
+
+    @property
+    def current(self) -> str | None:
+        """The label of the candidate in charge; nobody is before the first round."""
+        return self._current
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The labels of the candidates: their names, numbered where one is there twice."""
+        return tuple(self._candidates)
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """What the candidates are judged by, weights summing to 1."""
+        return self._objectives
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Eq. 2's score of each candidate."""
+        values = self._memory.scores(self.candidates, self._objectives)
+        return dict(zip(self._candidates, values.tolist(), strict=True))
+
+    def set_objectives(self, objectives: str | Iterable[Spec]) -> None:
+        """Judge by these from now on, what was already seen included."""
+        self._objectives = parse_objectives(objectives)
+        self._vetted = False
+
+    def add(self, policy: Policy) -> str:
+        """One more candidate, which gets its warm-up next; returns its label. `needs` may grow by it."""
+        label = policy.name
+        number = 2
+        while label in self._candidates:
+            label = f"{policy.name}#{number}"
+            number += 1
+        self._candidates[label] = policy
+        self._renew_needs()
+        return label
+
+    def remove(self, label: str) -> None:
+        """One candidate less; if it is in charge, the next round chooses another."""
+        known = ", ".join(self._candidates)
+        if label not in self._candidates:
+            raise ConfigError(f"'{label}' is no candidate", where=_WHERE, remedy=f"use one of {known}")
+        if len(self._candidates) == 1:
+            raise ConfigError(f"'{label}' is the last candidate", where=_WHERE, remedy="add another one first")
+        del self._candidates[label]
+        self._memory.forget(label)
+        if self._current == label:
+            self._current = self._gauge = None
+        self._renew_needs()
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        self._vet(snapshot.totals)
+        if self._gauge is not None:
+            self._gauge.add(snapshot.time, snapshot.totals)
+            if snapshot.time - self._gauge.since >= self.delay * (1 - 1e-9):  # rounds add up with rounding
+                self._assess(self._gauge)
+                self._switch(snapshot)
+        elif self._current is None:
+            self._switch(snapshot)
+        else:
+            self._begin(snapshot, settle=self.settle)
+        assert self._current is not None
+        schedule = self._candidates[self._current].decide(snapshot)
+        inner = f"; {schedule.reason}" if schedule.reason else ""
+        return replace(schedule, reason=self._reason + inner)
+
+    def state(self) -> dict[str, Any]:
+        """All that was learned; the unfinished interval and the generator are left out."""
+        return {
+            "current": self._current,
+            "reason": self._reason,
+            "objectives": [str(objective) for objective in self._objectives],
+            "memory": self._memory.state(),
+            "candidates": {label: policy.state() for label, policy in self._candidates.items()},
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state. Candidates are known by label: new ones warm up, gone ones are forgotten."""
+        try:
+            self._memory.load(state["memory"])
+            self.set_objectives(state["objectives"])
+            for label, saved in state["candidates"].items():
+                if label in self._candidates:
+                    self._candidates[label].load(saved)
+                else:
+                    self._memory.forget(label)
+            self._current = state["current"] if state["current"] in self._candidates else None
+            self._reason = str(state["reason"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"the saved state can't be read: {error!r}", where=_WHERE, remedy="delete it to learn anew"
+            ) from error
+        self._gauge = None
+
+    def _vet(self, totals: Mapping[str, float]) -> None:
+        """The first snapshot shows whether the engine has the totals at all; later gaps are only unknown."""
+        if self._vetted:
+            return
+        for objective in self._objectives:
+            if objective.metric not in totals:
+                raise EngineError(
+                    f"objective '{objective.metric}' is not among the engine's totals",
+                    where=_WHERE,
+                    remedy=f"use one of {', '.join(sorted(totals))}" if totals else "this engine offers no totals",
+                )
+        self._vetted = True
+
+    def _assess(self, gauge: Gauge) -> None:
+        assert self._current is not None
+        self._memory.take(self._current, gauge.start, gauge.seen)
+
+    def _switch(self, snapshot: Snapshot) -> None:
+        """Choose who is next, record it, and begin an interval; who stays has nothing to settle."""
+        previous = self._current
+        self._current, reason = self._next()
+        choice = Choice(snapshot.time, self._current, previous, self.scores, reason)
+        self.history.append(choice)
+        self._reason = f"{choice.chosen} in charge ({reason})"
+        self._begin(snapshot, settle=0.0 if choice.chosen == previous else self.settle)
+        verb = "stays" if choice.chosen == previous else "takes over"
+        _log.info(
+            "%s %s: %s",
+            choice.chosen,
+            verb,
+            reason,
+            extra={
+                "policy": self.name,
+                "at": choice.time,
+                "chosen": choice.chosen,
+                "previous": previous,
+                "scores": choice.scores,
+                "reason": reason,
+            },
+        )
+
+    def _next(self) -> tuple[str, str]:
+        labels = self.candidates
+        runs = [self._memory.runs.get(label, 0) for label in labels]
+        if min(runs) < self.warm_up:
+            index = runs.index(min(runs))
+            return labels[index], f"warm-up, run {runs[index] + 1} of {self.warm_up}"
+        pick = self.learner.choose(self._memory.evidence(labels, self._objectives, self._current), self._rng)
+        return labels[pick.index], f"{self.learner.name}: {pick.reason}"
+
+    def _begin(self, snapshot: Snapshot, settle: float) -> None:
+        self._gauge = Gauge(snapshot.time, snapshot.time + settle * self.delay, snapshot.totals)
+
+    def _renew_needs(self) -> None:
+        policies = self._candidates.values()
+        self.needs = tuple(dict.fromkeys(metric for policy in policies for metric in policy.needs))
+        wants = dict.fromkeys(metric for policy in policies for metric in policy.wants)
+        self.wants = tuple(metric for metric in wants if metric not in self.needs)
+
+
+def _check(what: str, value: float, holds: bool, remedy: str) -> None:
+    if not holds:
+        raise ConfigError(f"{what} is {value:g}", where=_WHERE, remedy=remedy)

@@ -1,0 +1,108 @@
+"""What is known of all candidates: history, scores and the last intervals. It doesn't choose, and knows no policy.
+
+The history is AMoS' synopses (section 3.3). The intervals are kept beside it, a bounded number, so that evidence can be
+put together anew whenever the objectives, the candidates or the scale of the history change.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+from typing import Any
+
+import numpy as np
+
+from treadle.decide.adaptive.inheritance import adjusted
+from treadle.decide.adaptive.interval import Interval
+from treadle.decide.adaptive.learner import Evidence
+from treadle.decide.adaptive.objectives import Objective
+from treadle.decide.adaptive.score import Synopsis, algorithm_score, normalised, statistic_score, update
+from treadle.model import Floats, Ints
+
+_LEFT_BEHIND = ("total_queue",)
+"""What an algorithm leaves to the next beside the level of the total in question: old tuples make a late latency."""
+
+
+class Memory:
+    """Takes finished intervals, gives evidence. Candidates are known by their labels."""
+
+    def __init__(self, *, decay: float, discount: float, inherit: bool, size: int) -> None:
+        self.decay = decay
+        self.discount = discount
+        self.inherit = inherit
+        self.runs: dict[str, int] = {}
+        self.history: dict[str, Synopsis] = {}
+        self._z: dict[str, dict[str, float]] = {}
+        self._intervals: deque[Interval] = deque(maxlen=size)
+
+    def take(self, candidate: str, start: Mapping[str, float], seen: Mapping[str, Synopsis]) -> None:
+        """A finished interval: the history first, then the scores of who ran (Eq. 1)."""
+        self.runs[candidate] = self.runs.get(candidate, 0) + 1
+        level = {name: synopsis.mean for name, synopsis in seen.items()}
+        self._intervals.append(Interval(candidate, dict(start), level))
+        known = self._z.setdefault(candidate, {})
+        who = self._who()
+        for name, synopsis in seen.items():
+            self.history[name] = update(self.history.get(name), synopsis, self.discount)
+            last = float(self._levels(name, who)[-1])
+            known[name] = statistic_score(last, self.history[name], known.get(name), self.decay)
+
+    def scores(self, labels: Sequence[str], objectives: Sequence[Objective]) -> Floats:
+        """Eq. 2 for each of the candidates, 1 for one that has not run."""
+        return np.array([algorithm_score(objectives, self._z.get(label, {})) for label in labels])
+
+    def evidence(self, labels: Sequence[str], objectives: Sequence[Objective], current: str | None) -> Evidence:
+        """All that a learner may use. Intervals without any known objective tell nothing and are left out."""
+        who = self._who()
+        total = np.ones(len(who))
+        known = np.zeros(len(who), dtype=np.bool_)
+        for objective in objectives:
+            if objective.metric in self.history:
+                z = normalised(self._levels(objective.metric, who), self.history[objective.metric])
+                total += np.nan_to_num(z) * objective.sign * objective.weight
+                known |= np.isfinite(z)
+        index = {label: i for i, label in enumerate(labels)}
+        chosen = np.array([index.get(interval.candidate, -1) for interval in self._intervals], dtype=np.int64)
+        use = known & (chosen >= 0)
+        return Evidence(self.scores(labels, objectives), chosen[use], total[use], index.get(current or ""))
+
+    def forget(self, candidate: str) -> None:
+        """A candidate has left: its scores and intervals go, the history of all algorithms stays."""
+        self.runs.pop(candidate, None)
+        self._z.pop(candidate, None)
+        kept = [interval for interval in self._intervals if interval.candidate != candidate]
+        self._intervals = deque(kept, maxlen=self._intervals.maxlen)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "runs": dict(self.runs),
+            "history": {name: list(astuple(synopsis)) for name, synopsis in self.history.items()},
+            "z": {label: dict(z) for label, z in self._z.items()},
+            "intervals": [[i.candidate, dict(i.start), dict(i.level)] for i in self._intervals],
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        runs = {str(label): int(count) for label, count in state["runs"].items()}
+        history = {str(name): Synopsis(*map(float, parts)) for name, parts in state["history"].items()}
+        z = {
+            str(label): {str(name): float(value) for name, value in known.items()}
+            for label, known in state["z"].items()
+        }
+        intervals = [Interval(str(who), dict(start), dict(level)) for who, start, level in state["intervals"]]
+        self.runs, self.history, self._z = runs, history, z
+        self._intervals = deque(intervals, maxlen=self._intervals.maxlen)
+
+    def _who(self) -> Ints:
+        """The candidate of each interval as a number of its own, whoever is still there."""
+        number: dict[str, int] = {}
+        return np.array([number.setdefault(i.candidate, len(number)) for i in self._intervals], dtype=np.int64)
+
+    def _levels(self, metric: str, who: Ints) -> Floats:
+        """The levels of a total in all intervals, NaN where unknown, freed from what was inherited if so wished."""
+        level = np.array([interval.level.get(metric, np.nan) for interval in self._intervals])
+        if not self.inherit:
+            return level
+        found = dict.fromkeys((metric, *_LEFT_BEHIND))
+        start = np.array([[interval.start.get(name, np.nan) for name in found] for interval in self._intervals])
+        return adjusted(who, start, level)

@@ -1,0 +1,98 @@
+"""What an algorithm is judged by: totals of the engine, each to be maximised or minimised, with a relative weight.
+
+It knows the performance specification of AMoS section 3.2 and how people write it, not which totals an engine has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from treadle.errors import ConfigError
+
+_FORM = 'write "min latency 0.7", "max output_rate 0.3" or {metric = "latency", maximise = false, weight = 0.7}'
+_QUANTIFIER = {"min": False, "minimise": False, "minimize": False, "max": True, "maximise": True, "maximize": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """One requirement: a total by its name in `Snapshot.totals`, the direction, and how much it matters."""
+
+    metric: str
+    maximise: bool
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.metric:
+            raise ConfigError("an objective names no metric", where="objectives", remedy=_FORM)
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise ConfigError(
+                f"the weight of '{self.metric}' is {self.weight:g}",
+                where="objectives",
+                remedy="give it a weight above 0, or leave the objective out",
+            )
+
+    @property
+    def sign(self) -> float:
+        """The quantifier q of Eq. 2."""
+        return 1.0 if self.maximise else -1.0
+
+    def __str__(self) -> str:
+        return f"{'max' if self.maximise else 'min'} {self.metric} {self.weight:g}"
+
+
+Spec = Objective | str | Mapping[str, Any]
+
+
+def parse_objective(spec: Spec) -> Objective:
+    """An objective from its written form; without a weight it weighs 1."""
+    if isinstance(spec, Objective):
+        return spec
+    if isinstance(spec, str):
+        return _from_words(spec)
+    if isinstance(spec, Mapping):
+        return _from_table(spec)
+    raise _unknown(spec)
+
+
+def parse_objectives(specs: str | Iterable[Spec]) -> tuple[Objective, ...]:
+    """All requirements of a specification, weights normalised to a sum of 1. A string holds them between commas."""
+    parts: Iterable[Spec] = specs.split(",") if isinstance(specs, str) else specs
+    found = [parse_objective(part) for part in parts]
+    if not found:
+        raise ConfigError("there is no objective to judge by", where="objectives", remedy=_FORM)
+    names = [objective.metric for objective in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"'{name}' is there twice", where="objectives", remedy="keep one of them")
+    heaviest = max(objective.weight for objective in found)  # scaled first, so that no sum overflows
+    total = sum(objective.weight / heaviest for objective in found)
+    return tuple(replace(objective, weight=objective.weight / heaviest / total) for objective in found)
+
+
+def _from_words(text: str) -> Objective:
+    words = text.split()
+    if len(words) not in (2, 3) or words[0].lower() not in _QUANTIFIER:
+        raise _unknown(text)
+    return Objective(words[1], _QUANTIFIER[words[0].lower()], _weight(words[2], text) if len(words) == 3 else 1.0)
+
+
+def _from_table(table: Mapping[str, Any]) -> Objective:
+    metric, maximise = table.get("metric"), table.get("maximise")
+    if set(table) - {"metric", "maximise", "weight"} or not isinstance(metric, str) or not isinstance(maximise, bool):
+        raise _unknown(table)
+    return Objective(metric, maximise, _weight(table.get("weight", 1.0), table))
+
+
+def _weight(value: Any, spec: Spec) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise _unknown(spec) from None
+
+
+def _unknown(spec: object) -> ConfigError:
+    shown = dict(spec) if isinstance(spec, Mapping) else spec
+    return ConfigError(f"{shown!r} is not an objective", where="objectives", remedy=_FORM)
