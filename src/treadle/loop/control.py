@@ -290,18 +290,19 @@ class Loop:
         stats.changes += count
         for batch in changed:
             self.decisions.append(batch)
-        log.info(
-            "%s %d: %s",
-            "would change" if self.dry_run else "changed",
-            count,
-            "; ".join(f"{len(b)} {b.knob} of {b.engine} by {b.policy} ({b.reason})" for b in changed),
-            extra={
-                "changes": count,
-                "failures": sum(len(batch.failures) for batch in batches),
-                "dry_run": self.dry_run,
-                "batches": [(b.engine, b.knob, b.policy, b.reason, len(b)) for b in changed],
-            },
-        )
+        if log.isEnabledFor(logging.INFO):
+            log.info(
+                "%s %d: %s",
+                "would change" if self.dry_run else "changed",
+                count,
+                "; ".join(f"{len(b)} {b.knob} of {b.engine} by {b.policy} ({b.reason})" for b in changed),
+                extra={
+                    "changes": count,
+                    "failures": sum(len(batch.failures) for batch in batches),
+                    "dry_run": self.dry_run,
+                    "batches": [(b.engine, b.knob, b.policy, b.reason, len(b)) for b in changed],
+                },
+            )
         if log.isEnabledFor(logging.DEBUG):
             for batch in changed:
                 for decision in batch:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Literal
 
@@ -38,17 +37,9 @@ class Signals:
         for number in list(self._before):
             signal.signal(number, self._before.pop(number))
 
-    @contextmanager
-    def hold(self, phase: Literal["round", "restore"]) -> Iterator[None]:
+    def hold(self, phase: Literal["round", "restore"]) -> _Hold:
         """A signal within waits until the end."""
-        outer, self._phase = self._phase, phase
-        try:
-            yield
-        finally:
-            self._phase = outer
-            if not outer and self._waiting is not None:
-                number, self._waiting = self._waiting, None
-                raise _ending(number)
+        return _Hold(self, phase)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self._phase == "restore" or (self._phase == "round" and self._waiting is None):
@@ -57,6 +48,25 @@ class Signals:
         if not self._phase:
             self._restore()  # here too, should the exception get lost on its way
         raise _ending(number)
+
+
+class _Hold:
+    """A phase in which signals wait. Not a generator, which costs each round several times as much."""
+
+    def __init__(self, signals: Signals, phase: Literal["round", "restore"]) -> None:
+        self._signals = signals
+        self._inner = phase
+        self._outer = signals._phase
+
+    def __enter__(self) -> None:
+        self._signals._phase = self._inner
+
+    def __exit__(self, *_: object) -> None:
+        signals = self._signals
+        signals._phase = self._outer
+        if not self._outer and signals._waiting is not None:
+            number, signals._waiting = signals._waiting, None
+            raise _ending(number)
 
 
 def _ending(number: int) -> BaseException:

@@ -45,5 +45,5 @@ def lead(topology: Topology, urgency: Floats, says: str, shown: Floats | None = 
     if np.isnan(best):
         return ""
     row = int((urgency == best).argmax())
-    value = (urgency if shown is None else shown)[row]
+    value = float((urgency if shown is None else shown)[row])
     return f"; {topology.ids[row]} {says.format(value)}"
