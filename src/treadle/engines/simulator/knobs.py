@@ -125,7 +125,7 @@ def _node(simulator: Simulator, target: Target) -> int:
 
 
 def _weight_of_nice(nice: float) -> float:
-    return 1024.0 / 1.25**nice
+    return float(1024.0 / 1.25**nice)
 
 
 def _nice_of_weight(weight: float) -> float:

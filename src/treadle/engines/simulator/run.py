@@ -1,4 +1,4 @@
-"""Runs one scenario under one policy, through the control loop that drives real engines too, and measures the outcome."""
+"""Runs one scenario under one policy, through the loop that drives real engines too, and measures what came of it."""
 
 from __future__ import annotations
 
@@ -82,9 +82,8 @@ class Outcome:
         order = np.argsort(self.results.time, kind="stable")
         ahead = np.concatenate([[0.0], np.cumsum(self.results.mass[order])])
         output = ahead[np.searchsorted(self.results.time[order], times, side="right")]
-        return [
-            [round(v, 6) for v in row] for row in zip(times.tolist(), queued.tolist(), output.tolist(), strict=True)
-        ]
+        rows: list[list[float]] = np.column_stack([times, queued, output]).round(6).tolist()
+        return rows
 
 
 def simulate(
@@ -144,7 +143,7 @@ class _Setting:
         loop = Loop([sim], self._bindings(), clock=SimulatedClock(sim))
         if sim.per_unit:
             while not sim.drained and sim.now < until and sim.advance(until):
-                loop.round()
+                loop.round(force=True)
                 sim.decided()
             return
         marks = np.linspace(sim.now, until, _SLICES + 1)[1:] if np.isfinite(until) else [until]
@@ -165,11 +164,11 @@ class _Setting:
         )
 
     def _bindings(self) -> list[Binding]:
-        bindings = [
-            Binding(self.policy, self.knob, self.period, grouping="instance" if self.knob == "shares" else None)
-        ]
+        period = self.period or 1.0  # where every unit is a decision, rounds are forced
+        grouping = "instance" if self.knob == "shares" else None
+        bindings = [Binding(self.policy, self.knob, period, grouping=grouping)]
         if self.knob == "rank" and self.simulator.processors > 1:
-            bindings.append(Binding(assigner(self.assign, self.simulator.processors, self.rng), "owner", self.period))
+            bindings.append(Binding(assigner(self.assign, self.simulator.processors, self.rng), "owner", period))
         return bindings
 
 
