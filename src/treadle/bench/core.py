@@ -228,9 +228,9 @@ class MemoryEngine:
     def topology(self) -> Topology:
         return self._topology
 
-    def sample(self, wanted: frozenset[str]) -> Sample:
+    def sample(self, _: frozenset[str]) -> Sample:
         made = self._samples.popleft() if len(self._samples) > 1 else self._samples[0]
-        return Sample(self._clock.now(), {name: made.columns[name] for name in wanted})
+        return Sample(self._clock.now(), made.columns)
 
     def knobs(self) -> Mapping[str, Knob]:
         return self._knobs

@@ -205,12 +205,14 @@ def _steps_below_top(priority: Floats, spacing: Spacing, base: float, steps: flo
     Lachesis section 5.3: F(x) = n_max + (log p_max - log x) / log base for logarithmic priorities, which keeps their
     ratios; min-max where those don't fit, and for linear ones. An infinite priority takes one step above p_max.
     """
-    logs = _logs(priority) if spacing == "log" else np.empty(0)
-    finite = logs[np.isfinite(logs)]
-    if len(finite):
-        step = math.log(base)
-        top = float(finite.max()) + (step if logs.max() == math.inf else 0.0)
-        if top - float(finite.min()) <= steps * step:
+    if spacing == "log":
+        logs, step = _logs(priority), math.log(base)
+        bottom, top = float(logs.min()), float(logs.max())
+        if math.isinf(bottom) or math.isinf(top):
+            beyond = step if top == math.inf else 0.0
+            finite = logs[np.isfinite(logs)]
+            bottom, top = finite.min(initial=math.inf), finite.max(initial=-math.inf) + beyond
+        if -math.inf < top - bottom <= steps * step:
             return (top - logs) / step
     return steps * (1.0 - _min_max(priority, spacing))
 

@@ -38,13 +38,11 @@ def translate(binding: Binding, view: View, mine: Bools, schedule: Schedule, suf
     known = mine & view.fresh()
     priority = np.where(known, schedule.scalar, np.nan)
     helper = None if schedule.helper is None else np.where(known, schedule.helper, np.nan)
-    groups: Groups | None = None
-    if any(part.watch.knobs[binding.knob].per == "group" for part in view.parts):
-        groups = _groups(binding, view, schedule, priority, suffix)
+    kinds = [part.watch.knobs[binding.knob].per for part in view.parts]
+    groups = _groups(binding, view, schedule, priority, suffix) if "group" in kinds else None
     members: list[Order] = []
     aims: list[Aim] = []
-    for part in view.parts:
-        per = part.watch.knobs[binding.knob].per
+    for part, per in zip(view.parts, kinds, strict=True):
         if per == "group" and groups is not None:
             aims.append(part.groups(groups, priority, mine))
             if MEMBERSHIP in part.watch.knobs:

@@ -50,7 +50,10 @@ class Provider:
         self._topology = Topology((), ())
         self._time = math.nan
         self._before: dict[str, Floats] = {}
-        self._smoothers = {step.name: Smoother(0, tau, forget) for step in self.plan if step.metric.smooth}
+        self._steps = tuple(
+            (step.name, step.way and step.way.formula, Smoother(0, tau, forget) if step.metric.smooth else None)
+            for step in self.plan
+        )
 
     def update(self, topology: Topology, sample: Sample) -> Snapshot:
         """A round: all columns of the plan. Whatever is in the data, NaN and infinities included, is no error."""
@@ -61,11 +64,10 @@ class Provider:
         now: dict[str, Floats] = {}
         inputs = Inputs(topology, now, self._before, passed if ahead else math.nan)
         with np.errstate(all="ignore"):
-            for step in self.plan:
-                name = step.name
-                column = step.way.formula(inputs) if step.way else taken[name]
-                if name in self._smoothers:
-                    column = self._smoothers[name].step(column, passed if ahead else 0.0)
+            for name, formula, smoother in self._steps:
+                column = formula(inputs) if formula else taken[name]
+                if smoother:
+                    column = smoother.step(column, passed if ahead else 0.0)
                 column.flags.writeable = False  # the next round reads it as `before`
                 now[name] = column
             totals = {**_queue_totals(now), **sample.totals}
@@ -97,8 +99,9 @@ class Provider:
             return
         source = np.array([last.row_of.get(name, -1) for name in topology.ids], dtype=np.int64)
         self._before = {name: realign(column, source) for name, column in self._before.items()}
-        for smoother in self._smoothers.values():
-            smoother.realign(source)
+        for _, _, smoother in self._steps:
+            if smoother:
+                smoother.realign(source)
 
 
 def _queue_totals(columns: Mapping[str, Floats]) -> dict[str, float]:

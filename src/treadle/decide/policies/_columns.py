@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from treadle.model import Bools, Floats, Topology
@@ -42,7 +44,7 @@ def rows_of(*columns: Floats) -> Floats:
 def lead(topology: Topology, urgency: Floats, says: str, shown: Floats | None = None) -> str:
     """For a schedule's reason: the most urgent row and its value, or nothing where all is unknown."""
     best = np.fmax.reduce(urgency, initial=np.nan)
-    if np.isnan(best):
+    if math.isnan(best):
         return ""
     row = int((urgency == best).argmax())
     value = float((urgency if shown is None else shown)[row])
