@@ -6,6 +6,7 @@ Here stand the public names and the ways to make them from words. How things are
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -50,21 +51,18 @@ def learner(name: str, **parameters: float) -> Learner:
     known = ", ".join(LEARNERS)
     if name not in LEARNERS:
         raise ConfigError(f"there is no learner '{name}'", where="policy 'adaptive'", remedy=f"use one of {known}")
-    try:
-        return LEARNERS[name](**parameters)
-    except TypeError:
-        fields = getattr(LEARNERS[name], "__dataclass_fields__", {})
-        raise ConfigError(
-            f"has no parameter among {', '.join(parameters)}",
-            where=f"learner '{name}'",
-            remedy=f"use {', '.join(fields)}" if fields else "give it none",
-        ) from None
+    takes = tuple(signature(LEARNERS[name]).parameters)
+    for parameter in parameters:
+        if parameter not in takes:
+            remedy = f"use one of {', '.join(takes)}" if takes else "it takes none"
+            raise ConfigError(f"has no parameter '{parameter}'", where=f"learner '{name}'", remedy=remedy)
+    return LEARNERS[name](**parameters)
 
 
 def create(
     candidates: Sequence[Policy],
     objectives: str | Iterable[Spec],
-    learner: Learner | str = "ucb",
+    learner: Learner | str = "thompson",
     rng: np.random.Generator | int = 0,
     **options: Any,
 ) -> Adaptive:

@@ -10,7 +10,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -149,17 +149,7 @@ class Adaptive(Policy):
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         self._vet(snapshot.totals)
-        if self._gauge is not None:
-            self._gauge.add(snapshot.time, snapshot.totals)
-            if snapshot.time - self._gauge.since >= self.delay * (1 - 1e-9):  # rounds add up with rounding
-                self._assess(self._gauge)
-                self._switch(snapshot)
-        elif self._current is None:
-            self._switch(snapshot)
-        else:
-            self._begin(snapshot, settle=self.settle)
-        assert self._current is not None
-        schedule = self._candidates[self._current].decide(snapshot)
+        schedule = self._candidates[self._in_charge(snapshot)].decide(snapshot)
         inner = f"; {schedule.reason}" if schedule.reason else ""
         return replace(schedule, reason=self._reason + inner)
 
@@ -168,7 +158,7 @@ class Adaptive(Policy):
         return {
             "current": self._current,
             "reason": self._reason,
-            "objectives": [str(objective) for objective in self._objectives],
+            "objectives": [asdict(objective) for objective in self._objectives],
             "memory": self._memory.state(),
             "candidates": {label: policy.state() for label, policy in self._candidates.items()},
         }
@@ -176,8 +166,9 @@ class Adaptive(Policy):
     def load(self, state: dict[str, Any]) -> None:
         """Go on from a saved state. Candidates are known by label: new ones warm up, gone ones are forgotten."""
         try:
+            objectives = parse_objectives(state["objectives"])
             self._memory.load(state["memory"])
-            self.set_objectives(state["objectives"])
+            self._objectives, self._vetted = objectives, False
             for label, saved in state["candidates"].items():
                 if label in self._candidates:
                     self._candidates[label].load(saved)
@@ -204,33 +195,38 @@ class Adaptive(Policy):
                 )
         self._vetted = True
 
-    def _assess(self, gauge: Gauge) -> None:
-        assert self._current is not None
-        self._memory.take(self._current, gauge.start, gauge.seen)
+    def _in_charge(self, snapshot: Snapshot) -> str:
+        """Who makes this round's schedule: the one who did, until the delay has passed and it is judged."""
+        current, gauge = self._current, self._gauge
+        if current is None:
+            return self._choose(snapshot)
+        if gauge is None or snapshot.time < gauge.since:  # loaded, or the clock was set back
+            self._begin(snapshot, self.settle)
+            return current
+        gauge.add(snapshot.time, snapshot.totals)
+        if snapshot.time - gauge.since < self.delay * (1 - 1e-9):  # rounds add up with rounding
+            return current
+        self._memory.take(current, gauge.start, gauge.seen)
+        return self._choose(snapshot)
 
-    def _switch(self, snapshot: Snapshot) -> None:
+    def _choose(self, snapshot: Snapshot) -> str:
         """Choose who is next, record it, and begin an interval; who stays has nothing to settle."""
         previous = self._current
-        self._current, reason = self._next()
-        choice = Choice(snapshot.time, self._current, previous, self.scores, reason)
+        chosen, reason = self._next()
+        self._current = chosen
+        choice = Choice(snapshot.time, chosen, previous, self.scores, reason)
         self.history.append(choice)
-        self._reason = f"{choice.chosen} in charge ({reason})"
-        self._begin(snapshot, settle=0.0 if choice.chosen == previous else self.settle)
-        verb = "stays" if choice.chosen == previous else "takes over"
+        self._reason = f"{chosen} in charge ({reason})"
+        self._begin(snapshot, 0.0 if chosen == previous else self.settle)
+        record = {"policy": self.name, "at": choice.time, "chosen": chosen, "previous": previous}
         _log.info(
             "%s %s: %s",
-            choice.chosen,
-            verb,
+            chosen,
+            "stays" if chosen == previous else "takes over",
             reason,
-            extra={
-                "policy": self.name,
-                "at": choice.time,
-                "chosen": choice.chosen,
-                "previous": previous,
-                "scores": choice.scores,
-                "reason": reason,
-            },
+            extra={**record, "scores": choice.scores, "reason": reason},
         )
+        return chosen
 
     def _next(self) -> tuple[str, str]:
         labels = self.candidates

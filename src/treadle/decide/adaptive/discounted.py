@@ -7,6 +7,7 @@ candidates, not assumed: Eq. 2's rewards lie close together when the history's e
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ from treadle.errors import ConfigError
 from treadle.model import Floats
 
 _LEAST_NOISE = 1e-3
-"""Rewards that never differ are not believed to be sure, or nothing else would be tried again. On the scale of Eq. 2."""
+"""On the scale of Eq. 2. Rewards that never differ are not taken as sure, or nothing else would be tried again."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,11 @@ def prefer(values: Floats, current: int | None, margin: float) -> int:
     return best
 
 
-def check_discount(discount: float, who: str) -> None:
-    """A discount is in (0, 1]."""
+def check(who: str, discount: float, **others: float) -> None:
+    """A discount is above 0 and up to 1, all other parameters are finite and not negative."""
+    where = f"learner '{who}'"
     if not 0 < discount <= 1:
-        raise ConfigError(f"discount is {discount:g}", where=f"learner '{who}'", remedy="choose it above 0 and up to 1")
+        raise ConfigError(f"discount is {discount:g}", where=where, remedy="choose it above 0 and up to 1")
+    for name, value in others.items():
+        if not 0 <= value < math.inf:
+            raise ConfigError(f"{name} is {value:g}", where=where, remedy="choose 0 or more")

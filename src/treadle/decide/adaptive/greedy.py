@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.decide.adaptive.discounted import believe, check_discount, prefer
+from treadle.decide.adaptive.discounted import believe, check, prefer
 from treadle.decide.adaptive.learner import Evidence, Learner, Pick
 from treadle.errors import ConfigError
 
@@ -23,7 +23,7 @@ class Greedy(Learner):
     """The gain a switch must promise, in standard deviations of the reward."""
 
     def __post_init__(self) -> None:
-        check_discount(self.discount, self.name)
+        check(self.name, self.discount, reluctance=self.reluctance)
         if not 0 <= self.epsilon <= 1:
             raise ConfigError(
                 f"epsilon is {self.epsilon:g}", where=f"learner '{self.name}'", remedy="choose it from 0 to 1"

@@ -65,7 +65,8 @@ class Memory:
         index = {label: i for i, label in enumerate(labels)}
         chosen = np.array([index.get(interval.candidate, -1) for interval in self._intervals], dtype=np.int64)
         use = known & (chosen >= 0)
-        return Evidence(self.scores(labels, objectives), chosen[use], total[use], index.get(current or ""))
+        in_charge = None if current is None else index.get(current)
+        return Evidence(self.scores(labels, objectives), chosen[use], total[use], in_charge)
 
     def forget(self, candidate: str) -> None:
         """A candidate has left: its scores and intervals go, the history of all algorithms stays."""
@@ -85,11 +86,8 @@ class Memory:
     def load(self, state: dict[str, Any]) -> None:
         runs = {str(label): int(count) for label, count in state["runs"].items()}
         history = {str(name): Synopsis(*map(float, parts)) for name, parts in state["history"].items()}
-        z = {
-            str(label): {str(name): float(value) for name, value in known.items()}
-            for label, known in state["z"].items()
-        }
-        intervals = [Interval(str(who), dict(start), dict(level)) for who, start, level in state["intervals"]]
+        z = {str(label): _floats(known) for label, known in state["z"].items()}
+        intervals = [Interval(str(who), _floats(start), _floats(level)) for who, start, level in state["intervals"]]
         self.runs, self.history, self._z = runs, history, z
         self._intervals = deque(intervals, maxlen=self._intervals.maxlen)
 
@@ -106,3 +104,7 @@ class Memory:
         found = dict.fromkeys((metric, *_LEFT_BEHIND))
         start = np.array([[interval.start.get(name, np.nan) for name in found] for interval in self._intervals])
         return adjusted(who, start, level)
+
+
+def _floats(saved: Mapping[str, Any]) -> dict[str, float]:
+    return {str(name): float(value) for name, value in saved.items()}

@@ -67,6 +67,8 @@ def parse_objectives(specs: str | Iterable[Spec]) -> tuple[Objective, ...]:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"'{name}' is there twice", where="objectives", remedy="keep one of them")
+    if math.isclose(math.fsum(objective.weight for objective in found), 1.0, rel_tol=1e-12):
+        return tuple(found)  # what was normalised and saved comes back as it was
     heaviest = max(objective.weight for objective in found)  # scaled first, so that no sum overflows
     total = sum(objective.weight / heaviest for objective in found)
     return tuple(replace(objective, weight=objective.weight / heaviest / total) for objective in found)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.decide.adaptive.discounted import believe, check_discount, prefer
+from treadle.decide.adaptive.discounted import believe, check, prefer
 from treadle.decide.adaptive.learner import Evidence, Learner, Pick
 
 
@@ -25,7 +25,7 @@ class Thompson(Learner):
     """The gain a switch must promise, in standard deviations of the reward."""
 
     def __post_init__(self) -> None:
-        check_discount(self.discount, self.name)
+        check(self.name, self.discount, reluctance=self.reluctance)
 
     def choose(self, evidence: Evidence, rng: np.random.Generator) -> Pick:
         belief = believe(evidence, self.discount)

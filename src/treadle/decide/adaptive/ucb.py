@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.decide.adaptive.discounted import believe, check_discount, prefer
+from treadle.decide.adaptive.discounted import believe, check, prefer
 from treadle.decide.adaptive.learner import Evidence, Learner, Pick
 
 
@@ -20,13 +20,13 @@ class Ucb(Learner):
 
     name: ClassVar[str] = "ucb"
     discount: float = 0.99
-    width: float = 0.3
+    width: float = 0.5
     """How many standard errors (times the root of the log of all evidence) the bound lies above the mean."""
     reluctance: float = 0.1
     """The gain a switch must promise, in standard deviations of the reward."""
 
     def __post_init__(self) -> None:
-        check_discount(self.discount, self.name)
+        check(self.name, self.discount, width=self.width, reluctance=self.reluctance)
 
     def choose(self, evidence: Evidence, rng: np.random.Generator) -> Pick:  # noqa: ARG002 (no chance in it)
         belief = believe(evidence, self.discount)
