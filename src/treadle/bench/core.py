@@ -147,10 +147,11 @@ def simpy_ratio(tuples: int, repeats: int) -> float:
 
 
 def round_cpu_fraction(period: float, instances: int, seconds: float, clock: Clock | None = None) -> float:
-    """The part of a CPU that the process uses while the real loop runs on an engine and a knob in memory.
+    """The part of a CPU that the real loop uses, awake and asleep, on an engine and a knob in memory.
 
     Most of it is the price of waking up: after a pause nothing is in the CPU's caches, and a round takes several times
-    as long as `decide_ms` has it. Other work makes that worse, so of several stretches the cheapest counts.
+    as long as `decide_ms` has it. Other work makes that worse, so of several stretches the cheapest counts. The time
+    is that of the loop's thread, the only one it has: others of this process may show the progress.
     """
     clock = SystemClock() if clock is None else clock
     stretches: list[float] = []
@@ -159,9 +160,9 @@ def round_cpu_fraction(period: float, instances: int, seconds: float, clock: Clo
         for _ in range(WARM_UP):
             loop.round(force=True)
         for _ in range(STRETCHES):
-            started, used = clock.now(), time.process_time()
+            started, used = clock.now(), time.thread_time()
             loop.run(seconds / STRETCHES)
-            stretches.append((time.process_time() - used) / (clock.now() - started))
+            stretches.append((time.thread_time() - used) / (clock.now() - started))
     return min(stretches)
 
 
