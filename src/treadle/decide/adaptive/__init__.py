@@ -62,7 +62,7 @@ def learner(name: str, **parameters: float) -> Learner:
 def create(
     candidates: Sequence[Policy],
     objectives: str | Iterable[Spec],
-    learner: Learner | str = "thompson",
+    learner: Learner | str = "ucb",
     rng: np.random.Generator | int = 0,
     **options: Any,
 ) -> Adaptive:
