@@ -271,3 +271,11 @@ def test_unknown_names_and_impossible_numbers_are_refused_with_the_remedy() -> N
     with pytest.raises(ConfigError, match="can't assign to -1 threads"):
         policy.set_threads(-1)
     assert policy.threads == 2
+
+
+def test_what_waits_counts_as_load() -> None:
+    queries = [Query(f"q{i}", (Operator("op"),)) for i in range(4)]
+    topology = Topology.of(queries)
+    busy = {"cost": np.full(4, 0.01), "rate": np.full(4, 50.0), "queue": np.array([300.0, 0.0, 0.0, 0.0])}
+    owner = AssignLoadBalance(2).decide(Snapshot(topology, 0.0, busy)).scalar
+    assert list(owner[1:] == owner[0]) == [False, False, False]

@@ -17,6 +17,9 @@ from treadle.errors import ConfigError
 from treadle.model import Bools, Floats, Ints
 from treadle.values import Schedule, Snapshot
 
+HORIZON = 1.0
+"""Seconds within which what waits should be done."""
+
 
 class Assigner(Policy):
     """Owns the number of threads; a subclass says who gets what."""
@@ -64,7 +67,7 @@ class AssignLoadBalance(Assigner):
     """The heaviest first, each to the thread with the least load so far; what has no known load is dealt out evenly."""
 
     name = "assign-load-balance"
-    wants = ("cost", "rate")
+    wants = ("cost", "rate", "queue")
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         load = _load(snapshot)
@@ -82,7 +85,7 @@ class AssignAdaptive(Assigner):
     """
 
     name = "assign-adaptive"
-    wants = ("cost", "rate")
+    wants = ("cost", "rate", "queue")
 
     def __init__(self, threads: int, *, threshold: float = 1.2, settle: float = 1.1) -> None:
         if not 1.0 <= settle < threshold:
@@ -178,11 +181,16 @@ def _schedule(owner: Ints, reason: str) -> Schedule:
 
 
 def _load(snapshot: Snapshot) -> Floats:
-    """Seconds of work per second, cost times rate; NaN where either is unknown or they make no finite load."""
+    """Seconds of work per second; NaN where cost or rate is unknown or they make no finite load.
+
+    The rate is that of the tuples done, and a thread with too much to do does no more than one with just enough:
+    what waits counts too, as if it were to be done within `HORIZON`.
+    """
     if "cost" not in snapshot or "rate" not in snapshot:
         return np.full(len(snapshot.topology), np.nan)
-    with np.errstate(over="ignore", invalid="ignore"):
-        load = snapshot["cost"] * snapshot["rate"]
+    waiting = np.nan_to_num(snapshot["queue"], posinf=0.0) if "queue" in snapshot else 0.0
+    with np.errstate(all="ignore"):
+        load = snapshot["cost"] * (snapshot["rate"] + waiting / HORIZON)
     return np.where(np.isfinite(load) & (load >= 0), load, np.nan)
 
 
