@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from treadle.engines.simulator import arrivals
 from treadle.engines.simulator import scenario as scenarios
@@ -103,6 +109,7 @@ BAD: dict[str, tuple[str, str, str, str]] = {
     "upstream and source": (plan(A, 'name = "b", cost = 1, upstream = ["a"], source = { rate = 1 }'), "query 'q'", "operator 'b' has both upstream and source", "remove one"),
     "name with a space": (plan('name = "a b", cost = 1, source = { rate = 1 }'), "query[1].operator[1].name", "'a b' can't be a name", "no spaces"),
     "name with a dot": (GOOD.replace('"q"', '"q.1"'), "query[1].name", "'q.1' can't be a name", "none of . : + [ ]"),
+    "name that can't be seen": (GOOD.replace('"q"', '"\\u0000"'), "query[1].name", "'\\x00' can't be a name", "letters, digits"),
     "empty name": (GOOD.replace('"q"', '""'), "query[1].name", "is empty", 'add name = "…"'),
     "endless name": (GOOD.replace('"q"', f'"{"q" * 81}"'), "query[1].name", "is too long", "keep to 80"),
     "name a number": (GOOD.replace('"q"', "7"), "query[1].name", "must be a text, not 7", "put it in quotes"),
@@ -256,6 +263,97 @@ def test_an_unknown_name_is_answered_with_the_known_ones(name: str) -> None:
     assert "\n" not in str(caught.value)
     assert "there is no scenario" in caught.value.message
     assert all(known in caught.value.remedy for known in scenarios.shipped())
+
+
+# ---------------------------------------------------------------- whatever stands there
+
+RICH: dict[str, Any] = {
+    "title": "t",
+    "seconds": 0.2,
+    "warm_up": 0.01,
+    "drain": False,
+    "policies": ["fifo"],
+    "seed": 3,
+    "execution": {"mode": "os", "processors": 2, "period": 0.1, "batch": 3, "time_slice": 0.003, "fluid": False},
+    "query": [
+        {
+            "name": "q",
+            "priority": 1.0,
+            "latency_goal": 0.5,
+            "fused": [["c", "d"]],
+            "operator": [
+                {"name": "a", "cost": 0.001, "source": {"pattern": "poisson", "between": [5, 9], "redraw": 0.1}},
+                {"name": "b", "cost": {"mean": 0.001, "spread": 0.1}, "source": {"pattern": "ticks", "counts": [1, 0]}},
+                {"name": "j", "cost": 0.001, "upstream": ["a", "b"], "window": 0.1, "helper_cost": 0.1, "capacity": 9},
+                {"name": "c", "cost": 0.001, "upstream": ["j"], "blocking": {"probability": 0.1, "seconds": 0.1}},
+                {"name": "d", "cost": 0.001, "upstream": ["c"], "selectivity": {"mean": 0.5, "distribution": "even"}},
+            ],
+        }
+    ],
+    "chains": [
+        {"name": "x", "count": 2, "length": 3, "base_cost": 0.001, "selectivity": [0.1, 1], "source": {"rate": 5.5}}
+    ],
+    "random": [{"name": "r", "operators": 4, "load": 0.5, "branch": 0.1, "source": {"pattern": "bursts", "rate": 9}}],
+    "change": [{"at": 0.1, "processors": 1, "policy": "fifo"}],
+}
+ODD: list[Any] = [
+    *("", "a", "a b", "\n", "\x00", "é" * 99, "1", -1, 0, 1, 65, 1025, 10**30, -0.5, 1e-300, 1e308),
+    *(math.nan, math.inf, -math.inf, True, False, [], [[]], ["a"], ["a", "a"], [1, 2, 3], {}, {"a": 1}, {"rate": 1}),
+]
+
+
+def toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {toml(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(toml(inner) for inner in value) + "]"
+    if isinstance(value, bool | str):
+        return json.dumps(value)
+    return str(value)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The way to every key and entry."""
+    steps = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    return [found for step in steps for found in ((*path, step), *places(value[step], (*path, step)))]
+
+
+@given(place=st.sampled_from(places(RICH)), odd=st.sampled_from(ODD), remove=st.booleans(), rename=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_whatever_stands_somewhere_is_either_fine_or_one_line(
+    place: tuple[Any, ...], odd: Any, remove: bool, rename: bool
+) -> None:
+    data = copy.deepcopy(RICH)
+    inside: Any = data
+    for step in place[:-1]:
+        inside = inside[step]
+    if remove:
+        value = inside.pop(place[-1])
+        if rename and isinstance(inside, dict):
+            inside["other"] = value
+    else:
+        inside[place[-1]] = odd
+    text = "\n".join(f"{key} = {toml(value)}" for key, value in data.items())
+    error = _refusal(text)
+    if error is not None:
+        assert str(error).startswith("bad.toml: ")
+        assert "\n" not in str(error)
+        assert error.remedy
+
+
+def _refusal(text: str) -> ConfigError | None:
+    try:
+        loaded = scenarios.parse(text, where="bad.toml")
+        if loaded.seconds <= 1.0:
+            Simulator(loaded).advance(0.05)
+    except ConfigError as error:
+        return error
+    return None
+
+
+def test_the_scenario_that_is_spoiled_above_is_fine_itself() -> None:
+    text = "\n".join(f"{key} = {toml(value)}" for key, value in RICH.items())
+    Simulator(scenarios.parse(text, where="rich.toml")).advance(0.2)
 
 
 def _check_line(act: Callable[[], object], path: Path, place: str, problem: str, remedy: str) -> None:

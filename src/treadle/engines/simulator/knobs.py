@@ -14,7 +14,7 @@ import numpy as np
 from treadle.enforce import Knob, Target, Value
 from treadle.engines.simulator.kernel import GROUP_FLOOR
 from treadle.engines.simulator.state import GROUP
-from treadle.errors import TargetGone
+from treadle.errors import ConfigError, TargetGone
 from treadle.model import ThreadRef
 
 if TYPE_CHECKING:
@@ -28,13 +28,24 @@ def knobs_of(simulator: Simulator) -> Mapping[str, Knob]:
     """What can be turned in the mode that the simulator runs in."""
     knobs: list[Knob]
     if simulator.mode == "cooperative":
-        knobs = [_Cell(simulator, "rank", "instance", "rank"), _Cell(simulator, "owner", "instance", "owner")]
+        knobs = [
+            _Cell(simulator, "rank", "instance", "rank", limits=(-math.inf, math.inf)),
+            _Cell(simulator, "owner", "instance", "owner", limits=(0, 1e6)),
+        ]
     else:
         group = _Group(simulator)
         knobs = [
-            _Cell(simulator, "nice", "thread", "weight", to_cell=_weight_of_nice, from_cell=_nice_of_weight),
-            _Cell(simulator, "rt", "thread", "realtime"),
-            _Cell(simulator, "slice", "thread", "time_slice"),
+            _Cell(
+                simulator,
+                "nice",
+                "thread",
+                "weight",
+                limits=(-20, 19),
+                to_cell=_weight_of_nice,
+                from_cell=_nice_of_weight,
+            ),
+            _Cell(simulator, "rt", "thread", "realtime", limits=(0, 99)),
+            _Cell(simulator, "slice", "thread", "time_slice", limits=(1e-6, 1e6)),
             group,
             _Shares(group),
         ]
@@ -51,6 +62,7 @@ class _Cell:
         per: Per,
         column: str,
         *,
+        limits: tuple[float, float],
         to_cell: Callable[[float], float] = float,
         from_cell: Callable[[float], float] = float,
     ) -> None:
@@ -58,6 +70,7 @@ class _Cell:
         self.per: Per = per
         self._sim = simulator
         self._column = column
+        self._limits = limits
         self._to_cell = to_cell
         self._from_cell = from_cell
 
@@ -65,7 +78,9 @@ class _Cell:
         return self._from_cell(self._sim.state.node[self._column][_node(self._sim, target)])
 
     def write(self, target: Target, value: Value) -> None:
-        self._sim.state.node[self._column][_node(self._sim, target)] = self._to_cell(float(value))
+        node = _node(self._sim, target)
+        _check(self.name, value, *self._limits)
+        self._sim.state.node[self._column][node] = self._to_cell(float(value))
         self._sim.reorder()
 
 
@@ -92,6 +107,7 @@ class _Group:
             s.group[number]["weight"], s.group[number]["virtual"] = 1024.0, s.clock[GROUP_FLOOR]
         s.node["group"][node] = number
         s.node["virtual"][node] = s.group["floor"][number]
+        self.simulator.reorder()
 
 
 class _Shares:
@@ -107,7 +123,9 @@ class _Shares:
         return float(self._groups.simulator.state.group["weight"][self._number(target)])
 
     def write(self, target: Target, value: Value) -> None:
-        self._groups.simulator.state.group["weight"][self._number(target)] = float(value)
+        number = self._number(target)
+        _check(self.name, value, 2, 262_144)
+        self._groups.simulator.state.group["weight"][number] = float(value)
 
     def _number(self, target: Target) -> int:
         if isinstance(target, str) and target in self._groups.numbers:
@@ -122,6 +140,11 @@ def _node(simulator: Simulator, target: Target) -> int:
     elif target in simulator.topology().row_of:
         return simulator.topology().row_of[target]
     raise TargetGone(f"the simulator runs no {target}")
+
+
+def _check(name: str, value: Value, low: float, high: float) -> None:
+    if isinstance(value, str) or not low <= value <= high:
+        raise ConfigError(f"{name} can't be {value}", where="simulator", remedy=f"use {low:g} to {high:g}")
 
 
 def _weight_of_nice(nice: float) -> float:

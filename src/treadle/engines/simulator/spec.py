@@ -21,7 +21,7 @@ Slice = Annotated[Number, Field(ge=1e-6)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000, strict=True)]
 Processors = Annotated[int, Field(ge=1, le=64, strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
-Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^\s.\[\]:+]+$")]
+Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^\s\x00-\x1f\x7f.\[\]:+]+$")]
 Mode = Literal["cooperative", "os", "realtime"]
 Assign = Literal["random", "round-robin", "load-balance", "adaptive"]
 
