@@ -4,8 +4,6 @@ Cooperative is Haren's execution task (paper 000, Alg. 1): processors take the b
 of it without being interrupted, and meet at the end of a period. The other two are one kernel scheduler: real-time
 nodes by fixed priority and round robin, the rest by weighted virtual runtime within weighted groups, with time slices
 and preemption on wake-up. A tuple leaves its queue when it is done, not when it is started.
-
-The functions are ordinary Python on arrays: with NUMBA_DISABLE_JIT=1 they can be stepped through.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ DECIDED, DRAINING, TURNS, SLEEPERS, TRACING, EVENTS, WOKEN, HEADROOM, STICKING, 
 REACHED, DECIDE, POOL_FULL, RESULTS_FULL, TRACE_FULL, DRAINED = range(6)
 EPS = 1e-12
 TICK = 1e-15
-"""A part of the clock: what is left of a tuple after rounding, however late it is. A part of TICK is left of none."""
+"""The clock's rounding as a part of its time, and the least that is left of a tuple until it is done."""
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
