@@ -24,5 +24,5 @@ class Policy(ABC):
         """What must be saved for the policy to go on where it was; plain values that JSON can hold."""
         return {}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: dict[str, Any]) -> None:  # noqa: B027 (most policies have no state)
         """Go on from a saved `state()`."""

@@ -24,6 +24,8 @@ from treadle.model import Floats, Ints, Topology
 from treadle.values import Sample
 
 GRID_POINTS = 400
+Progress = Callable[[float], None]
+"""Called with the part of virtual time that has passed, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +147,9 @@ class Simulator:
                 return bool(code == kernel.DECIDE)
 
     def decided(self) -> None:
-        """The choice that `advance` asked for has been made."""
+        """The choice that `advance` asked for has been made, at the cost that the scenario gives it."""
         self.state.tally[kernel.DECIDED] = 1
+        self.spend(self.scenario.execution.schedule_cost)
 
     def spend(self, seconds: float) -> None:
         """All processors are busy with something else for this long (Haren's scheduling task)."""
@@ -202,6 +205,12 @@ class Simulator:
         """Queued tuples on an even grid of times."""
         size = int(self.state.tally[kernel.GRID_AT])
         return np.arange(size) * self.state.clock[kernel.GRID], self.state.memory[:size].copy()
+
+    @property
+    def oldest_waiting(self) -> float:
+        """The age of the oldest tuple that is still queued somewhere."""
+        heads = self.state.node["head"]
+        return float(self.now - self.state.item["born"][heads[heads >= 0]].min(initial=self.now))
 
     @property
     def counters(self) -> dict[str, float]:
@@ -274,8 +283,9 @@ def _arrivals(scenario: Scenario, feeds: list[arrivals.Feed], seconds: float, se
 class SimulatedClock:
     """A clock for the control loop: to sleep is to let the simulation run."""
 
-    def __init__(self, simulator: Simulator) -> None:
+    def __init__(self, simulator: Simulator, progress: Progress | None = None) -> None:
         self._simulator = simulator
+        self._progress = progress
 
     def now(self) -> float:
         return self._simulator.now
@@ -283,6 +293,8 @@ class SimulatedClock:
     def sleep(self, seconds: float) -> None:
         self._simulator.advance(self._simulator.now + seconds)
         self._simulator.spend(self._simulator.scenario.execution.schedule_cost)
+        if self._progress is not None:
+            self._progress(min(self._simulator.now / self._simulator.seconds, 1.0))
 
 
 # ---------------------------------------------------------------- what it offers

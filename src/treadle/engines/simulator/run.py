@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +12,11 @@ from treadle.decide import registry
 from treadle.decide.adaptive import Adaptive
 from treadle.decide.assign import assigner
 from treadle.decide.policy import Policy
-from treadle.engines.simulator.engine import Results, SimulatedClock, Simulator
+from treadle.engines.simulator.engine import Progress, Results, SimulatedClock, Simulator
 from treadle.engines.simulator.scenario import ChangeSpec, Mode, Scenario
 from treadle.errors import ConfigError
 from treadle.loop import Binding, Loop
 from treadle.model import Floats
-
-Progress = Callable[[float], None]
-"""Called with the part of virtual time that has passed, 0 to 1."""
 
 _MODE_OF_KNOB: dict[str, Mode] = {
     "rank": "cooperative",
@@ -29,8 +26,6 @@ _MODE_OF_KNOB: dict[str, Mode] = {
     "rt": "realtime",
 }
 _KNOB_OF_MODE: dict[Mode, str] = {"cooperative": "rank", "os": "nice", "realtime": "rt"}
-_SLICES = 50
-"""How often progress is told."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +70,7 @@ class Outcome:
         return figures
 
     def series(self) -> list[list[float]]:
-        """A row per event: time, each queue, their total, output so far. Without a trace: time, total, output so far."""
+        """A row per event: time, each queue, their total, output so far. Without a trace: time, total, output."""
         if len(self.trace) > 1:
             return [[round(value, 10) for value in row] for row in self.trace.tolist()]
         times, queued = self.memory
@@ -111,8 +106,7 @@ def simulate(
         if step is not None:
             setting = setting.changed(step)
     if scenario.drain:
-        setting.run(np.inf, None)
-    queued = simulator.sample(frozenset({"head_age"})).columns["head_age"]
+        setting.drain()
     return Outcome(
         label=spec,
         scenario=scenario,
@@ -121,7 +115,7 @@ def simulate(
         class_of_row=simulator.topology().priority,
         memory=simulator.memory,
         trace=simulator.trace,
-        oldest_waiting=float(queued.max()),
+        oldest_waiting=simulator.oldest_waiting,
         counters=simulator.counters,
         in_charge=_in_charge(policy),
     )
@@ -139,18 +133,28 @@ class _Setting:
     rng: np.random.Generator
 
     def run(self, until: float, progress: Progress | None) -> None:
-        sim = self.simulator
-        loop = Loop([sim], self._bindings(), clock=SimulatedClock(sim))
-        if sim.per_unit:
-            while not sim.drained and sim.now < until and sim.advance(until):
-                loop.round(force=True)
-                sim.decided()
-            return
-        marks = np.linspace(sim.now, until, _SLICES + 1)[1:] if np.isfinite(until) else [until]
-        for mark in marks:
-            loop.run(until=float(mark))
-            if progress is not None:
-                progress(min(sim.now / sim.seconds, 1.0))
+        """Go on until then, deciding every period, or before every tuple."""
+        if self.simulator.per_unit:
+            self._by_unit(self._loop(), until)
+        else:
+            self._loop(progress).run(until=until)
+
+    def drain(self) -> None:
+        """Go on until nothing is queued."""
+        sim, loop = self.simulator, self._loop()
+        while not sim.drained:
+            if sim.per_unit:
+                self._by_unit(loop, math.inf)
+            else:
+                loop.run(self.period)
+
+    def _by_unit(self, loop: Loop, until: float) -> None:
+        while self.simulator.advance(until):
+            loop.round(force=True)
+            self.simulator.decided()
+
+    def _loop(self, progress: Progress | None = None) -> Loop:
+        return Loop([self.simulator], self._bindings(), clock=SimulatedClock(self.simulator, progress))
 
     def changed(self, change: ChangeSpec) -> _Setting:
         """The setting after a change; what the change does not name stays."""
