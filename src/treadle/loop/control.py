@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -148,18 +147,12 @@ class Loop:
         due = [rule for rule in self._rules if self._take_turn(rule, now, force=force)]
         if not due:
             return ()
-        with self._signals.hold("round"):
-            started, cpu = time.perf_counter(), time.thread_time()
-            try:
-                for watch in self._watches:
-                    if any(watch in rule.watches for rule in due):
-                        watch.look(now)
-                batches = [batch for rule in due for batch in self._carry_out(rule, now)]
-                self._record(batches)
-            finally:
-                self.stats.rounds += 1
-                self.stats.cpu_seconds += time.thread_time() - cpu
-                self.stats.round_ms.append((time.perf_counter() - started) * 1e3)
+        with self._signals.hold("round"), self.stats.round():
+            for watch in self._watches:
+                if any(watch in rule.watches for rule in due):
+                    watch.look(now)
+            batches = [batch for rule in due for batch in self._carry_out(rule, now)]
+            self._record(batches)
         return tuple(batches)
 
     def restore(self) -> tuple[Outcomes, ...]:
