@@ -85,7 +85,7 @@ def test_lists_and_explanations_are_printed(
         (("scenarios",), "amos-example"),
         (("metrics",), "global_rate"),
         (("metrics", "--explain", "highest-rate", "--engine", "simulator"), "global_cost"),
-        (("config", "show"), 'learner = "thompson"'),
+        (("config", "show"), 'learner = "ucb"'),
         (("--version",), "treadle"),
     ):
         assert run(monkeypatch, *words) == 0

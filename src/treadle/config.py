@@ -28,8 +28,8 @@ class Adaptive(_Section):
 
     objectives: Some = ("min latency",)
     candidates: Some = ("rr", "fifo", "mtiq", "chain")
-    learner: Literal["roulette", "ucb", "thompson", "greedy"] = "thompson"
-    delay: Positive = 5.0
+    learner: Literal["roulette", "ucb", "thompson", "greedy"] = "ucb"
+    delay: Positive = 2.0
 
 
 class Simulate(_Section):

@@ -177,7 +177,7 @@ def _adaptive(options: Options) -> Policy:
         objectives,
         adaptive.learner(learner, **{key: tuned.number(key) for key in tuned.unread()}),
         options.rng,
-        delay=options.number("delay", 5.0),
+        delay=options.number("delay", 2.0),
         warm_up=options.integer("warm_up", 1),
         settle=options.number("settle", 0.3),
         decay=options.number("decay", 0.3),

@@ -18,7 +18,7 @@ class Greedy(Learner):
 
     name: ClassVar[str] = "greedy"
     epsilon: float = 0.05
-    discount: float = 0.99
+    discount: float = 0.97
     reluctance: float = 0.1
     """The gain a switch must promise, in standard deviations of the reward."""
 

@@ -20,7 +20,7 @@ class Thompson(Learner):
     """Probability matching with a normal posterior around the discounted mean."""
 
     name: ClassVar[str] = "thompson"
-    discount: float = 0.99
+    discount: float = 0.97
     reluctance: float = 0.1
     """The gain a switch must promise, in standard deviations of the reward."""
 

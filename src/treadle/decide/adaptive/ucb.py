@@ -19,7 +19,7 @@ class Ucb(Learner):
     """Optimism in the face of uncertainty; drift makes what was long not seen uncertain again."""
 
     name: ClassVar[str] = "ucb"
-    discount: float = 0.99
+    discount: float = 0.97
     width: float = 0.5
     """How many standard errors (times the root of the log of all evidence) the bound lies above the mean."""
     reluctance: float = 0.1
