@@ -113,8 +113,7 @@ def plot(outcomes: Sequence[Outcome], path: Path) -> None:
         colour = f"C{number % 10}"
         style = "-" if number < 10 else "--"
         times, latency, output = _over_time(outcome)
-        known = ~np.isnan(latency)
-        axes[0].plot(times[known], latency[known], style, color=colour, lw=1.4, label=outcome.label)
+        axes[0].plot(times, latency, style, color=colour, lw=1.4, marker=".", ms=3, label=outcome.label)
         grid, queued = outcome.memory
         if len(outcome.trace) > 1:
             grid, queued = outcome.trace[:, 0], outcome.trace[:, -2]
@@ -126,7 +125,7 @@ def plot(outcomes: Sequence[Outcome], path: Path) -> None:
     axes[2].set_ylabel("results per second")
     axes[2].set_xlabel("virtual time [s]")
     for axis in axes[:2]:
-        low, high = (line for line in _extent(axis))
+        low, high = _extent(axis)
         if low > 0 and high / low > 50:
             axis.set_yscale("log")
         elif high > 0:

@@ -102,7 +102,7 @@ def papers_orderings(runs: Sequence[Sequence[Outcome]]) -> tuple[Claim, ...]:
 
 
 def adaptive_keeps_up(runs: Sequence[Sequence[Outcome]]) -> tuple[Claim, ...]:
-    """AMoS section 4.2: who chooses among policies does about as well as the best of them, not knowing which that is."""
+    """AMoS section 4.2: who chooses among policies does about as well as the best of them, unaided."""
     over: dict[str, list[float]] = {}
     for outcomes in runs:
         means = {_learner(outcome.label): outcome.summary()["mean_latency"] for outcome in outcomes}
