@@ -5,6 +5,7 @@ They are held as columns and become objects only when somebody looks at them, so
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
@@ -75,8 +76,12 @@ def diff(targets: Sequence[Target], wanted: Column, current: Column, *, knob: st
             where=f"knob '{knob}'",
             remedy="give one for each",
         )
-    rows = ((wanted != current) & ~missing(wanted)).nonzero()[0]
-    return Changes(knob, targets, rows, current[rows], wanted[rows])
+    rows = (wanted != current).nonzero()[0]
+    after = wanted[rows]
+    if not complete(after):
+        rows = rows[~missing(after)]
+        after = wanted[rows]
+    return Changes(knob, targets, rows, current[rows], after)
 
 
 def missing(column: Column) -> Bools:
@@ -84,6 +89,13 @@ def missing(column: Column) -> Bools:
     if column.dtype == np.object_:
         return np.asarray(np.equal(column, _NONE), dtype=np.bool_)
     return np.isnan(column.astype(np.float64, copy=False))
+
+
+def complete(column: Column) -> bool:
+    """Whether all is known. For numbers one reduction, which NaN passes through, is the cheapest way to see it."""
+    if column.dtype == np.object_:
+        return not missing(column).any()
+    return not len(column) or not math.isnan(column.min())
 
 
 def column_of(values: Sequence[Value | None], like: Column) -> Column:

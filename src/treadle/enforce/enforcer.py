@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from treadle.enforce.changes import Change, Changes, Column, column_of, diff, missing, same
+from treadle.enforce.changes import Change, Changes, Column, column_of, complete, diff, missing, same
 from treadle.enforce.knob import Knob, Target, Value, label
 from treadle.errors import EngineError, TargetGone
 from treadle.model import Ints
@@ -91,7 +91,7 @@ class Enforcer:
         The same tuple in the next round finds the current values aligned already.
         """
         self._align(targets, wanted)
-        if len(wanted) == len(targets):
+        if len(wanted) == len(targets) and not complete(self._current):
             unknown = (missing(self._current) & ~missing(wanted)).nonzero()[0]
             if len(unknown):
                 wanted = self._read(unknown, wanted)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +50,7 @@ class Part:
             self._place = np.array([place[thread] for thread in topology.threads], dtype=np.int64)
 
     def instances(self, priority: Floats, mine: Bools) -> Aim:
-        rows = np.arange(self.rows.start, self.rows.stop)
-        return Aim(self.topology.ids, priority[self.rows], rows, mine[self.rows])
+        return Aim(self.topology.ids, priority[self.rows], self._row_numbers, mine[self.rows])
 
     def threads(self, priority: Floats, helper: Floats | None, mine: Bools) -> Aim:
         """Helpers have priorities of their own where the policy gives them; otherwise they follow their main."""
@@ -75,6 +75,10 @@ class Part:
         here[group_of[order[mine[first + order]]]] = True
         return Aim(names, np.where(known, groups.priority, np.nan), rows, here)
 
+    @cached_property
+    def _row_numbers(self) -> Ints:
+        return np.arange(self.rows.start, self.rows.stop)
+
 
 class View:
     """Several engines as one topology."""
@@ -88,8 +92,9 @@ class View:
                 first += len(watch.topology)
         parts = [part.topology for part in self.parts]
         self.topology = Topology.merge(parts) if parts else Topology((), ())
-        self._all = np.ones(len(self.topology), dtype=np.bool_)
-        self._all.flags.writeable = False
+        self.everything = np.ones(len(self.topology), dtype=np.bool_)
+        """All rows. What covers all of them is this very array, so that nobody has to count."""
+        self.everything.flags.writeable = False
 
     def shows(self, watches: Sequence[Watch]) -> bool:
         """Whether it is still what these engines run."""
@@ -101,10 +106,14 @@ class View:
             return Snapshot(self.topology, -math.inf, {})
         return Snapshot.concat([part.watch.snapshot() for part in self.parts], self.topology)
 
+    def answered(self) -> bool:
+        """Whether anything is known in this round."""
+        return any(part.watch.fresh and len(part.topology) for part in self.parts)
+
     def fresh(self) -> Bools:
         """The rows of the engines that answered in this round."""
         if all(part.watch.fresh for part in self.parts):
-            return self._all
+            return self.everything
         return np.repeat(
             np.array([part.watch.fresh for part in self.parts], dtype=np.bool_),
             np.array([len(part.topology) for part in self.parts], dtype=np.int64),
@@ -120,7 +129,7 @@ class View:
                 for query in queries
             ]
             mine[part.rows] = np.array(has, dtype=np.bool_)[part.topology.query_of]
-        return mine
+        return self.everything if mine.all() else mine
 
 
 def memberships(aim: Aim, groups: Groups) -> NDArray[np.object_]:

@@ -109,6 +109,7 @@ class Loop:
             )
             for number, binding in enumerate(bindings)
         )
+        self._troubles = [*(watch.trouble for watch in self._watches), *(rule.trouble for rule in self._rules)]
 
     def __enter__(self) -> Self:
         self._signals.install()
@@ -126,7 +127,8 @@ class Loop:
     @property
     def next_due(self) -> float:
         """When the next policy is to run; now, if none has run yet."""
-        return min((rule.due for rule in self._rules if not math.isnan(rule.due)), default=self.clock.now())
+        dues = [rule.due for rule in self._rules if not math.isnan(rule.due)]
+        return min(dues) if dues else self.clock.now()
 
     def run(
         self, seconds: float | None = None, *, until: float | None = None, stop: threading.Event | None = None
@@ -206,7 +208,7 @@ class Loop:
 
     def _decide(self, rule: Rule, view: View, snapshot: Snapshot, now: float) -> tuple[Schedule, list[Order]]:
         suffix = f"-{len(rule.before) + 1}" if rule.before else ""
-        if not rule.trouble.waits(now) and view.fresh().any():
+        if not rule.trouble.waits(now) and view.answered():
             try:
                 schedule = _vetted(rule.binding.policy.decide(snapshot), snapshot)
                 orders = translate(rule.binding, view, rule.mine, schedule, suffix)
@@ -235,8 +237,10 @@ class Loop:
             key = (watch.name, order.knob, rule.number if knob.per == "group" else -1)
             enforcer = self._enforcers.setdefault(key, Enforcer(knob, dry_run=self.dry_run))
             what = f"{watch.name}/{order.knob}"
-            trouble = self._knob_troubles.setdefault(what, Trouble(f"knob '{what}'"))
-            lane = rule.lanes[watch.name, order.knob] = Lane(enforcer, trouble, self._stale_after)
+            if what not in self._knob_troubles:
+                self._knob_troubles[what] = Trouble(f"knob '{what}'")
+                self._troubles.append(self._knob_troubles[what])
+            lane = rule.lanes[watch.name, order.knob] = Lane(enforcer, self._knob_troubles[what], self._stale_after)
         return lane
 
     def _batch(
@@ -264,23 +268,15 @@ class Loop:
 
     def _record(self, batches: list[DecisionBatch]) -> None:
         """Remember and tell what was done: one line for a round with changes, one for each decision at DEBUG."""
-        stats = self.stats
-        stats.failures = {watch.name: watch.trouble.total for watch in self._watches}
-        stats.policy_failures = dict.fromkeys((rule.binding.policy.name for rule in self._rules), 0)
-        for rule in self._rules:
-            stats.policy_failures[rule.binding.policy.name] += rule.trouble.total
-        stats.knob_failures = {what: trouble.total for what, trouble in self._knob_troubles.items()}
-        troubles = [
-            *(w.trouble for w in self._watches),
-            *(r.trouble for r in self._rules),
-            *self._knob_troubles.values(),
-        ]
-        stats.troubles = {trouble.what: trouble.error for trouble in troubles if trouble.streak}
+        for trouble in self._troubles:
+            if trouble.news:
+                self._count_failures()
+                break
         changed = [batch for batch in batches if len(batch)]
         if not changed:
             return
         count = sum(len(batch) for batch in changed)
-        stats.changes += count
+        self.stats.changes += count
         for batch in changed:
             self.decisions.append(batch)
         if log.isEnabledFor(logging.INFO):
@@ -300,6 +296,17 @@ class Loop:
             for batch in changed:
                 for decision in batch:
                     log.debug("%s", decision, extra={"decision": decision})
+
+    def _count_failures(self) -> None:
+        stats = self.stats
+        stats.failures = {watch.name: watch.trouble.total for watch in self._watches}
+        stats.policy_failures = dict.fromkeys((rule.binding.policy.name for rule in self._rules), 0)
+        for rule in self._rules:
+            stats.policy_failures[rule.binding.policy.name] += rule.trouble.total
+        stats.knob_failures = {what: trouble.total for what, trouble in self._knob_troubles.items()}
+        stats.troubles = {trouble.what: trouble.error for trouble in self._troubles if trouble.streak}
+        for trouble in self._troubles:
+            trouble.news = False
 
 
 def _check(engines: Sequence[Engine], bindings: Sequence[Binding], stale_after: int, log_size: int) -> None:

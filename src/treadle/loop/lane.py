@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from treadle.enforce import Changes, Column, Enforcer, Failure, Outcomes, Target, label
-from treadle.enforce.changes import missing
+from treadle.enforce.changes import complete, missing
 from treadle.loop.aims import NOBODY, Aim
 from treadle.loop.translate import Order
 from treadle.loop.watch import Trouble
-from treadle.model import Bools, Ints
+from treadle.model import Ints
 
 log = logging.getLogger("treadle.loop")
 
@@ -51,9 +51,9 @@ class Lane:
         moved = self.enforcer.retarget(aim.targets)
         outcomes = self.enforcer.apply(self.enforcer.diff(aim.targets, wanted))
         turned = [Turned(outcomes.applied, outcomes.applied.rows, outcomes.failures)]
-        failures = [*moved.failures, *outcomes.failures]
-        stale = self._ages.step(aim, missing(wanted))
-        if len(stale):
+        failures = moved.failures + outcomes.failures
+        stale = self._ages.step(aim, wanted)
+        if stale is not None:
             back = self._put_back(aim, stale)
             failures += back.failures
             turned.append(back)
@@ -116,14 +116,21 @@ class _Ages:
         self._limit = limit
         self._targets: tuple[Target, ...] = ()
         self._count = np.zeros(0, dtype=np.int64)
+        self._none = True
+        """Whether all counts are 0."""
 
-    def step(self, aim: Aim, unknown: Bools) -> Ints:
-        """One more round; the positions that have just become too old."""
+    def step(self, aim: Aim, wanted: Column) -> Ints | None:
+        """One more round; the positions that have just become too old, if there are any."""
         self._align(aim.targets)
-        self._count = np.where(unknown & aim.mine, self._count + 1, 0)
+        all_known = complete(wanted)
+        if all_known and self._none:
+            return None
+        self._none = all_known
+        self._count = np.where(missing(wanted) & aim.mine, self._count + 1, 0)
         stale: Ints = (self._count > self._limit).nonzero()[0]
-        if len(stale):
-            self._count[stale] = _TOLD
+        if not len(stale):
+            return None
+        self._count[stale] = _TOLD
         return stale
 
     def again(self, positions: list[int]) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 WEIGHED = 16
@@ -34,21 +32,9 @@ class Stats:
     _cpu_weighed: float = field(default=0.0, repr=False)
     _weighed: int = field(default=0, repr=False)
 
-    @contextmanager
-    def round(self) -> Iterator[None]:
+    def round(self) -> _Round:
         """Around a round: counts it and what it costs."""
-        weighed = self.rounds % WEIGHED == 0
-        started = time.perf_counter()
-        cpu = time.thread_time() if weighed else 0.0
-        try:
-            yield
-        finally:
-            if weighed:
-                self._cpu_weighed += time.thread_time() - cpu
-                self._weighed += 1
-            self.rounds += 1
-            self.cpu_seconds = self._cpu_weighed * self.rounds / self._weighed
-            self.round_ms.append((time.perf_counter() - started) * 1e3)
+        return _Round(self)
 
     @property
     def last_ms(self) -> float:
@@ -57,3 +43,24 @@ class Stats:
     @property
     def median_ms(self) -> float:
         return statistics.median(self.round_ms) if self.round_ms else 0.0
+
+
+class _Round:
+    """A round under way. Not a generator, which costs each round several times as much."""
+
+    def __init__(self, stats: Stats) -> None:
+        self._stats = stats
+        self._weighed = stats.rounds % WEIGHED == 0
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+        self._cpu = time.thread_time() if self._weighed else 0.0
+
+    def __exit__(self, *_: object) -> None:
+        stats = self._stats
+        if self._weighed:
+            stats._cpu_weighed += time.thread_time() - self._cpu
+            stats._weighed += 1
+        stats.rounds += 1
+        stats.cpu_seconds = stats._cpu_weighed * stats.rounds / stats._weighed
+        stats.round_ms.append((time.perf_counter() - self._started) * 1e3)

@@ -35,9 +35,12 @@ class Order:
 
 def translate(binding: Binding, view: View, mine: Bools, schedule: Schedule, suffix: str = "") -> list[Order]:
     """The orders for the rows that are `mine`. A `suffix` keeps groups of two bindings of one knob apart."""
-    known = mine & view.fresh()
-    priority = np.where(known, schedule.scalar, np.nan)
-    helper = None if schedule.helper is None else np.where(known, schedule.helper, np.nan)
+    priority, helper = schedule.scalar, schedule.helper
+    fresh = view.fresh()
+    if mine is not view.everything or fresh is not view.everything:
+        known = mine & fresh
+        priority = np.where(known, priority, np.nan)
+        helper = None if helper is None else np.where(known, helper, np.nan)
     kinds = [part.watch.knobs[binding.knob].per for part in view.parts]
     groups = _groups(binding, view, schedule, priority, suffix) if "group" in kinds else None
     members: list[Order] = []
@@ -51,12 +54,17 @@ def translate(binding: Binding, view: View, mine: Bools, schedule: Schedule, suf
             aims.append(part.threads(priority, helper, mine))
         else:
             aims.append(part.instances(priority, mine))
-    values = binding.to_scale.apply(np.concatenate([aim.priority for aim in aims] or [np.empty(0)]), schedule.spacing)
+    values = binding.to_scale.apply(_joined([aim.priority for aim in aims]), schedule.spacing)
     ends = accumulate(len(aim.targets) for aim in aims)
     return members + [
         Order(part, binding.knob, aim, values[end - len(aim.targets) : end])
         for part, aim, end in zip(view.parts, aims, ends, strict=True)
     ]
+
+
+def _joined(columns: list[Floats]) -> Floats:
+    """In a row; with one engine, as most have it, there is nothing to copy."""
+    return columns[0] if len(columns) == 1 else np.concatenate(columns or [np.empty(0)])
 
 
 def _groups(binding: Binding, view: View, schedule: Schedule, priority: Floats, suffix: str) -> Groups:

@@ -33,11 +33,14 @@ class Trouble:
     streak: int = 0
     error: str = ""
     retry_at: float = -math.inf
+    news: bool = True
+    """Whether it changed since somebody last asked."""
 
     def waits(self, now: float) -> bool:
         return now < self.retry_at
 
     def failed(self, now: float, error: object) -> None:
+        self.news = True
         self.total += 1
         self.streak += 1
         self.error = str(error) or type(error).__name__
@@ -50,7 +53,8 @@ class Trouble:
     def worked(self) -> None:
         if self.streak:
             log.info("%s works again after %d failures", self.what, self.streak, extra={"trouble": self.what})
-        self.streak, self.error, self.retry_at = 0, "", -math.inf
+            self.news = True
+            self.streak, self.error, self.retry_at = 0, "", -math.inf
 
 
 class Watch:
