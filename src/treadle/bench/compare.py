@@ -67,8 +67,14 @@ def compare(
 
         told(0.0)
         outcome = simulate(scenario, resolve(spec), seconds=duration, seed=seed, progress=told)
-        outcomes.append(replace(outcome, label=spec))
+        outcomes.append(relabelled(outcome, spec))
+        told(1.0)
     return outcomes
+
+
+def relabelled(outcome: Outcome, label: str) -> Outcome:
+    """The same outcome under the name that the user gave the policy."""
+    return replace(outcome, label=label)
 
 
 def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -40,7 +40,8 @@ def ratio(top: str, bottom: str) -> Formula:
 
     def formula(inputs: Inputs) -> Floats:
         divisor = change(inputs, bottom)
-        quotient: Floats = change(inputs, top) / np.where(divisor == 0.0, np.nan, divisor)
+        quotient: Floats = change(inputs, top) / divisor
+        quotient[divisor == 0.0] = np.nan
         return quotient
 
     return formula

@@ -8,28 +8,39 @@ from __future__ import annotations
 
 import numpy as np
 
-from treadle.model import Floats, Ints
+from treadle.model import Bools, Floats, Ints
 
 
 class Smoother:
-    """The average of one column. An unknown value keeps the last average, until that is older than `forget` seconds."""
+    """The averages of one column, or of several that are stacked: `shape` is (rows,) or (columns, rows).
 
-    def __init__(self, rows: int, tau: float, forget: float) -> None:
+    An unknown value keeps the last average, until that is older than `forget` seconds.
+    """
+
+    def __init__(self, shape: int | tuple[int, ...], tau: float, forget: float) -> None:
         self._tau = tau
         self._forget = forget
-        self._mean = np.full(rows, np.nan)
-        self._age = np.zeros(rows)
+        self._mean = np.full(shape, np.nan)
+        self._age = np.zeros(shape)
+        self._oldest = 0.0
+        """No age is above it; so most rounds need not look for what is to be forgotten."""
+        self._gaps = True
+        """Whether some averages may be unknown."""
 
     def step(self, value: Floats, seconds: float) -> Floats:
         """Take in a value measured `seconds` after the last. The first known one is taken as it is."""
         known = np.isfinite(value)
-        age, mean = self._age + seconds, self._mean
-        if self._tau > 0.0:
-            weight = np.expm1(age / -self._tau)  # negative
-            value = np.where(np.isnan(mean), value, mean - weight * (value - mean))
-        mean = np.where(known, value, mean)
-        self._age = np.where(known, 0.0, age)
-        mean[self._age > self._forget] = np.nan
+        self._age += seconds
+        mean = self._moved(value, ~known)
+        if self._gaps:
+            first = known & np.isnan(mean)
+            mean[first] = value[first]
+            self._gaps = bool(np.isnan(mean).any())
+        self._age[known] = 0.0
+        self._oldest += seconds
+        if self._oldest > self._forget:
+            mean[self._age > self._forget] = np.nan
+            self._oldest, self._gaps = self._age.max(initial=0.0), True
         self._mean = mean
         return mean
 
@@ -37,8 +48,21 @@ class Smoother:
         """Move rows: the new row i is the old row `source[i]`, or a new one where that is -1."""
         self._mean = realign(self._mean, source)
         self._age = np.nan_to_num(realign(self._age, source))
+        self._gaps = True
+
+    def _moved(self, value: Floats, unknown: Bools) -> Floats:
+        """The averages on their way to the new values, still at rest where those are unknown."""
+        if self._tau == 0.0:
+            mean = value.copy()
+            mean[unknown] = self._mean[unknown]
+            return mean
+        away: Floats = value - self._mean
+        away *= np.expm1(self._age / -self._tau)  # negative
+        away[unknown] = 0.0
+        return self._mean - away
 
 
-def realign(column: Floats, source: Ints) -> Floats:
-    """The rows of a column in a new order; NaN where `source` is -1."""
-    return np.append(column, np.nan)[source]
+def realign(columns: Floats, source: Ints) -> Floats:
+    """The rows of a column, or of several stacked ones, in a new order; NaN where `source` is -1."""
+    unknown = np.full((*columns.shape[:-1], 1), np.nan)
+    return np.concatenate([columns, unknown], axis=-1)[..., source]
