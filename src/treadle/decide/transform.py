@@ -47,9 +47,9 @@ class Scale:
     """Whether the larger number is the more urgent one."""
 
     def apply(self, priority: Floats, spacing: Spacing = "linear") -> Floats:
-        known = ~np.isnan(priority)
-        if known.all():
+        if len(priority) == 0 or not math.isnan(priority.min()):
             return self._numbers(priority, spacing)
+        known = ~np.isnan(priority)
         result = np.full(priority.shape, np.nan)
         result[known] = self._numbers(priority[known], spacing)
         return result
@@ -258,9 +258,9 @@ def _dense_rank(priority: Floats, _: Spacing) -> Floats:
 
 def _logs(priority: Floats) -> Floats:
     """Natural logarithms, minus infinity for what has none."""
-    positive = priority > 0
-    if positive.all():
+    if priority.min() > 0:
         return np.log(priority)
+    positive = priority > 0
     return np.log(priority, where=positive, out=np.full(priority.shape, -math.inf))
 
 

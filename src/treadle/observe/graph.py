@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from treadle.model import Bools, Floats, Ints, Topology
+from treadle.model import Floats, Ints, Topology
 
 
 def global_selectivity(topology: Topology, selectivity: Floats) -> Floats:
@@ -16,13 +16,17 @@ def global_selectivity(topology: Topology, selectivity: Floats) -> Floats:
 
     A tuple that reaches a sink is a result, so a sink that counts no output (or an unknown one) has S = 1.
     """
-    at_sink = np.where(selectivity > 0.0, selectivity, 1.0)
-    return _fold(topology, np.where(topology.is_sink, at_sink, 0.0), selectivity)
+    sinks = topology.levels[0].rows
+    at_sink = selectivity[sinks]
+    at_sink[~(at_sink > 0.0)] = 1.0
+    own = np.zeros(len(topology))
+    own[sinks] = at_sink
+    return _fold(topology, own, selectivity)
 
 
 def global_cost(topology: Topology, cost: Floats, selectivity: Floats) -> Floats:
     """C_i = c_i + s_i * sum_j share_ij * C_j: the mean cost of a tuple from i to the ends (AMoS section 2.2)."""
-    return _fold(topology, cost, selectivity)
+    return _fold(topology, cost.copy(), selectivity)
 
 
 def received(topology: Topology, sent: Floats) -> Floats:
@@ -50,14 +54,12 @@ def reachable(count: int, start: Ints, end: Ints) -> tuple[Ints, Ints]:
     return found // max(count, 1), found % max(count, 1)
 
 
-def _fold(topology: Topology, own: Floats, factor: Floats) -> Floats:
-    """X_i = own_i + factor_i * sum_j share_ij * X_j, one pass over the levels, sinks first.
+def _fold(topology: Topology, result: Floats, factor: Floats) -> Floats:
+    """X_i = own_i + factor_i * sum_j share_ij * X_j, one pass over the levels, sinks first. `result` comes as `own`.
 
     Where nothing is passed on (a factor of 0), what is unknown further down does not matter.
     """
-    dry: Bools = factor == 0.0
-    some_dry = bool(dry.any())
-    result = own.copy()
+    some_dry = not factor.min(initial=1.0) > 0.0  # or unknown
     for level in topology.levels[1:]:
         rows = level.rows
         below = level.share * result[level.edge_to]
@@ -65,7 +67,7 @@ def _fold(topology: Topology, own: Floats, factor: Floats) -> Floats:
             below = _sums(level.edge_from, below, len(rows))
         below *= factor[rows]
         if some_dry:
-            below[dry[rows]] = 0.0
+            below[factor[rows] == 0.0] = 0.0
         result[rows] += below
     return result
 

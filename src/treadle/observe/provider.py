@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from contextvars import Context, copy_context
-from itertools import groupby
 
 import numpy as np
 
@@ -53,8 +52,10 @@ class Provider:
         self._time = math.nan
         self._before: dict[str, Floats] = {}
         self._quiet = _without_warnings()
-        levels = groupby(self.plan, key=lambda step: step.level)
-        self._stages = tuple(_Stage(tuple(steps), tau, forget) for _, steps in levels)
+        self._steps = tuple(
+            (step.name, step.way and step.way.formula, Smoother(0, tau, forget) if step.metric.smooth else None)
+            for step in self.plan
+        )
 
     def update(self, topology: Topology, sample: Sample) -> Snapshot:
         """A round: all columns of the plan. Whatever is in the data, NaN and infinities included, is no error."""
@@ -62,19 +63,20 @@ class Provider:
         self._realign(topology)
         passed = sample.time - self._time
         seconds = passed if 0.0 < passed < math.inf else math.nan
-        self._quiet.run(self._derive, Inputs(topology, now, self._before, seconds), now)
+        totals = self._quiet.run(self._derive, now, Inputs(topology, now, self._before, seconds))
         self._before, self._time = now, sample.time
-        return Snapshot(topology, sample.time, now, {**_queue_totals(now), **sample.totals})
+        return Snapshot(topology, sample.time, now, {**totals, **sample.totals})
 
-    def _derive(self, inputs: Inputs, now: dict[str, Floats]) -> None:
-        """Complete the columns of this round, level by level."""
-        for stage in self._stages:
-            for name, formula in stage.formulas:
-                now[name] = formula(inputs)
-            if stage.smoothed:
-                stage.smooth(now, inputs.seconds)
-        for column in now.values():
+    def _derive(self, now: dict[str, Floats], inputs: Inputs) -> dict[str, float]:
+        """Complete the columns of this round, which `inputs` shows to the formulas; returns their totals."""
+        seconds = 0.0 if math.isnan(inputs.seconds) else inputs.seconds
+        for name, formula, smoother in self._steps:
+            column = formula(inputs) if formula else now[name]
+            if smoother:
+                column = smoother.step(column, seconds)
             column.setflags(write=False)  # the next round reads it as `before`
+            now[name] = column
+        return _queue_totals(now)
 
     def _taken(self, name: str, sample: Sample, rows: int) -> Floats:
         """A sampled column as float64 of the right length. A copy, for an engine may reuse its buffers."""
@@ -101,22 +103,9 @@ class Provider:
             return
         source = np.array([last.row_of.get(name, -1) for name in topology.ids], dtype=np.int64)
         self._before = {name: realign(column, source) for name, column in self._before.items()}
-        for stage in self._stages:
-            stage.smoother.realign(source)
-
-
-class _Stage:
-    """The steps of one level, which don't need each other: what they derive, and what of it is smoothed together."""
-
-    def __init__(self, steps: tuple[Step, ...], tau: float, forget: float) -> None:
-        self.formulas = tuple((step.name, step.way.formula) for step in steps if step.way)
-        self.smoothed = tuple(step.name for step in steps if step.metric.smooth)
-        self.smoother = Smoother((len(self.smoothed), 0), tau, forget)
-
-    def smooth(self, now: dict[str, Floats], seconds: float) -> None:
-        measured = np.array([now[name] for name in self.smoothed])
-        means = self.smoother.step(measured, 0.0 if math.isnan(seconds) else seconds)
-        now.update(zip(self.smoothed, means, strict=True))
+        for _, _, smoother in self._steps:
+            if smoother:
+                smoother.realign(source)
 
 
 def _without_warnings() -> Context:

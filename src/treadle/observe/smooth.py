@@ -12,16 +12,13 @@ from treadle.model import Bools, Floats, Ints
 
 
 class Smoother:
-    """The averages of one column, or of several that are stacked: `shape` is (rows,) or (columns, rows).
+    """The average of one column. An unknown value keeps the last average, until that is older than `forget` seconds."""
 
-    An unknown value keeps the last average, until that is older than `forget` seconds.
-    """
-
-    def __init__(self, shape: int | tuple[int, ...], tau: float, forget: float) -> None:
+    def __init__(self, rows: int, tau: float, forget: float) -> None:
         self._tau = tau
         self._forget = forget
-        self._mean = np.full(shape, np.nan)
-        self._age = np.zeros(shape)
+        self._mean = np.full(rows, np.nan)
+        self._age = np.zeros(rows)
         self._oldest = 0.0
         """No age is above it; so most rounds need not look for what is to be forgotten."""
         self._gaps = True
@@ -62,7 +59,6 @@ class Smoother:
         return self._mean - away
 
 
-def realign(columns: Floats, source: Ints) -> Floats:
-    """The rows of a column, or of several stacked ones, in a new order; NaN where `source` is -1."""
-    unknown = np.full((*columns.shape[:-1], 1), np.nan)
-    return np.concatenate([columns, unknown], axis=-1)[..., source]
+def realign(column: Floats, source: Ints) -> Floats:
+    """The rows of a column in a new order; NaN where `source` is -1."""
+    return np.append(column, np.nan)[source]

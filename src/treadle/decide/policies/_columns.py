@@ -43,9 +43,18 @@ def rows_of(*columns: Floats) -> Floats:
 
 def lead(topology: Topology, urgency: Floats, says: str, shown: Floats | None = None) -> str:
     """For a schedule's reason: the most urgent row and its value, or nothing where all is unknown."""
-    best = np.fmax.reduce(urgency, initial=np.nan)
-    if math.isnan(best):
+    row = _first_of_the_highest(urgency)
+    if row is None:
         return ""
-    row = int((urgency == best).argmax())
     value = float((urgency if shown is None else shown)[row])
     return f"; {topology.ids[row]} {says.format(value)}"
+
+
+def _first_of_the_highest(urgency: Floats) -> int | None:
+    if not len(urgency):
+        return None
+    row = int(urgency.argmax())
+    if not math.isnan(urgency[row]):
+        return row
+    best = np.fmax.reduce(urgency)  # numpy takes the first unknown for the highest
+    return None if math.isnan(best) else int((urgency == best).argmax())
