@@ -195,14 +195,14 @@ def demo(folder: Path) -> None:
 def _progress(*, quiet: bool) -> Iterator[Any]:
     """A bar on standard error, for people; nothing where standard error is no terminal or the output is JSON."""
     columns = (
-        TextColumn("{task.description:<32}"),
+        TextColumn("{task.description:<36}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f} %"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=_err, transient=True, disable=quiet or not _err.is_terminal) as bar:
-        task = bar.add_task("starting", total=1.0)
-        yield lambda what, part: bar.update(task, description=escape(what[:32]), completed=part)
+        task = bar.add_task("starting (the first time: compiling)", total=1.0)
+        yield lambda what, part: bar.update(task, description=escape(what[:36]), completed=part)
 
 
 def _show(titles: list[str], rows: Sequence[tuple[str, ...]]) -> None:

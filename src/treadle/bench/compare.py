@@ -65,7 +65,6 @@ def compare(
             if progress is not None:
                 progress(spec, (number + part) / len(policies))
 
-        told(0.0)
         outcome = simulate(scenario, resolve(spec), seconds=duration, seed=seed, progress=told)
         outcomes.append(relabelled(outcome, spec))
         told(1.0)
