@@ -72,6 +72,23 @@ def test_an_unknown_value_keeps_the_last_average_until_it_is_forgotten(unknown: 
     assert smoother.step(one(3.0), 0.1)[0] == 3
 
 
+def test_an_average_that_grew_beyond_all_numbers_is_given_up_for_the_next_value() -> None:
+    smoother = Smoother(1, 2.0, 10.0)
+    with np.errstate(all="ignore"):
+        for value in (1.5e308, -1.5e308, 1.0, 1.0):
+            mean = smoother.step(one(value), 9.0)
+    assert mean[0] == 1
+
+
+def test_averages_are_forgotten_row_by_row_each_at_its_own_time() -> None:
+    smoother = Smoother(2, 2.0, 10.0)
+    smoother.step(np.array([1.0, 2.0]), 0.0)
+    smoother.step(np.array([np.nan, 2.0]), 6.0)
+    np.testing.assert_array_equal(smoother.step(np.array([np.nan, np.nan]), 6.0), [np.nan, 2.0])
+    np.testing.assert_array_equal(smoother.step(np.array([np.nan, np.nan]), 3.0), [np.nan, 2.0])
+    assert np.isnan(smoother.step(np.array([np.nan, np.nan]), 3.0)).all()
+
+
 def test_without_a_time_constant_nothing_is_averaged() -> None:
     smoother = Smoother(1, 0.0, 10.0)
     assert [smoother.step(one(v), 1.0)[0] for v in (1e16, 1.0, np.nan, 0.1)] == [1e16, 1, 1, 0.1]

@@ -47,19 +47,20 @@ class Scale:
     """Whether the larger number is the more urgent one."""
 
     def apply(self, priority: Floats, spacing: Spacing = "linear") -> Floats:
-        if len(priority) == 0 or not math.isnan(priority.min()):
-            return self._numbers(priority, spacing)
-        known = ~np.isnan(priority)
-        result = np.full(priority.shape, np.nan)
-        result[known] = self._numbers(priority[known], spacing)
-        return result
-
-    def _numbers(self, priority: Floats, spacing: Spacing) -> Floats:
-        """For known priorities. On few rows `rint` and `maximum` cost a fraction of `round` and `clip`."""
         if len(priority) == 0:
             return priority
-        if self.neutral is not None and priority.min() == priority.max():
+        low, high = _ends(priority)
+        if math.isnan(low):
+            known = ~np.isnan(priority)
+            result = np.full(priority.shape, np.nan)
+            result[known] = self.apply(priority[known], spacing)
+            return result
+        if self.neutral is not None and low == high:
             return np.full(priority.shape, float(self.neutral))
+        return self._numbers(priority, spacing)
+
+    def _numbers(self, priority: Floats, spacing: Spacing) -> Floats:
+        """For known priorities that differ. On few rows `rint` and `maximum` cost a fraction of `round` and `clip`."""
         placed = self.place(priority, spacing)
         if self.decimals is not None:
             placed = np.rint(placed) if self.decimals == 0 else np.round(placed, self.decimals)
@@ -183,7 +184,8 @@ def _min_max(priority: Floats, spacing: Spacing) -> Floats:
     Infinities stand a little beyond the finite values, and the logarithm of what isn't positive is such an infinity.
     """
     heights = _logs(priority) if spacing == "log" else priority
-    if heights.min() == heights.max():  # none is positive, or they differ by less than a logarithm shows
+    low, high = _ends(heights)
+    if low == high:  # none is positive, or they differ by less than a logarithm shows
         heights = priority
     finite = heights[np.isfinite(heights)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
@@ -207,7 +209,7 @@ def _steps_below_top(priority: Floats, spacing: Spacing, base: float, steps: flo
     """
     if spacing == "log":
         logs, step = _logs(priority), math.log(base)
-        bottom, top = float(logs.min()), float(logs.max())
+        bottom, top = _ends(logs)
         if math.isinf(bottom) or math.isinf(top):
             beyond = step if top == math.inf else 0.0
             finite = logs[np.isfinite(logs)]
@@ -256,9 +258,14 @@ def _dense_rank(priority: Floats, _: Spacing) -> Floats:
     return np.unique(priority, return_inverse=True)[1].astype(np.float64)
 
 
+def _ends(values: Floats) -> tuple[float, float]:
+    """The least and the greatest; NaN if any is. On few values in a fraction of the time of `min` and `max`."""
+    return values.item(values.argmin()), values.item(values.argmax())
+
+
 def _logs(priority: Floats) -> Floats:
     """Natural logarithms, minus infinity for what has none."""
-    if priority.min() > 0:
+    if priority[priority.argmin()] > 0:
         return np.log(priority)
     positive = priority > 0
     return np.log(priority, where=positive, out=np.full(priority.shape, -math.inf))

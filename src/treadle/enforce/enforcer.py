@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +31,7 @@ class Failure:
         return f"{self.knob} of {label(self.target)} to {self.wanted}: {self.error or type(self.error).__name__}"
 
 
-@dataclass(frozen=True)
-class Outcomes:
+class Outcomes(NamedTuple):
     """What came of some changes."""
 
     applied: Changes
@@ -178,7 +178,7 @@ class Enforcer:
             self._look(target, held)  # a write that failed may still have done something
             raise
         seen = held.ours = self.knob.read(target)
-        if not same(seen, value):
+        if seen != value and not same(seen, value):
             raise EngineError(f"wrote {value}, but it reads {seen}", remedy="see who else sets it, and its limits")
 
     def _look(self, target: Target, held: _Held) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from operator import is_
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,7 @@ from treadle.values import Groups, Snapshot
 NOBODY = -1
 
 
-@dataclass(frozen=True)
-class Aim:
+class Aim(NamedTuple):
     """The targets of one knob of one engine."""
 
     targets: tuple[Target, ...]
@@ -85,6 +85,7 @@ class View:
 
     def __init__(self, watches: Sequence[Watch]) -> None:
         self.parts: list[Part] = []
+        self._seen = [watch.topology for watch in watches]
         first = 0
         for watch in watches:
             if watch.topology is not None:
@@ -98,8 +99,7 @@ class View:
 
     def shows(self, watches: Sequence[Watch]) -> bool:
         """Whether it is still what these engines run."""
-        now = [watch.topology for watch in watches if watch.topology is not None]
-        return len(now) == len(self.parts) and all(p.topology is t for p, t in zip(self.parts, now, strict=True))
+        return all(map(is_, self._seen, [watch.topology for watch in watches]))
 
     def snapshot(self) -> Snapshot:
         if not self.parts:
@@ -108,15 +108,15 @@ class View:
 
     def answered(self) -> bool:
         """Whether anything is known in this round."""
-        return any(part.watch.fresh and len(part.topology) for part in self.parts)
+        return True in [part.watch.fresh and len(part.topology) > 0 for part in self.parts]
 
     def fresh(self) -> Bools:
         """The rows of the engines that answered in this round."""
-        if all(part.watch.fresh for part in self.parts):
+        fresh = [part.watch.fresh for part in self.parts]
+        if all(fresh):
             return self.everything
         return np.repeat(
-            np.array([part.watch.fresh for part in self.parts], dtype=np.bool_),
-            np.array([len(part.topology) for part in self.parts], dtype=np.int64),
+            np.array(fresh, dtype=np.bool_), np.array([len(part.topology) for part in self.parts], dtype=np.int64)
         )
 
     def rows_of(self, binding: Binding, before: Sequence[Binding]) -> Bools:

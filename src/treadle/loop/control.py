@@ -150,9 +150,8 @@ class Loop:
         if not due:
             return ()
         with self._signals.hold("round"), self.stats.round():
-            for watch in self._watches:
-                if any(watch in rule.watches for rule in due):
-                    watch.look(now)
+            for watch in dict.fromkeys(watch for rule in due for watch in rule.watches):
+                watch.look(now)
             batches = [batch for rule in due for batch in self._carry_out(rule, now)]
             self._record(batches)
         return tuple(batches)
@@ -231,9 +230,10 @@ class Loop:
 
     def _lane(self, rule: Rule, order: Order) -> Lane:
         """Bindings of one knob share its enforcer, and so what was found; groups are each binding's own."""
-        watch, knob = order.part.watch, order.part.watch.knobs[order.knob]
+        watch = order.part.watch
         lane = rule.lanes.get((watch.name, order.knob))
         if lane is None:
+            knob = watch.knobs[order.knob]
             key = (watch.name, order.knob, rule.number if knob.per == "group" else -1)
             enforcer = self._enforcers.setdefault(key, Enforcer(knob, dry_run=self.dry_run))
             what = f"{watch.name}/{order.knob}"
@@ -267,31 +267,35 @@ class Loop:
         )
 
     def _record(self, batches: list[DecisionBatch]) -> None:
-        """Remember and tell what was done: one line for a round with changes, one for each decision at DEBUG."""
+        """Remember what was done and what failed."""
         for trouble in self._troubles:
             if trouble.news:
                 self._count_failures()
                 break
-        changed = [batch for batch in batches if len(batch)]
-        if not changed:
+        count = 0
+        for batch in batches:
+            count += self.decisions.append(batch)
+        if not count:
             return
-        count = sum(len(batch) for batch in changed)
         self.stats.changes += count
-        for batch in changed:
-            self.decisions.append(batch)
         if log.isEnabledFor(logging.INFO):
-            log.info(
-                "%s %d: %s",
-                "would change" if self.dry_run else "changed",
-                count,
-                "; ".join(f"{len(b)} {b.knob} of {b.engine} by {b.policy} ({b.reason})" for b in changed),
-                extra={
-                    "changes": count,
-                    "failures": sum(len(batch.failures) for batch in batches),
-                    "dry_run": self.dry_run,
-                    "batches": [(b.engine, b.knob, b.policy, b.reason, len(b)) for b in changed],
-                },
-            )
+            self._tell(count, batches)
+
+    def _tell(self, count: int, batches: list[DecisionBatch]) -> None:
+        """One line for a round with changes, one for each decision at DEBUG."""
+        changed = [batch for batch in batches if len(batch)]
+        log.info(
+            "%s %d: %s",
+            "would change" if self.dry_run else "changed",
+            count,
+            "; ".join(f"{len(b)} {b.knob} of {b.engine} by {b.policy} ({b.reason})" for b in changed),
+            extra={
+                "changes": count,
+                "failures": sum(len(batch.failures) for batch in batches),
+                "dry_run": self.dry_run,
+                "batches": [(b.engine, b.knob, b.policy, b.reason, len(b)) for b in changed],
+            },
+        )
         if log.isEnabledFor(logging.DEBUG):
             for batch in changed:
                 for decision in batch:

@@ -6,7 +6,7 @@ A target whose priority is unknown keeps its last value; after too many rounds o
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,7 @@ from treadle.model import Ints
 log = logging.getLogger("treadle.loop")
 
 
-@dataclass(frozen=True)
-class Turned:
+class Turned(NamedTuple):
     """What was changed; `at` are the positions among the aim's targets."""
 
     changes: Changes
@@ -63,7 +62,7 @@ class Lane:
             self.trouble.total += len(failures) - 1
         else:
             self.trouble.worked()
-        return [some for some in turned if len(some.changes) or some.failures]
+        return [some for some in turned if len(some.at) or some.failures]
 
     def _with_absent(self, aim: Aim, wanted: Column) -> tuple[Aim, Column]:
         """Threads end with the topology, but a group that is not named in a round may be back in the next: it ages."""

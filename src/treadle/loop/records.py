@@ -94,11 +94,15 @@ class DecisionLog:
         self.batches: deque[DecisionBatch] = deque()
         self._length = 0
 
-    def append(self, batch: DecisionBatch) -> None:
-        self.batches.append(batch)
-        self._length += len(batch)
-        while self._length > self.size and len(self.batches) > 1:
-            self._length -= len(self.batches.popleft())
+    def append(self, batch: DecisionBatch) -> int:
+        """Remember a batch, if anything changed; returns how much."""
+        count = len(batch.changes.rows)
+        if count:
+            self.batches.append(batch)
+            self._length += count
+            while self._length > self.size and len(self.batches) > 1:
+                self._length -= len(self.batches.popleft())
+        return count
 
     def __len__(self) -> int:
         return self._length

@@ -6,8 +6,8 @@ values, since writing it is what makes a group.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,7 @@ MEMBERSHIP = "group"
 DEFAULT_GROUPING = "query"
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """What one knob of one engine is to be turned to; what is unknown in `wanted` stays as it is."""
 
     part: Part
@@ -55,11 +54,12 @@ def translate(binding: Binding, view: View, mine: Bools, schedule: Schedule, suf
         else:
             aims.append(part.instances(priority, mine))
     values = binding.to_scale.apply(_joined([aim.priority for aim in aims]), schedule.spacing)
-    ends = accumulate(len(aim.targets) for aim in aims)
-    return members + [
-        Order(part, binding.knob, aim, values[end - len(aim.targets) : end])
-        for part, aim, end in zip(view.parts, aims, ends, strict=True)
-    ]
+    orders: list[Order] = []
+    end = 0
+    for part, aim in zip(view.parts, aims, strict=True):
+        start, end = end, end + len(aim.targets)
+        orders.append(Order(part, binding.knob, aim, values[start:end]))
+    return members + orders
 
 
 def _joined(columns: list[Floats]) -> Floats:

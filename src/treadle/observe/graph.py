@@ -59,7 +59,7 @@ def _fold(topology: Topology, result: Floats, factor: Floats) -> Floats:
 
     Where nothing is passed on (a factor of 0), what is unknown further down does not matter.
     """
-    some_dry = not factor.min(initial=1.0) > 0.0  # or unknown
+    some_dry = len(factor) and not factor[factor.argmin()] > 0.0  # or unknown, which for numpy is the least of all
     for level in topology.levels[1:]:
         rows = level.rows
         below = level.share * result[level.edge_to]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Flag, auto
+from typing import NamedTuple
 
 from treadle.model import Floats, Topology
 
@@ -25,8 +26,7 @@ class Kind(Flag):
     """Execution-intrinsic: can be measured only while its operator runs, so an operator left alone goes stale."""
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(NamedTuple):
     """What a formula may use: this round's columns, the last round's, and the seconds between the two."""
 
     topology: Topology

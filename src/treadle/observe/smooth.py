@@ -6,9 +6,11 @@ last known value: rounds of any length, skipped rounds and rows measured rarely 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from treadle.model import Bools, Floats, Ints
+from treadle.model import Floats, Ints
 
 
 class Smoother:
@@ -21,23 +23,26 @@ class Smoother:
         self._age = np.zeros(rows)
         self._oldest = 0.0
         """No age is above it; so most rounds need not look for what is to be forgotten."""
-        self._gaps = True
-        """Whether some averages may be unknown."""
 
     def step(self, value: Floats, seconds: float) -> Floats:
         """Take in a value measured `seconds` after the last. The first known one is taken as it is."""
         known = np.isfinite(value)
         self._age += seconds
-        mean = self._moved(value, ~known)
-        if self._gaps:
+        if self._tau > 0.0:
+            away = value - self._mean
+            away *= np.expm1(self._age / -self._tau)  # negative
+            away[~known] = 0.0
+            mean: Floats = self._mean - away
+        else:
+            mean = np.where(known, value, self._mean)
+        if len(mean) and math.isnan(mean[mean.argmin()]):  # for numpy the unknown is the least of all
             first = known & np.isnan(mean)
             mean[first] = value[first]
-            self._gaps = bool(np.isnan(mean).any())
         self._age[known] = 0.0
         self._oldest += seconds
         if self._oldest > self._forget:
             mean[self._age > self._forget] = np.nan
-            self._oldest, self._gaps = self._age.max(initial=0.0), True
+            self._oldest = self._age.max(initial=0.0)
         self._mean = mean
         return mean
 
@@ -45,18 +50,6 @@ class Smoother:
         """Move rows: the new row i is the old row `source[i]`, or a new one where that is -1."""
         self._mean = realign(self._mean, source)
         self._age = np.nan_to_num(realign(self._age, source))
-        self._gaps = True
-
-    def _moved(self, value: Floats, unknown: Bools) -> Floats:
-        """The averages on their way to the new values, still at rest where those are unknown."""
-        if self._tau == 0.0:
-            mean = value.copy()
-            mean[unknown] = self._mean[unknown]
-            return mean
-        away: Floats = value - self._mean
-        away *= np.expm1(self._age / -self._tau)  # negative
-        away[unknown] = 0.0
-        return self._mean - away
 
 
 def realign(column: Floats, source: Ints) -> Floats:
