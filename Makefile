@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check bench soak lock clean
+.PHONY: setup demo test check bench lock clean
 
 setup: .venv/installed
 

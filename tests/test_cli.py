@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from treadle import cli
 
@@ -105,7 +106,12 @@ def test_lists_and_explanations_are_printed(
         (("simulate", "small.toml", "--seconds", "ten"), "--seconds"),
         (("simulate", "small.toml", "--seed", "-1"), "--seed"),
         (("simulate", "small.toml", "--plot", "no/folder/x.png"), "there is no folder 'no/folder'"),
-        (("simulate", "small.toml", "--plot", "x.docx"), "can't write the plot"),
+        (("simulate", "small.toml", "--plot", "x.docx"), "end its name in .png"),
+        (("simulate", "small.toml", "--decisions", "no/folder/d.jsonl"), "can't write"),
+        (("simulate", "small.toml", "-p", "fifo@"), "put one of rank, nice"),
+        (("simulate", "small.toml", "-p", "os@nice"), "the OS left alone has no knob"),
+        (("simulate", "small.toml", "-p", "adaptive:objective=min foo"), "objective 'foo'"),
+        (("demo", "--folder", "small.toml/x"), "name another folder"),
         (("metrics", "--explain", "highest-rte"), "highest-rate"),
         (("metrics", "--explain", "hr", "--engine", "storn"), "storn"),
         (("--config", "none.toml", "config", "show"), "none.toml: can't read it"),
@@ -126,3 +132,24 @@ def test_a_wrong_word_is_one_line_and_exit_code_2(
     assert "Traceback" not in said
     if said.startswith("error:"):
         assert said.count("\n") == 1
+
+
+def test_decisions_are_written_with_their_reasons(
+    scenario: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "simulate", scenario, "-p", "qs@nice", "--decisions", "why.jsonl", "--json") == 0
+    records = [json.loads(line) for line in Path("why.jsonl").read_text().splitlines()]
+    assert {record["knob"] for record in records} == {"nice"}
+    assert all(record["from"] != record["to"] and "queue" in record["why"] for record in records)
+
+
+def test_the_table_fits_a_terminal_of_80_columns(
+    scenario: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "_out", Console(width=80))
+    words = ("-p", "fifo", "-p", "adaptive:learner=ucb,delay=0.5", "-p", "adaptive:learner=thompson,delay=0.5")
+    assert run(monkeypatch, "simulate", scenario, *words) == 0
+    printed = capsys.readouterr().out
+    for word in ("fifo", "adaptive ucb", "adaptive thompson", "results/s", "left"):
+        assert word in printed
+    assert "…" not in printed

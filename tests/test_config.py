@@ -64,6 +64,8 @@ def test_a_bare_adaptive_is_spelt_out_as_configured() -> None:
         ("[adaptive]\nlearner = 'sarsa'", "adaptive.learner", "known here"),
         ("[adaptive]\nobjectives = []", "adaptive.objectives", "known here"),
         ("[adaptive]\ncandidates = 'fifo'", "adaptive.candidates", "known here"),
+        ("[adaptive]\ncandidates = ['foo']", "foo", ""),
+        ("[adaptive]\nobjectives = ['low latency']", "low latency", ""),
         ("[adaptive]\ndelay = 0", "adaptive.delay", "known here"),
         ("[adaptive]\ndelay = nan", "adaptive.delay", "known here"),
         ("[simulate]\nseconds = -1", "simulate.seconds", "known here"),

@@ -6,11 +6,12 @@ Whatever goes wrong on purpose is one line on standard error and exit code 2.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -20,7 +21,10 @@ from rich.table import Table
 
 from treadle import __version__
 from treadle import config as configuration
-from treadle.errors import TreadleError
+from treadle.errors import ConfigError, TreadleError
+
+if TYPE_CHECKING:
+    from treadle.engines.simulator.run import Outcome
 
 _out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 _err = Console(stderr=True, highlight=False)
@@ -31,6 +35,7 @@ def main() -> None:
     try:
         cli.main(standalone_mode=False)
     except click.exceptions.Abort:
+        _err.print("interrupted")
         sys.exit(130)
     except click.ClickException as error:
         error.show()
@@ -42,12 +47,16 @@ def main() -> None:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
+@click.option("--verbose", "-v", is_flag=True, help="Log what the control loop does to standard error.")
 @click.option(
-    "--config", "config_file", metavar="FILE", help="Configuration file (default: see `treadle config show`)."
+    "--config", "config_file", metavar="FILE", help="Configuration file (default: treadle.toml, if there is one)."
 )
 @click.pass_context
-def cli(context: click.Context, config_file: str | None) -> None:
-    """Treadle decides which streaming operators get the CPU, when, and how much of their data they may shed."""
+def cli(context: click.Context, verbose: bool, config_file: str | None) -> None:
+    """Treadle decides which streaming operators get the CPU, and when."""
+    logging.basicConfig(
+        format="%(levelname)s %(name)s: %(message)s", level=logging.INFO if verbose else logging.CRITICAL
+    )
     context.obj = configuration.load(config_file)
 
 
@@ -67,6 +76,11 @@ def cli(context: click.Context, config_file: str | None) -> None:
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of all that is drawn (default: the scenario's).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, policy -> figures and series.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw latency, memory and throughput.")
+@click.option(
+    "--decisions",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write what was changed and why, one JSON object a line.",
+)
 @click.pass_obj
 def simulate(
     obj: tuple[configuration.Config, str],
@@ -76,6 +90,7 @@ def simulate(
     seed: int | None,
     as_json: bool,
     plot: Path | None,
+    decisions: Path | None,
 ) -> None:
     """Run SCENARIO, a shipped name or a TOML file, in virtual time and compare policies on it.
 
@@ -86,6 +101,8 @@ def simulate(
 
     settings = obj[0]
     loaded = scenarios.load(scenario)
+    if plot is not None:
+        compare.check_plot(plot)
     with _progress(quiet=as_json) as told:
         outcomes = compare.compare(
             loaded,
@@ -99,6 +116,8 @@ def simulate(
         click.echo(json.dumps(compare.as_json(outcomes)))
     else:
         _out.print(compare.table(outcomes, loaded.title))
+    if decisions is not None:
+        _write_decisions(outcomes, decisions)
     if plot is not None:
         compare.plot(outcomes, plot)
         _err.print(f"plot: {escape(str(plot))}")
@@ -175,10 +194,13 @@ def bench_core(as_json: bool) -> None:
 @cli.command()
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default="out", show_default=True)
 def demo(folder: Path) -> None:
-    """Show in a minute what scheduling does: the papers' orderings, and a policy that chooses policies."""
+    """Show what scheduling does: three comparisons in the simulator, with tables and pictures (two minutes)."""
     from treadle.bench import demo as show
 
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"can't make it: {error.strerror}", where=str(folder), remedy="name another folder") from None
     with _progress(quiet=False) as told:
         parts = show.run(progress=told)
     for part in parts:
@@ -189,6 +211,20 @@ def demo(folder: Path) -> None:
         path = folder / f"{part.name}.png"
         part.draw(path)
         _out.print(f"  picture: {escape(str(path))}\n")
+
+
+def _write_decisions(outcomes: Sequence[Outcome], path: Path) -> None:
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            for outcome in outcomes:
+                for d in outcome.decisions:
+                    record = {"run": outcome.label, "time": round(d.time, 9), "instance": d.instance, "knob": d.knob}
+                    file.write(json.dumps({**record, "from": d.before, "to": d.after, "why": d.why}) + "\n")
+    except OSError as error:
+        raise ConfigError(
+            f"can't write: {error.strerror}", where=str(path), remedy="name a file you may write"
+        ) from None
+    _err.print(f"decisions: {escape(str(path))}")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from treadle.decide import registry
 from treadle.errors import ConfigError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -67,12 +68,20 @@ def load(named: str | None = None) -> tuple[Config, str]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"is not valid TOML: {error}", where=str(path), remedy="mend the line it names") from None
     try:
-        return Config.model_validate(data), str(path)
+        config = Config.model_validate(data)
+        registry.create(config.policy("adaptive"))
+        return config, str(path)
+    except ConfigError as error:
+        raise ConfigError(f"adaptive: {error.message}", where=str(path), remedy=error.remedy) from None
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(str(step) for step in problem["loc"])
         known = ", ".join(_keys(problem["loc"]))
-        what = "is not a known key" if problem["type"] == "extra_forbidden" else problem["msg"].lower()
+        what = (
+            "is not a known key"
+            if problem["type"] == "extra_forbidden"
+            else problem["msg"].lower().replace("tuple", "list")
+        )
         raise ConfigError(f"{place}: {what}", where=str(path), remedy=f"known here: {known}") from None
 
 

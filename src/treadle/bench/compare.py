@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.table import Table
 
 from treadle.engines.simulator.run import Outcome, simulate
@@ -37,15 +39,22 @@ def seconds(value: float) -> str:
     return f"{value:.3g} s"
 
 
+def count(value: float) -> str:
+    """A number of tuples as a person reads it."""
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
 FIGURES = (
-    Figure("latency: mean", "mean_latency", True, seconds),
+    Figure("latency", "mean_latency", True, seconds),
     Figure("p99", "p99_latency", True, seconds),
     Figure("max", "max_latency", True, seconds),
-    Figure("results/s", "throughput", False, lambda v: f"{v:,.4g}" if v < 1000 else f"{v:,.0f}"),
-    Figure("queued: mean", "mean_queue", True, lambda v: f"{v:,.3g}" if v < 1000 else f"{v:,.0f}"),
-    Figure("peak", "peak_queue", True, lambda v: f"{v:,.3g}" if v < 1000 else f"{v:,.0f}"),
-    Figure("switches/s", "switches_per_s", True, lambda v: f"{v:,.0f}"),
+    Figure("results/s", "throughput", False, count),
+    Figure("queued", "mean_queue", True, count),
+    Figure("peak", "peak_queue", True, count),
+    Figure("left", "queued_at_end", True, count),
 )
+DROPPED = Figure("dropped", "dropped", True, count)
+CAPTION = "latency, queued: means; left: still queued at the end; *: best of its column"
 
 
 def compare(
@@ -82,26 +91,57 @@ def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def table(outcomes: Sequence[Outcome], title: str = "") -> Table:
-    """A row per policy and class; the best of a column stands out."""
-    rows = [(outcome.label, outcome.summary()) for outcome in outcomes]
-    grid = Table(title=title or None, title_justify="left", header_style="bold")
-    grid.add_column("policy", overflow="fold")
-    for figure in FIGURES:
+    """A row per policy and class; the best of a column stands out. Narrow enough for 80 columns."""
+    rows = [(name, outcome.summary()) for name, outcome in zip(names(outcomes), outcomes, strict=True)]
+    dropped = any(summary["dropped"] for _, summary in rows)
+    figures = (*FIGURES, DROPPED) if dropped else FIGURES
+    grid = Table(
+        title=title or None,
+        title_justify="left",
+        caption=CAPTION,
+        caption_justify="left",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    grid.add_column("policy", no_wrap=True)
+    for figure in figures:
         grid.add_column(figure.title, justify="right", no_wrap=True)
-    best = {f.key: (min if f.less_is_better else max)(summary[f.key] for _, summary in rows) for f in FIGURES}
+    best = {f.key: (min if f.less_is_better else max)(summary[f.key] for _, summary in rows) for f in figures}
     for label, summary in rows:
-        cells = [_cell(figure, summary[figure.key], best[figure.key], len(rows) > 1) for figure in FIGURES]
-        grid.add_row(label, *cells)
+        grid.add_row(
+            label, *(_cell(figure, summary[figure.key], best[figure.key], len(rows) > 1) for figure in figures)
+        )
         for name, part in summary.get("classes", {}).items():
             grid.add_row(
-                f"  priority {name}", *(f.show(part[f.key]) if f.key in part else "" for f in FIGURES), style="dim"
+                f" priority {name}", *(f.show(part[f.key]) if f.key in part else "" for f in figures), style="dim"
             )
     return grid
+
+
+def names(outcomes: Sequence[Outcome]) -> list[str]:
+    """What the policies are called where room is short: an adaptive one by its learner, if that tells it apart."""
+    short = [_LEARNER.sub(r"adaptive \1", outcome.label) for outcome in outcomes]
+    return short if len(set(short)) == len(short) else [outcome.label for outcome in outcomes]
+
+
+_LEARNER = re.compile(r"^adaptive:(?:.*,)?learner=\(?([a-z]+)[^@]*")
 
 
 def _cell(figure: Figure, value: float, best: float, several: bool) -> str:
     text = figure.show(value)
     return f"[bold green]{text}*[/]" if several and value == best else text
+
+
+def check_plot(path: Path) -> None:
+    """Whether a plot can be written there; asked before the work is done."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"there is no folder '{path.parent}'", where=str(path), remedy="make it first")
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise ConfigError(
+            "can't tell the kind of picture", where=str(path), remedy="end its name in .png, .svg or .pdf"
+        )
 
 
 def plot(outcomes: Sequence[Outcome], path: Path) -> None:
@@ -111,14 +151,14 @@ def plot(outcomes: Sequence[Outcome], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    if not path.parent.is_dir():
-        raise ConfigError(f"there is no folder '{path.parent}'", where=str(path), remedy="make it first")
+    check_plot(path)
+    labels = names(outcomes)
     figure, axes = plt.subplots(3, 1, figsize=(10, 9.5), sharex=True, layout="constrained")
     for number, outcome in enumerate(outcomes):
         colour = f"C{number % 10}"
         style = "-" if number < 10 else "--"
         times, latency, output = _over_time(outcome)
-        axes[0].plot(times, latency, style, color=colour, lw=1.4, marker=".", ms=3, label=outcome.label)
+        axes[0].plot(times, latency, style, color=colour, lw=1.4, marker=".", ms=3, label=labels[number])
         grid, queued = outcome.memory
         if len(outcome.trace) > 1:
             grid, queued = outcome.trace[:, 0], outcome.trace[:, -2]
@@ -143,9 +183,9 @@ def plot(outcomes: Sequence[Outcome], path: Path) -> None:
     figure.legend(loc="outside lower center", ncols=min(len(outcomes), 5), frameon=False)
     try:
         figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise ConfigError(
-            f"can't write the plot: {error}", where=str(path), remedy="name a .png you may write"
+            f"can't write the plot: {error}", where=str(path), remedy="name a file you may write"
         ) from None
     finally:
         plt.close(figure)

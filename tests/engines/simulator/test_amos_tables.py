@@ -1,4 +1,4 @@
-"""Paper 001, section 2.2: Tables 1 and 2 value by value, from the shipped file, through the loop and the policies."""
+"""AMoS, section 2.2: Tables 1 and 2 value by value, from the shipped file, through the loop and the policies."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def test_one_that_was_real_time_does_not_starve_the_others_later(simulator: Buil
     assert spent(sim, 13.0) == pytest.approx(2.0, rel=0.02)
 
 
-# ---------------------------------------------------------------- blocking (paper 004, figure 16, in small)
+# ---------------------------------------------------------------- blocking (Lachesis, figure 16, in small)
 
 
 def blocking_pair() -> tuple[dict[str, Any], ...]:

@@ -47,7 +47,7 @@ def test_shipped_scenarios_do_not_depend_on_the_folder_one_is_in(
     assert scenarios.load("syn").title.startswith("SYN")
 
 
-# ---------------------------------------------------------------- chains (paper 000, section 7.1)
+# ---------------------------------------------------------------- chains (Haren, section 7.1)
 
 CHAINS = """
 title = "chains"

@@ -57,11 +57,11 @@ class Simulator:
         seed: int | None = None,
     ) -> None:
         execution = scenario.execution
-        self.scenario = scenario
         self.seconds = scenario.seconds if seconds is None else seconds
         self.mode: Mode = mode or execution.mode
         seed = scenario.seed if seed is None else seed
         _check(scenario, self.seconds, seed)
+        self.scenario = scenario = scenario.model_copy(update={"seed": seed})  # plans are drawn from it too
         self.per_unit = self.mode == "cooperative" and execution.period == 0
         layout = lay_out(queries(scenario), self.name)
         self._topology = layout.topology

@@ -1,6 +1,6 @@
 """The simulator's event loop: virtual time, queues, and three ways to give nodes the CPU. Compiled by numba.
 
-Cooperative is Haren's execution task (paper 000, Alg. 1): processors take the best of their own operators, run a batch
+Cooperative is Haren's execution task (Haren, Alg. 1): processors take the best of their own operators, run a batch
 of it without being interrupted, and meet at the end of a period. The other two are one kernel scheduler: real-time
 nodes by fixed priority and round robin, the rest by weighted virtual runtime within weighted groups, with time slices
 and preemption on wake-up. A tuple leaves its queue when it is done, not when it is started.

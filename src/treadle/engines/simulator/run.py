@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from treadle.decide.assign import assigner
 from treadle.decide.policy import Policy
 from treadle.engines.simulator.engine import Progress, Results, SimulatedClock, Simulator
 from treadle.engines.simulator.scenario import ChangeSpec, Mode, Scenario
-from treadle.errors import ConfigError
-from treadle.loop import Binding, Loop
+from treadle.errors import ConfigError, EngineError
+from treadle.loop import Binding, Decision, DecisionLog, Loop
 from treadle.model import Floats
 
 _MODE_OF_KNOB: dict[str, Mode] = {
@@ -43,12 +44,18 @@ class Outcome:
     counters: dict[str, float]
     in_charge: dict[str, int]
     """For an adaptive policy: how often each candidate was chosen."""
+    logs: tuple[DecisionLog, ...]
+
+    @property
+    def decisions(self) -> Iterator[Decision]:
+        """What was changed and why, as much of it as the loop remembers."""
+        return (decision for log in self.logs for decision in log)
 
     def summary(self) -> dict[str, Any]:
         """The figures of the run after its warm-up, as JSON can hold them."""
         start = self.scenario.warm_up
         seconds = max(self.counters["now"] - start, 1e-9)
-        late = self.results.time >= start
+        late = self.results.time - self.results.latency >= start  # what arrived after the warm-up, whoever was first
         times, queued = self.memory
         figures: dict[str, Any] = {
             **_latencies(self.results, late, seconds),
@@ -56,6 +63,7 @@ class Outcome:
             "mean_queue": round(float(queued[times >= start].mean()), 6),
             "peak_queue": round(self.counters["queue_peak"], 6),
             "queued_at_end": round(self.counters["queued"], 6),
+            "dropped": self.counters["dropped"],
             "cpu": round(self.counters["busy"] / self.counters["now"] / self.scenario.execution.processors, 4),
             "switches_per_s": round(self.counters["switches"] / self.counters["now"], 1),
         }
@@ -107,6 +115,8 @@ def simulate(
             setting = setting.changed(step)
     if scenario.drain:
         setting.drain()
+    for loop in setting.loops:
+        _check_sound(loop, spec)
     return Outcome(
         label=spec,
         scenario=scenario,
@@ -118,6 +128,7 @@ def simulate(
         oldest_waiting=simulator.oldest_waiting,
         counters=simulator.counters,
         in_charge=_in_charge(policy),
+        logs=tuple(loop.decisions for loop in setting.loops),
     )
 
 
@@ -131,6 +142,8 @@ class _Setting:
     period: float
     assign: str
     rng: np.random.Generator
+    loops: list[Loop] = field(default_factory=list)
+    """All loops so far, for what they can tell at the end."""
 
     def run(self, until: float, progress: Progress | None) -> None:
         """Go on until then, deciding every period, or before every tuple."""
@@ -154,7 +167,8 @@ class _Setting:
             self.simulator.decided()
 
     def _loop(self, progress: Progress | None = None) -> Loop:
-        return Loop([self.simulator], self._bindings(), clock=SimulatedClock(self.simulator, progress))
+        self.loops.append(Loop([self.simulator], self._bindings(), clock=SimulatedClock(self.simulator, progress)))
+        return self.loops[-1]
 
     def changed(self, change: ChangeSpec) -> _Setting:
         """The setting after a change; what the change does not name stays."""
@@ -163,9 +177,8 @@ class _Setting:
         if change.processors is not None:
             self.simulator.set_processors(change.processors)
         policy = self.policy if change.policy is None else registry.create(change.policy, rng=self.rng)
-        return _Setting(
-            self.simulator, policy, self.knob, change.period or self.period, change.assign or self.assign, self.rng
-        )
+        period, assign = change.period or self.period, change.assign or self.assign
+        return _Setting(self.simulator, policy, self.knob, period, assign, self.rng, self.loops)
 
     def _bindings(self) -> list[Binding]:
         period = self.period or 1.0  # where every unit is a decision, rounds are forced
@@ -177,15 +190,32 @@ class _Setting:
 
 
 def _parse(spec: str, scenario: Scenario) -> tuple[str, str, Mode]:
-    name, _, knob = spec.partition("@")
-    if name == "os" and not knob:
+    name, at, knob = spec.partition("@")
+    if name == "os" and not at:
         return name, "nice", "os"
-    if not knob:
+    if name == "os":
+        raise ConfigError(f"'{spec}': the OS left alone has no knob", remedy="use os, or another policy")
+    if not at:
         mode = scenario.execution.mode
         return name, _KNOB_OF_MODE[mode], mode
     if knob not in _MODE_OF_KNOB:
         raise ConfigError(f"can't enforce '{spec}'", remedy=f"put one of {', '.join(_MODE_OF_KNOB)} behind the @")
     return name, knob, _MODE_OF_KNOB[knob]
+
+
+def _check_sound(loop: Loop, spec: str) -> None:
+    """The loop goes on with what it has when something fails; figures of such a run would be of something else."""
+    stats = loop.stats
+    for failures in (stats.policy_failures, stats.failures, stats.knob_failures):
+        for name, count in failures.items():
+            if count == 0:
+                continue
+            how = next((text for where, text in stats.troubles.items() if name in where), "see the log")
+            raise EngineError(
+                f"'{name}' failed {count} times in {stats.rounds} rounds: {how}",
+                where=f"policy '{spec}'",
+                remedy="mend it; treadle --verbose shows more",
+            )
 
 
 def _latencies(results: Results, chosen: np.ndarray[Any, np.dtype[np.bool_]], seconds: float) -> dict[str, float]:

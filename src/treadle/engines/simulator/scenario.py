@@ -1,6 +1,6 @@
 """Scenario files: queries, their sources, and how they are run, as TOML. Reads, draws and checks them as graphs.
 
-Besides queries written out, `[[chains]]` makes many chains as Haren's and Lachesis' SYN do (paper 000, section 7.1),
+Besides queries written out, `[[chains]]` makes many chains as Haren's and Lachesis' SYN do (Haren, section 7.1),
 and `[[random]]` makes a random plan with branches and joins. A wrong file is one `ConfigError` that names the place.
 """
 
@@ -115,7 +115,7 @@ def queries(scenario: Scenario) -> tuple[QuerySpec, ...]:
     specs = list(scenario.query)
     for chains in scenario.chains:
         with _drawing(f"chains '{chains.name}'"):
-            specs += [_chain(chains, number, rng) for number in range(chains.count)]
+            specs += _chains(chains, scenario.execution.processors, rng)
     for plan in scenario.random:
         with _drawing(f"random '{plan.name}'"):
             specs.append(_random_plan(plan, scenario.execution.processors, rng))
@@ -209,13 +209,35 @@ def _check_fused(spec: QuerySpec, query: Query, where: str) -> None:
             raise ConfigError(f"fused {label}: parallelism differs", where=where, remedy="give them all the same")
 
 
+def _chains(chains: Chains, processors: int, rng: np.random.Generator) -> list[QuerySpec]:
+    drawn = [_chain(chains, number, rng) for number in range(chains.count)]
+    if chains.load is None or not chains.source.mean_rate:
+        return drawn
+    seconds = 0.0
+    for spec in drawn:
+        passed = chains.source.mean_rate
+        for op in spec.operator:
+            seconds += passed * op.cost.mean
+            passed *= op.selectivity.mean
+    return [_scaled(spec, chains.load * processors / seconds) for spec in drawn]
+
+
+def _scaled(spec: QuerySpec, factor: float) -> QuerySpec:
+    """The same query with all costs so many times as high."""
+    operators = tuple(
+        op.model_copy(update={"cost": op.cost.model_copy(update={"mean": op.cost.mean * factor})})
+        for op in spec.operator
+    )
+    return spec.model_copy(update={"operator": operators})
+
+
 def _chain(chains: Chains, number: int, rng: np.random.Generator) -> QuerySpec:
-    """Paper 000 section 7.1: query selectivity s uniform, each operator s^(1/L) +-spread; query cost base * 2^z."""
+    """Haren section 7.1: query selectivity s uniform, each operator s^(1/L) +-spread; query cost base * 2^z."""
 
     def around(value: float) -> float:
         return float(value * rng.uniform(1 - chains.spread, 1 + chains.spread))
 
-    base = chains.base_cost * 2.0 ** int(rng.integers(chains.cost_classes[0], chains.cost_classes[1] + 1))
+    base = (chains.base_cost or 1.0) * 2.0 ** int(rng.integers(chains.cost_classes[0], chains.cost_classes[1] + 1))
     each = float(rng.uniform(*chains.selectivity)) ** (1.0 / chains.length)
     operators: list[OperatorSpec] = []
     for at in range(chains.length):
@@ -253,7 +275,7 @@ def _random_plan(plan: RandomPlan, processors: int, rng: np.random.Generator) ->
     flow[0] = 1.0
     for at in range(1, plan.operators):
         flow[at] = sum(flow[up] * selectivity[up] for up in upstream[at])
-    arrivals = plan.source.rate or (sum(plan.source.between) / 2.0 if plan.source.between else 1000.0)
+    arrivals = plan.source.mean_rate or 1000.0
     unit = plan.load * processors / (arrivals * float((flow * weight).sum()))
     names = [f"op{at + 1}" for at in range(plan.operators)]
     return QuerySpec(

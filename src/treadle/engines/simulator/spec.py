@@ -51,6 +51,13 @@ class Source(_Strict):
     # trace: a file of arrival times in seconds, one a line, relative to the scenario
     file: str | None = None
 
+    @property
+    def mean_rate(self) -> float | None:
+        """Tuples per second while it sends; a trace and ticks have none that is known before."""
+        if self.between is not None:
+            return sum(self.between) / 2.0
+        return self.rate
+
     @model_validator(mode="after")
     def _complete(self) -> Source:
         for key in sorted(self.model_fields_set - _KEYS_OF_EVERY_PATTERN - _KEYS[self.pattern]):
@@ -140,12 +147,17 @@ Factor = Annotated[Number, Field(gt=0, le=1000)]
 
 
 class Chains(_Strict):
-    """Many chains, drawn as Haren draws them: cost class z, query cost base * 2^z, each operator +-spread."""
+    """Many chains, drawn as Haren draws them: cost class z, query cost base * 2^z, each operator +-spread.
+
+    With `load` instead of `base_cost` the costs are scaled so that all chains together need this part of the processors
+    while their sources send: draws differ in who needs how much, not in how much there is to do.
+    """
 
     name: Name
     count: Annotated[int, Field(ge=1, le=10_000, strict=True)]
     length: Annotated[int, Field(ge=1, le=100, strict=True)]
-    base_cost: Positive
+    base_cost: Positive | None = None
+    load: Annotated[Number, Field(gt=0, le=100)] | None = None
     cost_classes: tuple[CostClass, CostClass] = (0, 4)
     selectivity: tuple[Factor, Factor] = (0.01, 1.0)
     spread: Annotated[Number, Field(ge=0, lt=1)] = 0.1
@@ -157,6 +169,10 @@ class Chains(_Strict):
 
     @model_validator(mode="after")
     def _drawable(self) -> Chains:
+        if (self.base_cost is None) == (self.load is None):
+            raise ValueError("chains need either a base_cost or a load: set base_cost = 1e-5 or load = 0.9")
+        if self.load is not None and self.source.mean_rate is None:
+            raise ValueError(f"no load can be had from a {self.source.pattern} source: set base_cost instead")
         if self.cost_classes[0] > self.cost_classes[1]:
             raise ValueError("cost_classes is from high to low: swap its numbers")
         if self.selectivity[0] > self.selectivity[1]:
