@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -31,6 +34,15 @@ class TestSnapshot:
         assert both.topology.ids == one.topology.ids + two.topology.ids
         assert both.time == 7.0
         assert both.totals == {"output": 3.0}
+
+    def test_a_mean_latency_over_engines_counts_by_their_results_and_an_unknown_one_not_at_all(self) -> None:
+        fast, slow, silent = (snapshot(name, 1, 1.0, queue=[1]) for name in "abc")
+        parts = [
+            replace(fast, totals={"latency": 1.0, "output_rate": 30.0}),
+            replace(slow, totals={"latency": 5.0, "output_rate": 10.0}),
+            replace(silent, totals={"latency": math.nan, "output_rate": 0.0}),
+        ]
+        assert Snapshot.concat(parts).totals == {"latency": 2.0, "output_rate": 40.0}
 
     def test_what_one_engine_lacks_is_unknown_there(self) -> None:
         both = Snapshot.concat([snapshot("a", 1, queue=[1]), snapshot("b", 2, cost=[4, 5])])

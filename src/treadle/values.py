@@ -5,6 +5,7 @@ They stand below `observe`, `decide` and `enforce`, which never import each othe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -59,12 +60,24 @@ class Snapshot:
             name: np.concatenate([part.columns.get(name, np.full(len(part.topology), np.nan)) for part in parts])
             for name in names
         }
-        totals: dict[str, float] = {}
-        for part in parts:
-            for name, value in part.totals.items():
-                totals[name] = totals.get(name, 0.0) + value
+        totals = {name: _joined(name, parts) for name in dict.fromkeys(name for part in parts for name in part.totals)}
         merged = Topology.merge([p.topology for p in parts]) if topology is None else topology
         return cls(merged, max(p.time for p in parts), columns, totals)
+
+
+def _joined(name: str, parts: Sequence[Snapshot]) -> float:
+    """A total over several engines: their sum; a mean latency counts by the results it is the mean of.
+
+    An engine that does not know its total leaves it to the others.
+    """
+    known = [part.totals for part in parts if not math.isnan(part.totals.get(name, math.nan))]
+    if not known:
+        return math.nan
+    if name != "latency":
+        return sum(totals[name] for totals in known)
+    weights = [totals.get("output_rate", 1.0) for totals in known]
+    heard = sum(weights)
+    return sum(w * totals[name] for w, totals in zip(weights, known, strict=True)) / heard if heard > 0 else math.nan
 
 
 @dataclass(frozen=True)
@@ -81,8 +94,8 @@ class Schedule:
     """What a policy suggests. Higher is more urgent; NaN leaves an instance as it is.
 
     `priority` has a row per instance and one column per dimension; columns compare lexicographically (Haren's priority
-    vector). `helper` is for helper threads where they differ from the mains. `spacing` tells the transform how
-    the numbers are spread: queue sizes linearly, rates over orders of magnitude.
+    vector). `helper` is for helper threads where they differ from the mains, one number a row on the scale of `scalar`.
+    `spacing` tells the transform how the numbers are spread: queue sizes linearly, rates over orders of magnitude.
     """
 
     priority: Floats
