@@ -108,11 +108,9 @@ def table(outcomes: Sequence[Outcome], title: str = "") -> Table:
     grid.add_column("policy", no_wrap=True)
     for figure in figures:
         grid.add_column(figure.title, justify="right", no_wrap=True)
-    best = {f.key: (min if f.less_is_better else max)(summary[f.key] for _, summary in rows) for f in figures}
+    best = {figure.key: _best(figure, [summary[figure.key] for _, summary in rows]) for figure in figures}
     for label, summary in rows:
-        grid.add_row(
-            label, *(_cell(figure, summary[figure.key], best[figure.key], len(rows) > 1) for figure in figures)
-        )
+        grid.add_row(label, *(_cell(figure, summary[figure.key], best[figure.key]) for figure in figures))
         for name, part in summary.get("classes", {}).items():
             grid.add_row(
                 f" priority {name}", *(f.show(part[f.key]) if f.key in part else "" for f in figures), style="dim"
@@ -129,9 +127,15 @@ def names(outcomes: Sequence[Outcome]) -> list[str]:
 _LEARNER = re.compile(r"^adaptive:(?:.*,)?learner=\(?([a-z]+)[^@]*")
 
 
-def _cell(figure: Figure, value: float, best: float, several: bool) -> str:
+def _best(figure: Figure, values: Sequence[float]) -> float | None:
+    """The best value, if they differ at all."""
+    low, high = min(values), max(values)
+    return None if low == high else low if figure.less_is_better else high
+
+
+def _cell(figure: Figure, value: float, best: float | None) -> str:
     text = figure.show(value)
-    return f"[bold green]{text}*[/]" if several and value == best else text
+    return f"[bold green]{text}*[/]" if value == best else text
 
 
 def check_plot(path: Path) -> None:
