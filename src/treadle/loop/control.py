@@ -85,7 +85,7 @@ class Loop:
         self._enforcers: dict[tuple[str, str, int], Enforcer] = {}
         self._knob_troubles: dict[str, Trouble] = {}
         self._views: dict[tuple[Watch, ...], View] = {}
-        self._signals = Signals(self.restore)
+        self._signals = Signals(self._restore_twice)
         engines = [fitted(e, {b.knob for b in bindings if b.may_concern(e.name)}) for e in engines]
         _check(engines, bindings, stale_after, log_size)
         served = {engine.name: _served(engine, bindings) for engine in engines}
@@ -118,11 +118,11 @@ class Loop:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
-            if any(outcomes.failures for outcomes in self.restore()):
-                self.restore()
-        finally:
-            self._signals.remove()
+        with self._signals.hold("restore"):
+            try:
+                self._restore_twice()
+            finally:
+                self._signals.remove()
 
     @property
     def next_due(self) -> float:
@@ -160,14 +160,20 @@ class Loop:
         """Put everything back that was changed. Harmless when there is nothing, and when called again."""
         with self._signals.hold("restore"):
             done = tuple(enforcer.restore() for enforcer in reversed(self._enforcers.values()))
-        count = sum(len(outcomes.applied) for outcomes in done)
-        if count:
-            log.info("put back %d values", count, extra={"put_back": count})
-        for outcomes in done:
-            tell_left(outcomes)
-            for failure in outcomes.failures:
-                log.warning("could not put back %s", failure, extra={"knob": failure.knob})
+            count = sum(len(outcomes.applied) for outcomes in done)
+            if count:
+                log.info("put back %d values", count, extra={"put_back": count})
+            for outcomes in done:
+                tell_left(outcomes)
+                for failure in outcomes.failures:
+                    log.warning("could not put back %s", failure, extra={"knob": failure.knob})
         return done
+
+    def _restore_twice(self) -> None:
+        """The last chance: what fails is tried once more, and no signal comes in between."""
+        with self._signals.hold("restore"):
+            if any(outcomes.failures for outcomes in self.restore()):
+                self.restore()
 
     def _sleep(self, wake: float, stop: threading.Event | None) -> None:
         while (rest := wake - self.clock.now()) > 0 and not (stop and stop.is_set()):

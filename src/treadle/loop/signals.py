@@ -1,17 +1,28 @@
 """Signals end the loop, but not in the middle of a round: they wait for its end, and everything is put back first.
 
-A second one does not wait for a round, since that may hang; it does wait while things are put back.
+A second one does not wait for a round, since that may hang; it does wait while things are put back. Those that tell of
+a fault of the program itself (SIGSEGV and the like) are left alone: nothing can be trusted after them.
 """
 
 from __future__ import annotations
 
+import inspect
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+ASKING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name))
+"""What people and systems end a program with."""
+_OTHERS = ["USR1", "USR2", "ALRM", "VTALRM", "PROF", "XCPU", "XFSZ", "PIPE", "ABRT", "POLL", "PWR", "STKFLT"]
+ENDING: tuple[int, ...] = (
+    *ASKING,
+    *(getattr(signal, f"SIG{name}") for name in _OTHERS if hasattr(signal, f"SIG{name}")),
+    *(range(signal.SIGRTMIN, signal.SIGRTMAX + 1) if hasattr(signal, "SIGRTMIN") else ()),
+)
+"""All that end a program which does nothing about them."""
 
 
 class Signals:
@@ -19,35 +30,60 @@ class Signals:
 
     def __init__(self, restore: Callable[[], object]) -> None:
         self._restore = restore
-        self._before: dict[signal.Signals, Any] = {}
+        self._before: dict[int, Any] = {}
         self._phase: Literal["", "round", "restore"] = ""
-        self._waiting: int | None = None
+        self._waiting: dict[int, Any] = {}
+        """The signals that wait, and what was there for them before us."""
 
     def install(self) -> None:
-        """Python lets only the main thread do so. What is ignored (as by nohup) or not Python's stays as it is."""
+        """Python lets only the main thread do so. What would not end the program stays as it is.
+
+        That is what is ignored (as by nohup), what is not Python's, and what the program handles itself; but of the
+        signals that ask for an end its own handlers are called only after all is put back.
+        """
         if threading.current_thread() is not threading.main_thread():
             return
+        elsewhere = _caught()
         for number in ENDING:
             before = signal.getsignal(number)
-            if number not in self._before and before is not None and before != signal.SIG_IGN:
+            ends = before == signal.SIG_DFL and number not in elsewhere
+            asks = callable(before) and (number in ASKING or _is_a_loops(before))
+            if number not in self._before and (ends or asks):
                 self._before[number] = before
                 signal.signal(number, self._handle)
 
     def remove(self) -> None:
-        for number in list(self._before):
-            signal.signal(number, self._before.pop(number))
+        """A handler that somebody set in the meantime stays."""
+        for number, before in list(self._before.items()):
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, before)
+            del self._before[number]
 
     def hold(self, phase: Literal["round", "restore"]) -> _Hold:
         """A signal within waits until the end."""
         return _Hold(self, phase)
 
-    def _handle(self, number: int, _: FrameType | None) -> None:
-        if self._phase == "restore" or (self._phase == "round" and self._waiting is None):
-            self._waiting = number
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        before = self._before.get(number, signal.SIG_DFL)
+        if self._phase == "round" and self._waiting:
+            _pass_on(number, before, frame)
             return
+        self._waiting[number] = before
         if not self._phase:
-            self._restore()  # here too, should the exception get lost on its way
-        raise _ending(number)
+            self._release("")
+
+    def _release(self, phase: Literal["", "round", "restore"]) -> None:
+        """After a phase: put back, and let happen what the signals that waited are there for."""
+        if self._waiting and phase != "restore":
+            self._phase = "restore"
+            try:
+                self._restore()  # here too, should an exception get lost on its way, or a handler raise none
+            finally:
+                self._phase = ""
+        for number in tuple(self._waiting):
+            before = self._waiting.pop(number, None)
+            if before is not None:  # otherwise a further signal took this one along
+                _pass_on(number, before, inspect.currentframe())
 
 
 class _Hold:
@@ -64,11 +100,29 @@ class _Hold:
     def __exit__(self, *_: object) -> None:
         signals = self._signals
         signals._phase = self._outer
-        if not self._outer and signals._waiting is not None:
-            number, signals._waiting = signals._waiting, None
-            raise _ending(number)
+        if not self._outer and signals._waiting:
+            signals._release(self._inner)
 
 
-def _ending(number: int) -> BaseException:
-    """As Python and shells have it: 128 + n for a program that a signal ended."""
-    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+def _pass_on(number: int, before: Any, frame: FrameType | None) -> None:
+    """To the program's own handler; if it has none, end as Python and shells have it: 128 + n for signal n."""
+    if callable(before):
+        before(number, frame)
+    elif number == signal.SIGINT:
+        raise KeyboardInterrupt
+    else:
+        raise SystemExit(128 + number)
+
+
+def _is_a_loops(handler: Any) -> bool:
+    return isinstance(getattr(handler, "__self__", None), Signals)
+
+
+def _caught() -> set[int]:
+    """The signals that have a handler, also one that Python does not know of, as those of faulthandler."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return set()
+    mask = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt:")), 0)
+    return {number for number in ENDING if mask >> (number - 1) & 1}
