@@ -69,6 +69,8 @@ def test_a_bare_adaptive_is_spelt_out_as_configured() -> None:
         ("[adaptive]\ndelay = 0", "adaptive.delay", "known here"),
         ("[adaptive]\ndelay = nan", "adaptive.delay", "known here"),
         ("[simulate]\nseconds = -1", "simulate.seconds", "known here"),
+        ("[simulate]\nseed = '5'", "simulate.seed", "known here"),
+        ("[adaptive]\ndelay = true", "adaptive.delay", "known here"),
         ("[simulate]\nseed = 1.5", "simulate.seed", "known here"),
         ("simulate = 3", "simulate", "known here"),
     ],

@@ -22,6 +22,7 @@ from rich.table import Table
 from treadle import __version__
 from treadle import config as configuration
 from treadle.errors import ConfigError, TreadleError
+from treadle.observe.metric import Kind
 
 if TYPE_CHECKING:
     from treadle.engines.simulator.run import Outcome
@@ -55,7 +56,7 @@ def main() -> None:
 def cli(context: click.Context, verbose: bool, config_file: str | None) -> None:
     """Treadle decides which streaming operators get the CPU, and when."""
     logging.basicConfig(
-        format="%(levelname)s %(name)s: %(message)s", level=logging.INFO if verbose else logging.CRITICAL
+        format="%(levelname)s %(name)s: %(message)s", level=logging.INFO if verbose else logging.WARNING
     )
     context.obj = configuration.load(config_file)
 
@@ -68,7 +69,7 @@ def cli(context: click.Context, verbose: bool, config_file: str | None) -> None:
     "policies",
     multiple=True,
     metavar="P",
-    help="NAME[:key=value,…][@KNOB], KNOB one of rank, nice, shares, slice, rt. May be given several times.",
+    help="NAME[:key=value,…][@KNOB], KNOB one of rank, nice, shares[/GROUPING], slice, rt. May be given several times.",
 )
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), help="Virtual seconds (default: the scenario's)."
@@ -152,8 +153,8 @@ def metrics(policy: str | None, engine: str) -> None:
     from treadle.observe import METRICS, explain
 
     if policy is None:
-        rows = [(m.name, m.unit, "derived" if m.ways else "base", m.help) for m in METRICS.values()]
-        _show(["metric", "unit", "kind", "what it is"], rows)
+        rows = [(m.name, m.unit, "derived" if m.ways else "base", _kind(m.kind), m.help) for m in METRICS.values()]
+        _show(["metric", "unit", "from", "changes", "what it is"], rows)
         return
     kind = engines.get(engine)
     click.echo(explain(registry.create(policy).needs, kind.offers, kind.name))
@@ -248,6 +249,16 @@ def _show(titles: list[str], rows: Sequence[tuple[str, ...]]) -> None:
     for row in rows:
         grid.add_row(*(escape(cell) for cell in row))
     _out.print(grid)
+
+
+def _kind(kind: Kind) -> str:
+    """Haren's kinds of features in words: with what a metric changes."""
+    if kind == Kind.STATIC:
+        return "never"
+    dependent = Kind.ON_UPSTREAM in kind or Kind.ON_DOWNSTREAM in kind
+    return ("with its neighbours" if dependent else "with its operator") + (
+        ", seen only when it runs" if Kind.INTRINSIC in kind else ""
+    )
 
 
 def _shown(value: Any) -> str:

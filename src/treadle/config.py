@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from treadle.decide import registry
 from treadle.errors import ConfigError
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 Some = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
@@ -37,7 +37,7 @@ class Simulate(_Section):
     """What `treadle simulate` takes where neither a flag nor the scenario says otherwise."""
 
     seconds: Positive | None = None
-    seed: Annotated[int, Field(ge=0)] | None = None
+    seed: Annotated[int, Field(ge=0, strict=True)] | None = None
 
 
 class Config(_Section):

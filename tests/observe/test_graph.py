@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from treadle.model import Operator, Query, Topology
-from treadle.observe.graph import global_cost, global_selectivity, reachable, received
+from treadle.observe.graph import global_cost, global_selectivity, received
 
 
 def column(*values: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -77,10 +77,3 @@ def test_a_graph_without_edges_or_rows_is_no_special_case() -> None:
     assert global_cost(alone, column(2), column(np.nan)).tolist() == [2]
     nothing = Topology((), ())
     assert len(received(nothing, column())) == len(global_selectivity(nothing, column())) == 0
-
-
-def test_reachable_finds_all_pairs_with_a_way_once(diamond: Topology) -> None:
-    start, end, _ = diamond.edges
-    source, target = reachable(4, start, end)
-    pairs = list(zip(source.tolist(), target.tolist(), strict=True))
-    assert pairs == [(0, 1), (0, 2), (0, 3), (1, 3), (2, 3)]

@@ -60,8 +60,9 @@ operator = [
 def test_the_simulator_and_its_knobs_conform_in_each_mode(mode: Literal["cooperative", "os", "realtime"]) -> None:
     plan = scenario.parse(PLAN.replace("MODE", mode), where="test")
     check_engine(lambda: Simulator(plan), pass_time=lambda sim: sim.advance(sim.now + 0.3))
-    assert Simulator(plan).offers == Simulator.OFFERS - ({"run_wait"} if mode == "cooperative" else set())
-    assert METRICS.keys() >= Simulator.OFFERS
+    offered = Simulator.OFFERS | Simulator.KNOWN
+    assert Simulator(plan).offers == offered - ({"run_wait"} if mode == "cooperative" else set())
+    assert METRICS.keys() >= offered
 
 
 def test_a_plan_without_helpers_and_with_measured_costs_offers_less_and_conforms() -> None:

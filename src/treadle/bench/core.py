@@ -218,6 +218,7 @@ class MemoryEngine:
     """An engine whose samples are made beforehand, so that only the loop is measured."""
 
     name = "memory"
+    in_process = True
     offers = OFFERS
 
     def __init__(self, topology: Topology, clock: Clock, rounds: int) -> None:

@@ -2,14 +2,13 @@
 
 from treadle.observe.catalogue import METRICS
 from treadle.observe.explain import explain
-from treadle.observe.features import Dependents, dependents, features, intrinsic
+from treadle.observe.features import features, intrinsic
 from treadle.observe.metric import Formula, Inputs, Kind, Metric, Way
 from treadle.observe.plan import Step, make_plan, plannable
 from treadle.observe.provider import Provider
 
 __all__ = [
     "METRICS",
-    "Dependents",
     "Formula",
     "Inputs",
     "Kind",
@@ -17,7 +16,6 @@ __all__ = [
     "Provider",
     "Step",
     "Way",
-    "dependents",
     "explain",
     "features",
     "intrinsic",

@@ -37,23 +37,6 @@ def received(topology: Topology, sent: Floats) -> Floats:
     return total
 
 
-def reachable(count: int, start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """All pairs (from, to) of `count` rows with a way of one or more edges, ordered by `from`, then `to`."""
-    order = np.argsort(start, kind="stable")
-    end = end[order]
-    degree = np.bincount(start, minlength=count)
-    first = np.cumsum(degree) - degree
-    found = fresh = np.unique(start[order] * count + end)
-    while len(fresh):
-        source, middle = np.divmod(fresh, count)
-        fan = degree[middle]
-        step = np.arange(fan.sum()) - np.repeat(np.cumsum(fan) - fan, fan)
-        further = np.repeat(source, fan) * count + end[np.repeat(first[middle], fan) + step]
-        fresh = np.setdiff1d(further, found)
-        found = np.union1d(found, fresh)
-    return found // max(count, 1), found % max(count, 1)
-
-
 def _fold(topology: Topology, result: Floats, factor: Floats) -> Floats:
     """X_i = own_i + factor_i * sum_j share_ij * X_j, one pass over the levels, sinks first. `result` comes as `own`.
 

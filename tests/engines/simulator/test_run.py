@@ -95,3 +95,50 @@ def test_an_adaptive_policy_says_who_was_in_charge() -> None:
 def test_an_unknown_knob_is_refused() -> None:
     with pytest.raises(ConfigError, match="put one of rank, nice"):
         simulate(small(), "fifo@weight")
+
+
+def test_a_policy_that_is_replaced_leaves_nothing_behind() -> None:
+    execution = 'mode = "os"\nperiod = 0.1'
+    change = '[[change]]\nat = 1\npolicy = "none"'
+    outcome = simulate(small(execution=execution, bottom=change), "user-priority@nice")
+    first = next(iter(outcome.decisions))
+    assert (first.knob, first.before) == ("nice", 0.0)
+    untouched = simulate(small(execution=execution), "os")
+    late = outcome.results.row[outcome.results.time > 1.5]
+    assert set(late.tolist()) == set(untouched.results.row.tolist())
+
+
+def test_a_wrong_policy_of_a_later_change_is_refused_before_anything_runs() -> None:
+    with pytest.raises(ConfigError, match="frist"):
+        simulate(small(bottom='[[change]]\nat = 1\npolicy = "frist"'), "fcfs")
+
+
+def test_shares_take_a_grouping() -> None:
+    targets = {
+        grouping: {
+            decision.target
+            for decision in simulate(small(), f"qs@shares/{grouping}").decisions
+            if decision.knob == "shares"
+        }
+        for grouping in ("instance", "query")
+    }
+    assert len(targets["instance"]) == 3
+    assert len(targets["query"]) == 2
+    with pytest.raises(ConfigError, match="knows no groups"):
+        simulate(small(), "qs@nice/query")
+    with pytest.raises(ConfigError, match="unknown grouping 'qwery'"):
+        simulate(small(), "qs@shares/qwery")
+
+
+def test_neglected_operators_are_run_only_for_policies_that_need_to_see_them_run() -> None:
+    """Haren, section 5: d matters only if f or g uses an execution-intrinsic feature; FCFS does not, HR does."""
+    overloaded = "[[query]]\nname = 'more'\noperator = [{ name = 'x', cost = 0.004, source = { rate = 300 } }]"
+    for policy, matters in (("fcfs", False), ("hr", True)):
+        without, soon = (simulate(small(execution=f"delay = {d}", bottom=overloaded), policy) for d in (0, 0.05))
+        assert (without.results.time.tolist() != soon.results.time.tolist()) == matters
+
+
+def test_a_run_too_short_for_anything_to_happen_is_refused() -> None:
+    with pytest.raises(ConfigError, match="can't run for 1e-09 seconds"):
+        simulate(small(), "fcfs", seconds=1e-9)
+    assert simulate(small(), "fcfs", seconds=0.001).summary()["throughput"] == 0

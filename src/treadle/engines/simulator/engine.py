@@ -24,6 +24,7 @@ from treadle.model import Floats, Ints, Topology
 from treadle.values import Sample
 
 GRID_POINTS = 400
+LEAST_SECONDS = 0.001
 Progress = Callable[[float], None]
 """Called with the part of virtual time that has passed, 0 to 1."""
 
@@ -42,11 +43,14 @@ class Simulator:
     """One scenario under one mode of execution, at one moment of virtual time."""
 
     name = "simulator"
+    in_process = True
     OFFERS: ClassVar[frozenset[str]] = frozenset(
         {"queue", "external_queue", "output_queue", "tuples_in", "tuples_out"}
-        | {"cpu_time", "run_wait", "head_age", "mean_age", "cost", "selectivity"}
+        | {"cpu_time", "run_wait", "head_age", "mean_age"}
     )
-    """What it can offer at most, in any mode."""
+    """What it can measure, in any mode."""
+    KNOWN: ClassVar[frozenset[str]] = frozenset({"cost", "selectivity"})
+    """What it knows beside that, and says only in scenarios with `known = true`."""
 
     def __init__(
         self,
@@ -100,9 +104,7 @@ class Simulator:
             names.remove("run_wait")
         if (self._helper_of < 0).all():
             names.remove("output_queue")
-        if not self.scenario.execution.known:
-            names -= {"cost", "selectivity"}
-        return frozenset(names)
+        return frozenset(names | self.KNOWN if self.scenario.execution.known else names)
 
     def topology(self) -> Topology:
         return self._topology
@@ -165,6 +167,10 @@ class Simulator:
     @property
     def processors(self) -> int:
         return int(self.state.tally[kernel.PROCESSORS])
+
+    def set_delay(self, delay: float) -> None:
+        """Haren's d: operators that were not run for so long get a turn; 0 for never."""
+        self.state.clock[kernel.DELAY] = delay
 
     def set_batch(self, batch: int) -> None:
         if batch < 1:
@@ -262,11 +268,12 @@ class Simulator:
 
 def _check(scenario: Scenario, seconds: float, seed: int) -> None:
     """What a caller may set instead of the file."""
-    if not scenario.warm_up < seconds <= MOST_SECONDS:
+    if not (scenario.warm_up < seconds <= MOST_SECONDS and seconds >= LEAST_SECONDS):
+        least = f"{scenario.warm_up:g}, which is the warm-up" if scenario.warm_up else f"{LEAST_SECONDS:g}"
         raise ConfigError(
             f"can't run for {seconds:g} seconds",
             where=scenario.where,
-            remedy=f"use more than {scenario.warm_up:g}, which is the warm-up, and at most {MOST_SECONDS}",
+            remedy=f"use more than {least}, and at most {MOST_SECONDS}",
         )
     if seed < 0:
         raise ConfigError(f"can't draw from seed {seed}", where=scenario.where, remedy="use 0 or more")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from treadle.engines.simulator.scenario import ChangeSpec, Mode, Scenario
 from treadle.errors import ConfigError, EngineError
 from treadle.loop import Binding, Decision, DecisionLog, Loop
 from treadle.model import Floats
+from treadle.observe import intrinsic
 
 _MODE_OF_KNOB: dict[str, Mode] = {
     "rank": "cooperative",
@@ -53,8 +54,9 @@ class Outcome:
 
     def summary(self) -> dict[str, Any]:
         """The figures of the run after its warm-up, as JSON can hold them."""
+        now = self.counters["now"]
         start = self.scenario.warm_up
-        seconds = max(self.counters["now"] - start, 1e-9)
+        seconds = max(now - start, 1e-9)
         late = self.results.time - self.results.latency >= start  # what arrived after the warm-up, whoever was first
         times, queued = self.memory
         figures: dict[str, Any] = {
@@ -64,8 +66,8 @@ class Outcome:
             "peak_queue": round(self.counters["queue_peak"], 6),
             "queued_at_end": round(self.counters["queued"], 6),
             "dropped": self.counters["dropped"],
-            "cpu": round(self.counters["busy"] / self.counters["now"] / self.scenario.execution.processors, 4),
-            "switches_per_s": round(self.counters["switches"] / self.counters["now"], 1),
+            "cpu": round(self.counters["busy"] / now / self.scenario.execution.processors, 4),
+            "switches_per_s": round(self.counters["switches"] / now, 1),
         }
         classes = np.unique(self.class_of_row)
         if len(classes) > 1:
@@ -97,22 +99,23 @@ def simulate(
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Run `spec`, a policy as the registry knows it, with `@knob` behind it to choose how it is enforced.
+    """Run `spec`: a policy as the registry knows it; `@knob` behind it chooses how it is enforced (`hr@shares/query`).
 
     `os` is the operating system left alone: every operator its own thread, no policy.
     """
-    name, knob, mode = _parse(spec, scenario)
+    name, knob, grouping, mode = _parse(spec, scenario)
     seed = scenario.seed if seed is None else seed
     simulator = Simulator(scenario, mode=mode, seconds=seconds, seed=seed)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0xDEC1DE,)))
     policy = registry.create(name, rng=rng)
+    execution = scenario.execution
+    setting = _Setting(simulator, policy, knob, grouping, execution.period, execution.assign, rng)
     steps = sorted(scenario.change, key=lambda change: change.at)
-    setting = _Setting(simulator, policy, knob, scenario.execution.period, scenario.execution.assign, rng)
-    for step in [*steps, None]:
-        until = simulator.seconds if step is None else min(step.at, simulator.seconds)
-        setting.run(until, progress)
-        if step is not None:
-            setting = setting.changed(step)
+    policies = [None if step.policy is None else registry.create(step.policy, rng=rng) for step in steps]
+    for step, new in zip(steps, policies, strict=True):
+        setting.run(min(step.at, simulator.seconds), progress)
+        setting = setting.changed(step, new)
+    setting.run(simulator.seconds, progress)
     if scenario.drain:
         setting.drain()
     for loop in setting.loops:
@@ -139,6 +142,7 @@ class _Setting:
     simulator: Simulator
     policy: Policy
     knob: str
+    grouping: str | None
     period: float
     assign: str
     rng: np.random.Generator
@@ -170,37 +174,44 @@ class _Setting:
         self.loops.append(Loop([self.simulator], self._bindings(), clock=SimulatedClock(self.simulator, progress)))
         return self.loops[-1]
 
-    def changed(self, change: ChangeSpec) -> _Setting:
-        """The setting after a change; what the change does not name stays."""
+    def changed(self, change: ChangeSpec, policy: Policy | None) -> _Setting:
+        """The setting after a change; what the change does not name stays, and a policy leaves nothing behind."""
         if change.batch is not None:
             self.simulator.set_batch(change.batch)
         if change.processors is not None:
             self.simulator.set_processors(change.processors)
-        policy = self.policy if change.policy is None else registry.create(change.policy, rng=self.rng)
-        period, assign = change.period or self.period, change.assign or self.assign
-        return _Setting(self.simulator, policy, self.knob, period, assign, self.rng, self.loops)
+        if policy is not None:
+            self.loops[-1].restore()
+        return replace(
+            self, policy=policy or self.policy, period=change.period or self.period, assign=change.assign or self.assign
+        )
 
     def _bindings(self) -> list[Binding]:
-        period = self.period or 1.0  # where every unit is a decision, rounds are forced
-        grouping = "instance" if self.knob == "shares" else None
-        bindings = [Binding(self.policy, self.knob, period, grouping=grouping)]
-        if self.knob == "rank" and self.simulator.processors > 1:
-            bindings.append(Binding(assigner(self.assign, self.simulator.processors, self.rng), "owner", period))
+        sim, period = self.simulator, self.period or 1.0  # where every unit is a decision, rounds are forced
+        bindings = [Binding(self.policy, self.knob, period, grouping=self.grouping)]
+        if self.knob == "rank" and sim.processors > 1:
+            bindings.append(Binding(assigner(self.assign, sim.processors, self.rng), "owner", period))
+        used = {metric for binding in bindings for metric in (*binding.policy.needs, *binding.policy.wants)}
+        sim.set_delay(sim.scenario.execution.delay if intrinsic(used) else 0.0)  # Haren section 5
         return bindings
 
 
-def _parse(spec: str, scenario: Scenario) -> tuple[str, str, Mode]:
-    name, at, knob = spec.partition("@")
-    if name == "os" and not at:
-        return name, "nice", "os"
+def _parse(spec: str, scenario: Scenario) -> tuple[str, str, str | None, Mode]:
+    """`policy@knob/grouping`; grouping is for shares, where each instance is a group of its own unless it says so."""
+    name, at, way = spec.partition("@")
+    knob, slash, grouping = way.partition("/")
     if name == "os":
-        raise ConfigError(f"'{spec}': the OS left alone has no knob", remedy="use os, or another policy")
+        if at:
+            raise ConfigError(f"'{spec}': the OS left alone has no knob", remedy="use os, or another policy")
+        return name, "nice", None, "os"
     if not at:
         mode = scenario.execution.mode
-        return name, _KNOB_OF_MODE[mode], mode
+        return name, _KNOB_OF_MODE[mode], None, mode
     if knob not in _MODE_OF_KNOB:
         raise ConfigError(f"can't enforce '{spec}'", remedy=f"put one of {', '.join(_MODE_OF_KNOB)} behind the @")
-    return name, knob, _MODE_OF_KNOB[knob]
+    if slash and knob != "shares":
+        raise ConfigError(f"'{spec}': {knob} knows no groups", remedy="use shares, or leave the grouping out")
+    return name, knob, (grouping or "instance") if knob == "shares" else None, _MODE_OF_KNOB[knob]
 
 
 def _check_sound(loop: Loop, spec: str) -> None:
