@@ -105,6 +105,7 @@ def test_lists_and_explanations_are_printed(
         (("simulate", "small.toml", "--seconds", "0"), "--seconds"),
         (("simulate", "small.toml", "--seconds", "ten"), "--seconds"),
         (("simulate", "small.toml", "-p", "qs@shares/qwery"), "unknown grouping 'qwery'"),
+        (("simulate", "small.toml", "-p", "user-priority:zz=1"), "there is no operator 'zz'"),
         (("simulate", "small.toml", "--seed", "-1"), "--seed"),
         (("simulate", "small.toml", "--plot", "no/folder/x.png"), "there is no folder 'no/folder'"),
         (("simulate", "small.toml", "--plot", "x.docx"), "end its name in .png"),

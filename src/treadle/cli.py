@@ -101,6 +101,8 @@ def simulate(
     from treadle.engines.simulator import scenario as scenarios
 
     settings = obj[0]
+    if not logging.getLogger().isEnabledFor(logging.INFO):
+        logging.getLogger("treadle.loop").setLevel(logging.ERROR)  # what fails in a simulation ends it with an error
     loaded = scenarios.load(scenario)
     if plot is not None:
         compare.check_plot(plot)

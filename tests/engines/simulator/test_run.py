@@ -141,4 +141,4 @@ def test_neglected_operators_are_run_only_for_policies_that_need_to_see_them_run
 def test_a_run_too_short_for_anything_to_happen_is_refused() -> None:
     with pytest.raises(ConfigError, match="can't run for 1e-09 seconds"):
         simulate(small(), "fcfs", seconds=1e-9)
-    assert simulate(small(), "fcfs", seconds=0.001).summary()["throughput"] == 0
+    assert simulate(small(), "fcfs", seconds=0.001).counters["now"] >= 0.001

@@ -11,7 +11,9 @@ from typing import ClassVar
 from treadle.decide.logical import to_physical
 from treadle.decide.policies._spec import Options
 from treadle.decide.policy import Policy
+from treadle.errors import ConfigError
 from treadle.model import Floats, Query, Topology
+from treadle.plugins import suggestion
 from treadle.values import Schedule, Snapshot
 
 
@@ -35,9 +37,19 @@ class UserPriority(Policy):
         topology = snapshot.topology
         if not self._operators:
             return Schedule(topology.priority, reason="by the priority of the query")
+        if self._transformed is None:
+            self._check(topology)
         if self._transformed is None or self._transformed[0] is not topology:
             self._transformed = (topology, self._transform(topology))
         return Schedule(self._transformed[1], reason="by the priority of the operator, else of the query")
+
+    def _check(self, topology: Topology) -> None:
+        """A name that nothing has is a mistake at the start; later it may be that of a query that has ended."""
+        names = {op.name for query in topology.queries for op in query.operators}
+        known = names | {f"{query.name}.{op.name}" for query in topology.queries for op in query.operators}
+        for name in self._operators.keys() - known:
+            remedy = suggestion(name, sorted(names))
+            raise ConfigError(f"there is no operator '{name}'", where=f"policy '{self.name}'", remedy=remedy)
 
     def _transform(self, topology: Topology) -> Floats:
         """Of all logical operators, given or not, to the rows; when the topology changes, not in every round."""
