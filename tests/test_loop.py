@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import gc
 import logging
 import math
 import os
@@ -79,6 +80,8 @@ class MemoryKnob:
 class MemoryEngine:
     """A stand-in for an engine, in memory: one query `q`, an operator and a main thread for each queue it is given."""
 
+    in_process = True
+
     def __init__(self, name: str, queue: list[float], *, helpers: bool = False) -> None:
         self.name = name
         self.offers = frozenset({"queue", "output_queue"} if helpers else {"queue"})
@@ -143,6 +146,20 @@ class ByQueue(QueueSize):
         return super().decide(snapshot)
 
 
+class NeedsCost(Policy):
+    """Cost, which also notes that of the first operator."""
+
+    name: ClassVar[str] = "needs-cost"
+    needs = ("cost",)
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        self.seen.append(float(snapshot["cost"][0]))
+        return Schedule(snapshot["cost"])
+
+
 @dataclass
 class World:
     clock: TestClock
@@ -166,6 +183,29 @@ def make_world() -> World:
 
 ENDING = [n for n in loop_signals.ENDING if signal.getsignal(n) != signal.SIG_IGN and n != signal.SIGABRT]
 """Not what Python ignores; SIGABRT is pytest's own here, through faulthandler."""
+
+
+def costs_seen(world: World, costs: list[float], **options: Any) -> list[float]:
+    """The costs that a policy sees, second by second, where the engine measures these."""
+    policy, world.engine.offers = NeedsCost(), frozenset({"cost"})
+    loop = world.loop(Binding(policy, "nice", 1.0), **options)
+    for cost in costs:
+        world.engine.columns["cost"] = np.full(3, cost)
+        loop.run(1.0)
+    return policy.seen
+
+
+def note_threads(engine: MemoryEngine) -> list[threading.Thread]:
+    """From now on the threads in which the engine is asked."""
+    threads: list[threading.Thread] = []
+    sample = engine.sample
+
+    def noting(wanted: frozenset[str]) -> Sample:
+        threads.append(threading.current_thread())
+        return sample(wanted)
+
+    engine.sample = noting  # type: ignore[method-assign]
+    return threads
 
 
 @contextlib.contextmanager
@@ -265,6 +305,16 @@ class TestRounds:
         loop.run(1.0)
         assert world.engine.nice.writes[3:] == [(ThreadRef(2), -20.0)]
         assert loop.stats.changes == 4
+
+    @pytest.mark.parametrize(("tau", "mean"), [(0.0, 9.0), (1.0, 9.0 - 8.0 * math.exp(-1.0)), (1e12, 1.0)])
+    def test_metrics_are_averaged_over_as_many_seconds_as_it_is_told(
+        self, world: World, tau: float, mean: float
+    ) -> None:
+        assert costs_seen(world, [1.0, 9.0], tau=tau) == pytest.approx([1.0, mean])
+
+    def test_an_average_is_kept_for_as_many_seconds_as_it_is_told(self, world: World) -> None:
+        seen = costs_seen(world, [1.0, math.nan, math.nan, math.nan], forget=2.5)
+        assert seen == pytest.approx([1.0, 1.0, 1.0, math.nan], nan_ok=True)
 
     def test_it_counts_its_own_cost(self, world: World) -> None:
         loop = world.loop()
@@ -367,7 +417,9 @@ class TestFailures:
             answer.wait()
             return sample(wanted)
 
+        world.engine.in_process = False
         world.engine.sample = hang  # type: ignore[method-assign]
+        threads = note_threads(world.engine)
         loop = world.loop(sample_timeout=0.01)
         loop.round()
         assert "did not answer within 0.01 s" in loop.stats.troubles["engine 'mem'"]
@@ -375,9 +427,8 @@ class TestFailures:
         loop.round()
         assert "has still not answered" in loop.stats.troubles["engine 'mem'"]
         answer.set()
-        for thread in threading.enumerate():
-            if thread.name == "treadle-look-at-mem":
-                thread.join()
+        (thread,) = threads
+        thread.join()
         world.engine.sample = sample  # type: ignore[method-assign]
         world.clock.time += 2
         loop.round()
@@ -385,10 +436,60 @@ class TestFailures:
         assert world.engine.nices() == [19.0, 0.0, -20.0]
 
     def test_an_error_in_time_is_told_as_it_is(self, world: World) -> None:
+        world.engine.in_process = False
         world.engine.fails = OSError("down")
-        loop = world.loop(sample_timeout=5.0)
+        loop = world.loop()
         loop.round()
         assert loop.stats.troubles == {"engine 'mem'": "down"}
+
+    def test_an_engine_is_asked_in_one_thread_that_ends_with_the_loop(self, world: World) -> None:
+        threads = note_threads(world.engine)
+        world.engine.in_process = False
+        with world.loop() as loop:
+            loop.run(2.0)
+            world.engine.fails = OSError("down")
+            loop.run(1.0)
+            world.engine.fails = None
+            loop.run(4.0)
+            assert world.engine.nices() == [19.0, 0.0, -20.0]
+        (thread,) = set(threads)
+        assert (thread.name, len(threads)) == ("treadle-look-at-mem", 7)
+        thread.join()
+
+    def test_that_thread_ends_also_with_a_loop_that_was_never_left(self, world: World) -> None:
+        threads = note_threads(world.engine)
+        world.engine.in_process = False
+        world.loop().round()
+        gc.collect()
+        threads[0].join()
+
+    def test_an_engine_in_process_is_asked_without_a_thread(self, world: World) -> None:
+        threads = note_threads(world.engine)
+        world.loop().run(2.0)
+        assert threads == [threading.current_thread()] * 2
+
+    def test_a_signal_that_breaks_a_round_leaves_no_old_answer_behind(self, world: World) -> None:
+        answer, sample = threading.Event(), world.engine.sample
+
+        def hang(wanted: frozenset[str]) -> Sample:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+            answer.wait()
+            return sample(wanted)
+
+        world.engine.in_process = False
+        world.engine.sample = hang  # type: ignore[method-assign]
+        threads = note_threads(world.engine)
+        with world.loop(sample_timeout=600.0) as loop:
+            with pytest.raises(KeyboardInterrupt):
+                loop.round()
+            world.engine.sample = sample  # type: ignore[method-assign]
+            answer.set()
+            threads[0].join()
+            world.clock.time += 1
+            (batch,) = loop.round()
+            assert batch.time == world.clock.time
+            assert loop.stats.troubles == {}
 
     def test_a_failing_policy_leaves_the_others_alone(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
         class Broken(ByQueue):
@@ -932,14 +1033,6 @@ class TestRecords:
         assert len(loop.decisions) == 3
 
 
-class NeedsCost(Policy):
-    name: ClassVar[str] = "needs-cost"
-    needs = ("cost",)
-
-    def decide(self, snapshot: Snapshot) -> Schedule:
-        return Schedule(snapshot["cost"])
-
-
 class TestWrongSetups:
     @pytest.mark.parametrize("period", [0.0, -1.0, math.nan, math.inf])
     def test_a_period_must_be_above_zero(self, period: float) -> None:
@@ -978,3 +1071,7 @@ class TestWrongSetups:
             Loop([world.engine, world.engine], [Binding(world.policy, "nice", 1.0)])
         with pytest.raises(ConfigError, match="stale_after=0"):
             world.loop(stale_after=0)
+        with pytest.raises(ConfigError, match="sample_timeout=0"):
+            world.loop(sample_timeout=0)
+        with pytest.raises(ConfigError, match="tau=-1"):
+            world.loop(tau=-1)

@@ -61,8 +61,10 @@ class Loop:
     """Use it as a context manager: on exit, on errors and on signals it puts back what it found.
 
     `stale_after` is the number of a policy's rounds after which a decision that is known no more is taken back;
-    `sample_timeout` the seconds an engine may take to answer (None: as long as it likes); `longest_pause` the most
-    seconds between two tries of what fails; `log_size` the number of decisions that are remembered.
+    `sample_timeout` the seconds an engine may take to answer (None: as long as it likes, and so may one that is
+    `in_process`); `longest_pause` the most seconds between two tries of what fails; `log_size` the number of decisions
+    that are remembered; `tau` and `forget` are those of `Provider`: the seconds over which metrics are averaged, and
+    for which a metric that is measured no more keeps its average.
     """
 
     def __init__(
@@ -74,8 +76,10 @@ class Loop:
         dry_run: bool = False,
         log_size: int = 100_000,
         stale_after: int = 10,
-        sample_timeout: float | None = None,
+        sample_timeout: float | None = 5.0,
         longest_pause: float = 60.0,
+        tau: float = 2.0,
+        forget: float = 60.0,
     ) -> None:
         self.clock: Clock = SystemClock() if clock is None else clock
         self.dry_run = dry_run
@@ -87,7 +91,7 @@ class Loop:
         self._views: dict[tuple[Watch, ...], View] = {}
         self._signals = Signals(self._restore_twice)
         engines = [fitted(e, {b.knob for b in bindings if b.may_concern(e.name)}) for e in engines]
-        _check(engines, bindings, stale_after, log_size)
+        _check(engines, bindings, stale_after, log_size, sample_timeout)
         served = {engine.name: _served(engine, bindings) for engine in engines}
         self._watches = tuple(
             Watch(
@@ -95,6 +99,8 @@ class Loop:
                 _metrics(engine, served[engine.name]),
                 Trouble(f"engine '{engine.name}'", min(b.period for b in served[engine.name]), longest_pause),
                 sample_timeout,
+                tau=tau,
+                forget=forget,
             )
             for engine in engines
             if served[engine.name]
@@ -123,6 +129,8 @@ class Loop:
                 self._restore_twice()
             finally:
                 self._signals.remove()
+                for watch in self._watches:
+                    watch.rest()
 
     @property
     def next_due(self) -> float:
@@ -319,7 +327,13 @@ class Loop:
             trouble.news = False
 
 
-def _check(engines: Sequence[Engine], bindings: Sequence[Binding], stale_after: int, log_size: int) -> None:
+def _check(
+    engines: Sequence[Engine],
+    bindings: Sequence[Binding],
+    stale_after: int,
+    log_size: int,
+    sample_timeout: float | None,
+) -> None:
     if not engines or not bindings:
         what = "policy" if engines else "engine"
         raise ConfigError(f"there is no {what} to run", where="loop", remedy=f"give it at least one {what}")
@@ -329,6 +343,10 @@ def _check(engines: Sequence[Engine], bindings: Sequence[Binding], stale_after: 
             raise ConfigError(f"two engines are named '{name}'", where="loop", remedy="rename one of them")
     if stale_after < 1 or log_size < 1:
         raise ConfigError(f"stale_after={stale_after}, log_size={log_size}", where="loop", remedy="use 1 or more")
+    if sample_timeout is not None and not 0 < sample_timeout <= threading.TIMEOUT_MAX:
+        raise ConfigError(
+            f"sample_timeout={sample_timeout}", where="loop", remedy="use seconds above 0, or None for no limit"
+        )
     for binding in bindings:
         _check_knob(binding, engines)
 

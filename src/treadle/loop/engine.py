@@ -34,7 +34,12 @@ class SystemClock:
 
 @runtime_checkable
 class Engine(Protocol):
-    """A system that runs streaming queries."""
+    """A system that runs streaming queries.
+
+    One that answers at once from this very process, as a simulator, may have an attribute `in_process` that is true: it
+    is then called directly, without a limit of time. All others are asked in a thread of their own, always the same one
+    as long as they answer in time.
+    """
 
     @property
     def name(self) -> str: ...

@@ -27,7 +27,10 @@ class Stats:
     troubles: dict[str, str] = field(default_factory=dict)
     """What fails now, and how."""
     cpu_seconds: float = 0.0
-    """CPU time of all rounds, of the loop's own thread, from the rounds that were weighed."""
+    """CPU time of all rounds, of the loop's own thread, from the rounds that were weighed.
+
+    What it takes to sample an engine is in it only where the engine is `in_process`.
+    """
     round_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
     _cpu_weighed: float = field(default=0.0, repr=False)
     _weighed: int = field(default=0, repr=False)

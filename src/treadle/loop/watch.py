@@ -1,6 +1,7 @@
 """Looks at one engine in each round, and contains what goes wrong there: its own rows become unknown, nothing else.
 
-A failing engine is tried again after pauses that double; a hanging one is left hanging in a thread of its own.
+A failing engine is tried again after pauses that double. Each is asked in a thread of its own, where it is left if it
+hangs, unless it says that it answers `in_process`.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Collection
+import weakref
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 import numpy as np
 
@@ -58,20 +61,30 @@ class Trouble:
 
 
 class Watch:
-    """One engine as the loop last saw it."""
+    """One engine as the loop last saw it. `timeout` are the seconds it may take to answer, if there is a limit."""
 
-    def __init__(self, engine: Engine, metrics: Collection[str], trouble: Trouble, timeout: float | None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        metrics: Collection[str],
+        trouble: Trouble,
+        timeout: float | None,
+        *,
+        tau: float,
+        forget: float,
+    ) -> None:
         self.engine = engine
         self.name = engine.name
         self.knobs = engine.knobs()
-        self.provider = Provider(engine.offers, metrics, engine=engine.name)
+        self.provider = Provider(engine.offers, metrics, tau=tau, forget=forget, engine=engine.name)
         self.trouble = trouble
         self.topology: Topology | None = None
         """None until the engine first answered."""
         self.fresh = False
         """Whether the last look succeeded."""
         self._metrics = frozenset(metrics)
-        self._timeout = timeout
+        self._timeout = None if getattr(engine, "in_process", False) else timeout
+        self._asker: _Asker | None = None
         self._hanging: threading.Thread | None = None
         self._snapshot: Snapshot | None = None
 
@@ -99,29 +112,64 @@ class Watch:
         unknown = np.full(len(topology), np.nan)
         return Snapshot(topology, -math.inf, dict.fromkeys(self._metrics, unknown))
 
+    def rest(self) -> None:
+        """Keep no thread; the next look starts one again."""
+        if self._asker is not None:
+            self._asker.dismiss()
+            self._asker = None
+
     def _ask(self) -> tuple[Topology, Sample]:
         return self.engine.topology(), self.engine.sample(self.provider.base)
 
     def _ask_with_patience(self, timeout: float) -> tuple[Topology, Sample]:
         if self._hanging is not None and self._hanging.is_alive():
             raise EngineError("has still not answered", where=f"engine '{self.name}'")
-        answer: list[tuple[Topology, Sample]] = []
-        refusal: list[Exception] = []
+        asker, self._asker = self._asker or _Asker(f"treadle-look-at-{self.name}"), None
+        answer: Answer | None = None
+        try:
+            answer = asker.ask(self._ask, timeout)
+        finally:
+            if answer is None:  # late, or a signal broke in: the thread ends with this question
+                asker.dismiss()
+                self._hanging = asker.thread
+        if answer is None:
+            raise EngineError(
+                f"did not answer within {timeout:g} s",
+                where=f"engine '{self.name}'",
+                remedy="see whether it is overloaded",
+            )
+        self._asker = asker
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
-        def ask() -> None:
-            try:
-                answer.append(self._ask())
-            except Exception as error:
-                refusal.append(error)
 
-        thread = threading.Thread(target=ask, name=f"treadle-look-at-{self.name}", daemon=True)
-        thread.start()
-        thread.join(timeout)
-        if refusal:
-            raise refusal[0]
-        if answer:
-            return answer[0]
-        self._hanging = thread
-        raise EngineError(
-            f"did not answer within {timeout:g} s", where=f"engine '{self.name}'", remedy="see whether it is overloaded"
-        )
+Answer = tuple[Topology, Sample] | BaseException
+
+
+class _Asker:
+    """A thread that asks, again and again. It ends when it is dismissed, or nobody has this object any more."""
+
+    def __init__(self, name: str) -> None:
+        self._questions: SimpleQueue[Callable[[], Answer] | None] = SimpleQueue()
+        self._answers: SimpleQueue[Answer] = SimpleQueue()
+        self.thread = threading.Thread(target=_serve, args=(self._questions, self._answers), name=name, daemon=True)
+        self.thread.start()
+        self.dismiss = weakref.finalize(self, self._questions.put, None)
+
+    def ask(self, question: Callable[[], Answer], timeout: float) -> Answer | None:
+        """The answer, or what was raised instead; None if there is none in time."""
+        self._questions.put(question)
+        try:
+            return self._answers.get(timeout=timeout)
+        except Empty:
+            return None
+
+
+def _serve(questions: SimpleQueue[Callable[[], Answer] | None], answers: SimpleQueue[Answer]) -> None:
+    while (question := questions.get()) is not None:
+        try:
+            answers.put(question())
+        except BaseException as error:  # whoever asked decides what to do about it
+            answers.put(error)
+        del question  # not to keep the one alive who asked
