@@ -93,7 +93,7 @@ def papers_orderings(runs: Sequence[Sequence[Outcome]]) -> tuple[Claim, ...]:
         ]
         ratio, won = sum(ratios) / len(ratios), sum(each > 1 for each in ratios)
         return Claim(
-            f"{policy} has the lowest {what} on {won} of {len(runs)} seeds; the next best has {ratio:.2f} times as much",
+            f"{policy} has the lowest {what} on {won} of {len(runs)} seeds; the next has {ratio:.2f} times as much",
             won == len(runs),
         )
 
