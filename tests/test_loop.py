@@ -332,6 +332,32 @@ class TestRounds:
         assert world.engine.nices() == [FOUND] * 3
         assert [(d.knob, d.after) for d in loop.decisions][3:] == [("group", "q")] * 3
 
+    def test_a_dry_run_tells_the_same_as_a_real_one(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, "treadle.loop")
+        told = []
+        for dry_run in (False, True):
+            caplog.clear()
+            world = make_world()
+            with world.loop(stale_after=2, dry_run=dry_run) as loop:
+                loop.run(2.0)
+                world.engine.columns["queue"][1] = math.nan
+                loop.run(4.0)
+            lines = [
+                record.getMessage().removeprefix("would ").replace("changed", "change") for record in caplog.records
+            ]
+            told.append((lines, [str(decision) for decision in loop.decisions]))
+        assert told[0] == told[1]
+        assert "put back 2 values" in told[0][0]
+        assert len(told[0][1]) == 4
+
+    def test_a_dry_run_does_not_mistake_its_own_pretence_for_somebody_else(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with world.loop(dry_run=True) as loop:
+            loop.run(2.0)
+        assert caplog.text == ""
+        assert world.engine.nice.writes == []
+
 
 class TestFailures:
     def test_a_failing_engine_keeps_its_last_decisions_and_the_loop_goes_on(self, world: World) -> None:

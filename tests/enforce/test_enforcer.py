@@ -255,11 +255,30 @@ class TestDryRun:
         enforcer, targets = Enforcer(knob, dry_run=True), (A, B)
         first = enforcer.apply(enforcer.diff(targets, column(3, 5))).applied
         second = enforcer.apply(enforcer.diff(targets, column(4, 5))).applied
-        enforcer.restore()
+        back = enforcer.restore().applied
         assert list(first) == [Change(A, "nice", 0.0, 3.0)]
         assert list(second) == [Change(A, "nice", 3.0, 4.0)]
+        assert list(back) == [Change(A, "nice", 4.0, 0.0)]
         assert (knob.writes, enforcer.held) == ([], ())
         assert list(enforcer.diff(targets, column(4, 5))) == [Change(A, "nice", 0.0, 4.0)]
+
+    def test_a_dry_run_tells_of_what_ended_or_was_changed_by_somebody_else_as_a_real_one_does(self) -> None:
+        told = []
+        for dry_run in (False, True):
+            knob = ScriptedKnob({A: 0.0, B: 0.0, C: 0.0})
+            enforcer = Enforcer(knob, dry_run=dry_run)
+            enforcer.apply(enforcer.diff((A, B, C), column(1, 1, 1)))
+            knob.values[A] = 9.0
+            del knob.values[B]
+            outcomes = enforcer.restore()
+            told.append((list(outcomes.applied), outcomes.gone, outcomes.left, enforcer.held))
+        assert told[0] == told[1] == ([Change(C, "nice", 1.0, 0.0)], (B,), (Change(A, "nice", 1.0, 9.0),), ())
+
+    def test_a_dry_run_puts_back_nothing_where_nothing_was_found(self) -> None:
+        enforcer = Enforcer(ScriptedKnob({}, per="group"), dry_run=True)
+        enforcer.apply(enforcer.diff((A,), column(512)))
+        assert len(enforcer.restore().applied) == 0
+        assert list(enforcer.diff((A,), column(512))) == [Change(A, "nice", None, 512.0)]
 
     def test_a_dry_run_tells_also_of_a_group_that_is_not_there_yet(self) -> None:
         enforcer = Enforcer(ScriptedKnob({}, per="group"), dry_run=True)
@@ -344,3 +363,27 @@ def test_a_dry_run_never_writes(rounds: list[list[float]], script: str) -> None:
         enforcer.retarget(targets)
     enforcer.restore()
     assert knob.writes == []
+
+
+Step = tuple[str, list[str] | None, list[float]]
+SOME = st.lists(st.sampled_from("abcde"), unique=True)
+APPLY: st.SearchStrategy[Step] = st.tuples(st.just("apply"), st.permutations("abcde"), WANTED)
+RESTORE: st.SearchStrategy[Step] = st.tuples(st.just("restore"), SOME | st.none(), st.just([]))
+RETARGET: st.SearchStrategy[Step] = st.tuples(st.just("retarget"), SOME, st.just([]))
+
+
+@given(st.lists(APPLY | RESTORE | RETARGET, max_size=8))
+def test_a_dry_run_tells_the_same_as_a_real_one(steps: list[Step]) -> None:
+    told: list[list[list[Change]]] = []
+    for dry_run in (False, True):
+        enforcer = Enforcer(ScriptedKnob(dict.fromkeys("abcde", 2.0)), dry_run=dry_run)
+        told.append([])
+        for what, targets, wanted in [*steps, ("restore", None, [])]:
+            if what == "apply":
+                outcomes = enforcer.apply(enforcer.diff(tuple(targets or ()), np.array(wanted)))
+            elif what == "retarget":
+                outcomes = enforcer.retarget(tuple(targets or ()))
+            else:
+                outcomes = enforcer.restore(targets)
+            told[-1].append(list(outcomes.applied))
+    assert told[0] == told[1]

@@ -35,7 +35,7 @@ class Outcomes(NamedTuple):
     """What came of some changes."""
 
     applied: Changes
-    """Written and read back (in a dry run: what would have been written)."""
+    """Written and read back (in a dry run: what would have been)."""
     failures: tuple[Failure, ...] = ()
     gone: tuple[Target, ...] = ()
     """Ended in the meantime: nothing to do."""
@@ -65,7 +65,10 @@ class _Tally:
 
 
 class Enforcer:
-    """Carries out changes of one knob. In a dry run it reads, pretends to have written, and writes nothing."""
+    """Carries out changes of one knob. In a dry run it reads, pretends to have written, and writes nothing.
+
+    It then also pretends to put back, except what it could not read before: a group that only the real run makes.
+    """
 
     def __init__(self, knob: Knob, *, dry_run: bool = False) -> None:
         self.knob = knob
@@ -100,7 +103,7 @@ class Enforcer:
     def apply(self, changes: Changes) -> Outcomes:
         """Write the changes and read them back."""
         if self.dry_run:
-            self._note(changes, changes.after)
+            self._pretend(changes)
             return Outcomes(changes)
         tally = _Tally()
         seen: list[Value | None] = [None] * len(changes)
@@ -123,7 +126,7 @@ class Enforcer:
     def restore(self, targets: Iterable[Target] | None = None) -> Outcomes:
         """Put back what was found, for all targets or some. What fails stays remembered for the next call."""
         if targets is None:
-            targets = self._targets if self.dry_run else self.held
+            targets = (*self._held, *self._targets) if self.dry_run else self.held
         named = dict.fromkeys(targets)
         for target in named:  # read again before the next diff; this also ends what a dry run pretends
             self._forget_current(target)
@@ -133,7 +136,7 @@ class Enforcer:
         for i, target in enumerate(chosen):
             held = self._held[target]
             try:
-                seen = self.knob.read(target)
+                seen = self._seen(target, held)
                 if same(seen, held.found):
                     pass
                 elif held.ours is not None and not same(seen, held.ours):
@@ -168,7 +171,25 @@ class Enforcer:
         self._put(target, value, held)
         return True
 
+    def _pretend(self, changes: Changes) -> None:
+        """Remember what was found and what would be there now."""
+        columns = (changes.rows.tolist(), changes.before.tolist(), changes.after.tolist())
+        for row, before, after in zip(*columns, strict=True):
+            held = self._held.get(changes.targets[row])
+            if held is not None:
+                held.ours = after
+            elif before is not None and before == before:
+                self._held[changes.targets[row]] = _Held(before, after)
+        self._note(changes, changes.after)
+
+    def _seen(self, target: Target, held: _Held) -> Value:
+        """What is there now; in a dry run what would be, unless somebody else has changed it."""
+        seen = self.knob.read(target)
+        return held.ours if self.dry_run and held.ours is not None and same(seen, held.found) else seen
+
     def _put(self, target: Target, value: Value, held: _Held) -> None:
+        if self.dry_run:
+            return
         held.ours = None
         try:
             self.knob.write(target, value)

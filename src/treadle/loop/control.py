@@ -170,7 +170,8 @@ class Loop:
             done = tuple(enforcer.restore() for enforcer in reversed(self._enforcers.values()))
             count = sum(len(outcomes.applied) for outcomes in done)
             if count:
-                log.info("put back %d values", count, extra={"put_back": count})
+                what = "would put back" if self.dry_run else "put back"
+                log.info("%s %d values", what, count, extra={"put_back": count, "dry_run": self.dry_run})
             for outcomes in done:
                 tell_left(outcomes)
                 for failure in outcomes.failures:
