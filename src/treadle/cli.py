@@ -101,12 +101,10 @@ def simulate(
     from treadle.engines.simulator import scenario as scenarios
 
     settings = obj[0]
-    if not logging.getLogger().isEnabledFor(logging.INFO):
-        logging.getLogger("treadle.loop").setLevel(logging.ERROR)  # what fails in a simulation ends it with an error
     loaded = scenarios.load(scenario)
     if plot is not None:
         compare.check_plot(plot)
-    with _progress(quiet=as_json) as told:
+    with _progress(quiet=as_json) as told, _without_warnings():
         outcomes = compare.compare(
             loaded,
             list(dict.fromkeys(policies or loaded.policies)),
@@ -214,6 +212,19 @@ def demo(folder: Path) -> None:
         path = folder / f"{part.name}.png"
         part.draw(path)
         _out.print(f"  picture: {escape(str(path))}\n")
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """What fails within a simulation ends it with an error, and need not be told twice."""
+    loop = logging.getLogger("treadle.loop")
+    before = loop.level
+    if not loop.isEnabledFor(logging.INFO):
+        loop.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        loop.setLevel(before)
 
 
 def _write_decisions(outcomes: Sequence[Outcome], path: Path) -> None:
