@@ -22,7 +22,7 @@ import numpy as np
 from treadle.bench.baselines import Delivery, PlainRound, Reading, need_simpy, simpy_chain
 from treadle.decide import registry
 from treadle.decide.transform import SCALES
-from treadle.enforce import Changes, Enforcer, Knob, Per, Target, Value
+from treadle.enforce import Changes, Knob, Per, Target, Value, diff
 from treadle.engines.simulator.engine import Simulator
 from treadle.engines.simulator.scenario import Cost, Execution, OperatorSpec, QuerySpec, Scenario, Source
 from treadle.loop import Binding, Clock, Loop, SystemClock
@@ -187,14 +187,14 @@ class Round:
         self.topology = topology
         self.policy = registry.create(POLICY)
         self.provider = Provider(OFFERS, [*self.policy.needs, "rate"], tau=TAU, forget=FORGET)
-        self.enforcer = Enforcer(MemoryKnob(), dry_run=True)
+        self.current = np.zeros(len(topology))
 
     def __call__(self, sample: Sample) -> tuple[Changes, str]:
         """The changes, and the reason for them."""
         schedule = self.policy.decide(self.provider.update(self.topology, sample))
         wanted = SCALES["nice"].apply(schedule.scalar, schedule.spacing)
-        changes = self.enforcer.diff(self.topology.ids, wanted)
-        self.enforcer.apply(changes)
+        changes = diff(self.topology.ids, wanted, self.current, knob="nice")
+        self.current[changes.rows] = changes.after
         return changes, schedule.reason
 
 
