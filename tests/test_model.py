@@ -210,6 +210,38 @@ def test_rows_know_their_querys_priority_and_goal() -> None:
     assert topology.row_of["join.both[0]"] == 5
 
 
+class TestPriorityOfAnOperator:
+    MIXED = Query(
+        "mixed",
+        (Operator("a", priority=5.0), Operator("b", ("a",)), Operator("c", ("a",), priority=-1.0)),
+        priority=2.0,
+    )
+
+    def test_an_operator_without_one_has_its_querys(self) -> None:
+        assert Topology.of([self.MIXED, CHAIN]).priority.tolist() == [5.0, 2.0, -1.0, 0.0, 0.0, 0.0]
+
+    def test_copies_share_it(self) -> None:
+        assert Topology.of([self.MIXED], parallelism={("mixed", "c"): 2}).priority.tolist() == [5.0, 2.0, -1.0, -1.0]
+
+    def test_fused_operators_run_at_the_highest_of_theirs(self) -> None:
+        assert Topology.of([self.MIXED], fused=[("mixed", ("a", "b"))]).priority.tolist() == [5.0, -1.0]
+        lower = Query("lower", (Operator("a"), Operator("b", ("a",), priority=1.0)), priority=2.0)
+        assert Topology.of([lower], fused=[("lower", ("a", "b"))]).priority.tolist() == [2.0]
+
+    @given(topologies(), st.data())
+    def test_a_row_has_the_highest_priority_of_its_operators(self, topology: Topology, data: st.DataObject) -> None:
+        priorities = st.none() | st.integers(-3, 3).map(float)
+        queries = tuple(
+            replace(q, priority=1.0, operators=tuple(replace(op, priority=data.draw(priorities)) for op in q.operators))
+            for q in topology.queries
+        )
+        own = {
+            (q.name, op.name): q.priority if op.priority is None else op.priority for q in queries for op in q.operators
+        }
+        wanted = [max(own[i.query, name] for name in i.operators) for i in topology.instances]
+        assert replace(topology, queries=queries).priority.tolist() == wanted
+
+
 def test_threads_know_their_row_and_role() -> None:
     main, helper = ThreadRef(1), ThreadRef(2, role=Role.HELPER)
     instances = (

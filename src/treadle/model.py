@@ -41,10 +41,14 @@ class ThreadRef:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A logical operator. Without upstream it is a source; nothing downstream makes it a sink."""
+    """A logical operator. Without upstream it is a source; nothing downstream makes it a sink.
+
+    `priority` is its own where the query's parts matter differently; without one it has its query's.
+    """
 
     name: str
     upstream: tuple[str, ...] = ()
+    priority: float | None = None
 
 
 @dataclass(frozen=True)
@@ -169,8 +173,15 @@ class Topology:
 
     @cached_property
     def priority(self) -> Floats:
-        """Row -> its query's user priority."""
-        return np.array([q.priority for q in self.queries], dtype=np.float64)[self.query_of]
+        """Row -> user priority: the highest of its operators', an operator without one of its own has its query's."""
+        of_query = np.array([q.priority for q in self.queries], dtype=np.float64)[self.query_of]
+        own = {(q.name, op.name): op.priority for q in self.queries for op in q.operators if op.priority is not None}
+        if not own:
+            return of_query
+        width = np.array([len(i.operators) for i in self.instances], dtype=np.int64)
+        each = [own.get((i.query, name), np.nan) for i in self.instances for name in i.operators]
+        filled = np.where(np.isnan(each), np.repeat(of_query, width), each)
+        return np.maximum.reduceat(filled, np.cumsum(width) - width)
 
     @cached_property
     def latency_goal(self) -> Floats:

@@ -1,0 +1,83 @@
+"""Lengths of time as people write them (`500ms`, `1s`, `2min`, `1h 30min`), as a number of seconds and back.
+
+It knows units; what a length of time is for, the caller says, so that an error can name it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+
+from treadle.errors import ConfigError
+
+Duration = str | float | timedelta
+
+_UNITS = {
+    "us": 1e-6,
+    "µs": 1e-6,
+    "microsecond": 1e-6,
+    "ms": 1e-3,
+    "msec": 1e-3,
+    "millisecond": 1e-3,
+    "s": 1.0,
+    "sec": 1.0,
+    "second": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "minute": 60.0,
+    "h": 3600.0,
+    "hour": 3600.0,
+    "d": 86400.0,
+    "day": 86400.0,
+}
+_PART = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-zµ]*)\s*", re.ASCII)
+_REMEDY = "write it as '500ms', '1s', '2min' or as a number of seconds"
+
+
+def seconds(value: Duration, *, what: str = "the duration", where: str = "") -> float:
+    """A length of time in seconds: text with units, a number of seconds, or a timedelta. It must be above zero."""
+    if isinstance(value, timedelta):
+        length = value.total_seconds()
+    elif isinstance(value, str):
+        length = _parse(value)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        length = float(value)
+    else:
+        length = math.nan
+    if math.isnan(length):
+        raise ConfigError(f"{what} is no length of time: {value!r}", where=where, remedy=_REMEDY)
+    if not 0 < length < math.inf:
+        raise ConfigError(f"{what} must be above zero and finite, not {value!r}", where=where, remedy=_REMEDY)
+    return length
+
+
+def text(length: float) -> str:
+    """A number of seconds as a person would write it, to four digits: `1.5s`, `250ms`, `2min`."""
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        # Only where it comes out even: 90s says more than 1.5min.
+        if length >= size and length % size == 0:
+            return f"{length / size:.15g}{unit}"
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if length >= size:
+            return f"{_digits(length / size)}{unit}"
+    return f"{_digits(length / 1e-6)}us"
+
+
+def _parse(written: str) -> float:
+    """The sum of its parts, NaN where a part makes no sense. A bare number means seconds, but only on its own."""
+    total, position = 0.0, 0
+    while position < len(written):
+        part = _PART.match(written, position)
+        if part is None:
+            return math.nan
+        number, unit = part.groups()
+        alone = part.end() - part.start() == len(written)
+        size = _UNITS.get(unit.lower(), _UNITS.get(unit.lower().removesuffix("s"), math.nan)) if unit else math.nan
+        total += float(number) * (1.0 if not unit and alone else size)
+        position = part.end()
+    return total if written.strip() else math.nan
+
+
+def _digits(number: float) -> str:
+    return f"{number:.0f}" if number >= 1000 else f"{number:.4g}"
