@@ -1,0 +1,10 @@
+"""Pipelines on PySpark: named functions of DataFrames that run under Treadle's own scheduler.
+
+Importing this starts no JVM and needs no PySpark; running a pipeline does.
+"""
+
+from treadle.pipelines.load import load
+from treadle.pipelines.node import Kind, Node
+from treadle.pipelines.pipeline import Pipeline
+
+__all__ = ["Kind", "Node", "Pipeline", "load"]
