@@ -1,0 +1,398 @@
+"""Who may run next: K slots, given to the waiting hop with the best rank. It knows names, ranks and time, no work.
+
+This is the execution task of Haren (section 5, Alg. 1) turned inside out: Haren's threads look for an operator that can
+run, here an operator that can run asks for a slot. Haren runs neglected operators after a delay d; here they may go
+ahead after `patience` seconds, but only with a share of all grants, so that urgent ones stay urgent under overload.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from treadle.enforce.knob import Per, Target, Value, label
+from treadle.errors import ConfigError, EngineError, TargetGone
+
+log = logging.getLogger("treadle.gate")
+
+Now = Callable[[], float]
+"""A clock's seconds, which only grow."""
+
+
+@dataclass(frozen=True, slots=True)
+class HopStats:
+    """One hop since it was registered. Times in seconds, what is under way included. An unknown rank is NaN."""
+
+    rank: float
+    grants: int
+    aged: int
+    """Grants out of turn, because it had waited too long."""
+    waited: float
+    held: float
+
+
+@dataclass(frozen=True, slots=True)
+class GateStats:
+    """The gate at one moment, with the totals since it was made, those of withdrawn hops included."""
+
+    slots: int
+    waiting: tuple[str, ...]
+    """Longest wait first."""
+    holding: tuple[str, ...]
+    grants: int
+    aged: int
+    waited: float
+    held: float
+    idle: float
+    """Slot-seconds lost: a slot was free while a hop waited, or was being handed over. Haren's scheduling overhead."""
+    hops: Mapping[str, HopStats]
+
+
+class Gate:
+    """K slots for hops, which are known by name. All of it may be called from any thread.
+
+    The waiting hop with the highest rank is granted first; of equal ones that which has waited longest. A hop without a
+    rank is the best of all until it has run once, since it must run to be measured, and from then on counts as the
+    lowest rank known. A hop that has waited for more than `patience` seconds may go ahead of better ones, the longest
+    wait first; this is at most one in ceil(1 / aged_share) grants, in any run of them, and with `aged_share` 0 none.
+    So with p hops before it in the line, it is granted within (p + 1) * ceil(1 / aged_share) grants from then on.
+
+    While all slots are held, up to `express` hops of a rank strictly above all that hold one are granted all the same:
+    a short urgent batch need not wait for the end of a long one. They count as holders, so the next slot that would
+    become free makes up for them.
+    """
+
+    def __init__(
+        self, slots: int, *, patience: float = 5.0, aged_share: float = 0.1, express: int = 0, now: Now = time.monotonic
+    ) -> None:
+        if not patience >= 0:
+            raise ConfigError(f"its patience can't be {patience}", where="gate", remedy="use seconds, 0 or more")
+        if not 0 <= aged_share <= 1:
+            raise ConfigError(f"aged_share can't be {aged_share}", where="gate", remedy="use a share from 0 to 1")
+        self.patience = patience
+        self.express = _count(express, "express", 0)
+        self._slots = _count(slots, "slots", 1)
+        self._aged_every = math.ceil(1 / aged_share) if aged_share > 0 else math.inf
+        self._since_aged = 0
+        self._now = now
+        # Re-entrant, since a signal may break in anywhere and its handler put ranks back.
+        self._lock = threading.RLock()
+        self._here = threading.local()
+        self._hops: dict[str, _Hop] = {}
+        self._waiting: dict[str, _Turn] = {}  # in the order of their offers, so the first has waited longest
+        self._holding: dict[str, _Turn] = {}
+        self._lowest: float | None = None
+        self._looked = now()
+        self._idle = 0.0
+        self._past = _Hop("")
+
+    @property
+    def slots(self) -> int:
+        """K. More slots are granted at once; fewer take effect as hops release theirs."""
+        return self._slots
+
+    @slots.setter
+    def slots(self, slots: int) -> None:
+        slots = _count(slots, "slots", 1)
+        with self._lock:
+            self._tick()
+            self._slots = slots
+        self._dispatch()
+
+    def register(self, name: str) -> None:
+        """Make a hop known, so that it can have a rank and offer itself. Harmless if it is."""
+        with self._lock:
+            if name not in self._hops:
+                self._hops[name] = _Hop(name)
+
+    def withdraw(self, name: str) -> None:
+        """The hop has ended: it waits no more, its slot is free, its rank is forgotten. Harmless if it is not known.
+
+        A `turn` that waits for it ends with TargetGone. A grant that is being called at this moment still arrives.
+        """
+        with self._lock:
+            hop = self._hops.pop(name, None)
+            if hop is None:
+                return
+            self._lowest = None
+            turn = hop.turn
+            if turn is not None:
+                self._end(turn)
+            self._past.add(hop)
+        if turn is not None and turn.gone is not None:
+            turn.gone()
+        self._dispatch()
+
+    def offer(self, name: str, grant: Callable[[], None]) -> bool:
+        """The hop could run now. When its turn comes, `grant` is called once, in whichever thread makes that happen.
+
+        `grant` only hands over: it must not do the work itself. It may call the gate. If it raises, its slot goes to
+        the next one. False, and nothing done: the hop waits or holds a slot already, or is not registered (any more).
+        """
+        return self._enter(name, grant) is not None
+
+    def release(self, name: str) -> float | None:
+        """The hop's batch is done. Gives the seconds for which it held its slot, None if it held none."""
+        with self._lock:
+            turn = self._holding.get(name)
+            if turn is None:
+                return None
+            held = self._end(turn)
+        self._dispatch()
+        return held
+
+    @contextmanager
+    def turn(self, name: str, timeout: float | None = None) -> Iterator[None]:
+        """Wait for a slot and hold it for the body of a `with`, however that ends."""
+        called = threading.Event()
+        turn = self._enter(name, called.set, called.set)
+        if turn is None:
+            self.rank(name)  # says so if it is not known
+            remedy = "give each query a name of its own"
+            raise EngineError(f"'{name}' waits or runs already", where="gate", remedy=remedy)
+        try:
+            called.wait(timeout)
+            self._check_granted(turn, timeout)
+            yield
+        finally:
+            with self._lock:
+                if turn.hop.turn is turn:
+                    self._end(turn)
+            self._dispatch()
+
+    @property
+    def ranks(self) -> dict[str, float]:
+        """The rank of every registered hop; NaN where none is set."""
+        with self._lock:
+            return {name: hop.rank for name, hop in self._hops.items()}
+
+    def rank(self, name: str) -> float:
+        """The rank of a hop; NaN if none is set."""
+        with self._lock:
+            return self._known(name).rank
+
+    def set_rank(self, name: str, rank: float) -> None:
+        """Higher is more urgent; NaN takes the rank away. It counts from the next choice on.
+
+        It grants nothing itself: while the ranks of a round are being set one by one, they do not compare.
+        """
+        if math.isinf(rank):
+            raise ConfigError(f"the rank of '{name}' can't be {rank}", where="gate", remedy="use a finite number")
+        with self._lock:
+            self._known(name).rank = rank
+            self._lowest = None
+
+    @property
+    def stats(self) -> GateStats:
+        """All counts at this moment."""
+        with self._lock:
+            now = self._tick()
+            hops = {name: hop.stats(now) for name, hop in self._hops.items()}
+            every = [self._past.stats(now), *hops.values()]
+            return GateStats(
+                self._slots,
+                tuple(self._waiting),
+                tuple(self._holding),
+                sum(hop.grants for hop in every),
+                sum(hop.aged for hop in every),
+                sum(hop.waited for hop in every),
+                sum(hop.held for hop in every),
+                self._idle,
+                hops,
+            )
+
+    def _enter(self, name: str, grant: Callable[[], None], gone: Callable[[], None] | None = None) -> _Turn | None:
+        with self._lock:
+            hop = self._hops.get(name)
+            if hop is None or hop.turn is not None:
+                return None
+            turn = hop.turn = self._waiting[name] = _Turn(hop, grant, gone, self._tick())
+        self._dispatch()
+        return turn
+
+    def _end(self, turn: _Turn) -> float:
+        """Take it out of wherever it is; the seconds that it held a slot. The lock is held."""
+        now, hop = self._tick(), turn.hop
+        hop.turn = None
+        if self._waiting.pop(hop.name, None) is not None:
+            hop.waited += now - turn.offered
+            return 0.0
+        del self._holding[hop.name]
+        hop.tried = True
+        hop.held += now - turn.granted
+        return now - turn.granted
+
+    def _dispatch(self) -> None:
+        """Grant as long as there is somebody to be granted. Called without the lock.
+
+        A `grant` may release or offer in the same thread: what follows from that is left to the loop that called it,
+        since a thousand hops would otherwise be a thousand calls deep.
+        """
+        if getattr(self._here, "dispatching", False):
+            return
+        self._here.dispatching = True
+        turn: _Turn | None = None
+        interrupt: BaseException | None = None
+        try:
+            while True:
+                with self._lock:
+                    turn = self._choose(turn)
+                if turn is None:
+                    break
+                try:
+                    turn.grant()
+                    turn.hop.failing = False
+                except BaseException as error:
+                    self._take_back(turn, error)
+                    if not isinstance(error, Exception):
+                        interrupt = error
+        finally:
+            self._here.dispatching = False
+        if interrupt is not None:
+            raise interrupt
+
+    def _choose(self, before: _Turn | None) -> _Turn | None:
+        """The next one to be granted, which holds a slot from now on, or None. The lock is held."""
+        now = self._tick()
+        if before is not None and before.hop.turn is before:
+            self._idle += now - before.granted  # the handing over
+        free = self._slots - len(self._holding)
+        best, rank = self._best(self._waiting) if free > -self.express else (None, -math.inf)
+        if best is None:
+            return None
+        oldest = next(iter(self._waiting.values()))
+        due = self._since_aged >= self._aged_every - 1 and now - oldest.offered > self.patience
+        if free <= 0 and (due or rank <= self._best(self._holding)[1]):
+            return None  # one that is due waits for an ordinary slot, and no express may put that off
+        aged = due and oldest is not best
+        turn = oldest if aged else best
+        self._since_aged = 0 if aged else self._since_aged + 1
+        hop = turn.hop
+        del self._waiting[hop.name]
+        self._holding[hop.name] = turn
+        turn.granted = now
+        hop.grants += 1
+        hop.aged += aged
+        hop.waited += now - turn.offered
+        return turn
+
+    def _best(self, turns: dict[str, _Turn]) -> tuple[_Turn | None, float]:
+        """The first of the highest rank, and that rank, with what hops without a rank count as."""
+        lowest = self._lowest_rank()
+        best, highest = None, -math.inf
+        for turn in turns.values():
+            hop = turn.hop
+            rank = hop.rank
+            if rank != rank:
+                rank = lowest if hop.tried else math.inf
+            if best is None or rank > highest:
+                best, highest = turn, rank
+        return best, highest
+
+    def _lowest_rank(self) -> float:
+        if self._lowest is None:
+            self._lowest = min((hop.rank for hop in self._hops.values() if hop.rank == hop.rank), default=-math.inf)
+        return self._lowest
+
+    def _tick(self) -> float:
+        """Now; and count the time in which slots were free while hops waited. Before any change, with the lock held."""
+        now = self._now()
+        lost = min(self._slots - len(self._holding), len(self._waiting))
+        if lost > 0:
+            self._idle += lost * (now - self._looked)
+        self._looked = now
+        return now
+
+    def _take_back(self, turn: _Turn, error: BaseException) -> None:
+        """The grant failed. Told once, until one works again."""
+        hop = turn.hop
+        with self._lock:
+            if hop.turn is turn:
+                self._end(turn)
+            told, hop.failing = hop.failing, True
+        if not told and isinstance(error, Exception):
+            log.warning("'%s' could not take its turn: %s", hop.name, error, exc_info=error, extra={"hop": hop.name})
+
+    def _check_granted(self, turn: _Turn, timeout: float | None) -> None:
+        name = turn.hop.name
+        with self._lock:
+            if turn.hop.turn is not turn:
+                raise TargetGone(f"'{name}' was withdrawn while it waited for its turn", where="gate")
+            if math.isnan(turn.granted):
+                remedy = "wait longer, use more slots, or smaller batches"
+                raise EngineError(f"'{name}' had no turn within {timeout} seconds", where="gate", remedy=remedy)
+
+    def _known(self, name: str) -> _Hop:
+        hop = self._hops.get(name)
+        if hop is None:
+            remedy = "register it when it starts"
+            raise TargetGone(f"'{name}' is not registered at the gate", where="gate", remedy=remedy)
+        return hop
+
+
+class GateKnob:
+    """The knob `rank`: a hop's rank at a gate, with NaN for none. Its targets are the names that are registered."""
+
+    name = "rank"
+    per: Per = "instance"
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def read(self, target: Target) -> Value:
+        return self._gate.rank(label(target))
+
+    def write(self, target: Target, value: Value) -> None:
+        if isinstance(value, str):
+            raise ConfigError(f"the rank of {label(target)} can't be '{value}'", where="gate", remedy="use a number")
+        self._gate.set_rank(label(target), float(value))
+
+
+@dataclass(slots=True, eq=False)
+class _Hop:
+    name: str
+    rank: float = math.nan
+    tried: bool = False
+    """Whether it has had a slot; not while it holds its first one, so that this one counts as the best of all."""
+    failing: bool = False
+    turn: _Turn | None = None
+    grants: int = 0
+    aged: int = 0
+    waited: float = 0.0
+    held: float = 0.0
+
+    def stats(self, now: float) -> HopStats:
+        waited, held = self.waited, self.held
+        if self.turn is not None and math.isnan(self.turn.granted):
+            waited += now - self.turn.offered
+        elif self.turn is not None:
+            held += now - self.turn.granted
+        return HopStats(self.rank, self.grants, self.aged, waited, held)
+
+    def add(self, other: _Hop) -> None:
+        self.grants += other.grants
+        self.aged += other.aged
+        self.waited += other.waited
+        self.held += other.held
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """One offer until its end. What comes late from an older one of the same name can't be taken for this one's."""
+
+    hop: _Hop
+    grant: Callable[[], None]
+    gone: Callable[[], None] | None
+    offered: float
+    granted: float = math.nan
+
+
+def _count(value: int, what: str, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{what} can't be {value!r}", where="gate", remedy=f"use a whole number, {least} or more")
+    return value
