@@ -1,0 +1,392 @@
+"""The control socket of a running pipeline: a unix socket that takes one JSON object a line and answers with one.
+
+It knows how to carry a command and its answer, or the error, between two processes of one user; what the commands do is
+the handlers' business. A request is `{"command": "policy", "arguments": {"name": "fcfs"}}`, an answer
+`{"result": …}` or `{"error": {"kind": "ConfigError", "message": "…", "where": "…", "remedy": "…"}}`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import inspect
+import json
+import logging
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from treadle import errors
+from treadle.errors import ConfigError, EngineError, RightsError, TreadleError
+from treadle.plugins import suggestion
+
+LARGEST_REQUEST = 64 * 1024
+LARGEST_ANSWER = 64 * 1024 * 1024
+LONGEST_PATH = 107  # bytes of sun_path, without the closing zero
+MOST_CLIENTS = 32
+
+_log = logging.getLogger(__name__)
+
+
+class Server:
+    """Answers commands at `path` until it is closed.
+
+    Handlers are called with the arguments of the request by name, in a thread for each client, so several may run at
+    once. What they return must be JSON; a TreadleError they raise is raised again in the client. `patience` is how long
+    a client may take to send a request or to fetch an answer.
+    """
+
+    def __init__(self, path: Path, handlers: Mapping[str, Callable[..., object]], *, patience: float = 10.0) -> None:
+        self.path = path
+        self._handlers = dict(handlers)
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._clients: dict[threading.Thread, socket.socket] = {}
+        self._closed = False
+        self._listener = _listen(path)
+        self._inode = path.stat().st_ino
+        self._thread = threading.Thread(target=self._accept, name=f"treadle-ctl-{path.stem}", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take no more requests, let those that are being answered finish, and remove the socket.
+
+        A handler may call it: its own answer is still sent.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            with suppress(OSError):  # somebody may have removed it, or its folder
+                if self.path.stat().st_ino == self._inode:
+                    self.path.unlink()
+            clients = dict(self._clients)
+            for connection in clients.values():
+                _shut(connection, socket.SHUT_RD)  # idle ones end, busy ones may still answer
+        _shut(self._listener, socket.SHUT_RDWR)  # wakes the thread that waits in accept()
+        deadline = time.monotonic() + self._patience
+        for thread in (self._thread, *clients):
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError as error:
+                if not self._closed:
+                    _log.warning("the control socket can't take a client: %s", error)
+                    time.sleep(0.1)  # out of file handles: others need time to give some back
+                continue
+            self._begin(connection)
+
+    def _begin(self, connection: socket.socket) -> None:
+        thread = threading.Thread(target=self._serve, args=(connection,), name="treadle-ctl-client", daemon=True)
+        with self._lock:
+            if not self._closed and len(self._clients) < MOST_CLIENTS:
+                with suppress(RuntimeError):  # the system has no thread left to give
+                    thread.start()
+                    self._clients[thread] = connection
+                    return
+        with connection, suppress(OSError):
+            busy = EngineError("the pipeline has no time for one more client", where=str(self.path), remedy="try again")
+            connection.settimeout(0)
+            connection.sendall(_line({"error": _as_json(busy)}))
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                lines = _Lines(connection, LARGEST_REQUEST)
+                while (line := lines.next(self._patience)) is not None:
+                    answer = self._answer(line)
+                    connection.settimeout(self._patience)
+                    connection.sendall(answer)
+        except OSError as error:  # also a client that is too slow or went away
+            _log.debug("a client of the control socket was lost: %s", error)
+        finally:
+            with self._lock:
+                self._clients.pop(threading.current_thread(), None)
+
+    def _answer(self, line: bytes) -> bytes:
+        try:
+            try:
+                return _line({"result": self._call(line)})
+            except TreadleError:
+                raise
+            except Exception as error:
+                _log.exception("a command on the control socket failed")
+                problem = f"{type(error).__name__}: {error}"
+                raise EngineError(f"the command failed: {problem}", remedy="see the pipeline's log") from error
+        except TreadleError as error:
+            return _line({"error": _as_json(error)})
+
+    def _call(self, line: bytes) -> object:
+        command, arguments = _parse(line)
+        if command not in self._handlers:
+            known = sorted(self._handlers)
+            raise ConfigError(f"there is no command '{command}'", remedy=suggestion(command, known))
+        handler = self._handlers[command]
+        try:
+            inspect.signature(handler).bind(**arguments)
+        except TypeError as error:
+            takes = ", ".join(inspect.signature(handler).parameters) or "nothing"
+            raise ConfigError(f"{command}: {error}", remedy=f"it takes {takes}") from error
+        return handler(**arguments)
+
+
+def ask(path: Path, command: str, /, *, timeout: float = 60.0, **arguments: object) -> Any:
+    """Have a running pipeline carry out a command; its answer, or its TreadleError raised here."""
+    request = _line({"command": command, "arguments": arguments})
+    if len(request) > LARGEST_REQUEST:
+        raise _too_long(LARGEST_REQUEST)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout)
+        try:
+            connection.connect(str(_fitting(path)))
+            with suppress(BrokenPipeError):  # it may have refused before it read, and its answer says why
+                connection.sendall(request)
+            line = _Lines(connection, LARGEST_ANSWER).next(timeout)
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise EngineError("no pipeline listens there", where=str(path), remedy="is it running?") from error
+        except TimeoutError as error:
+            raise EngineError(f"no answer within {timeout:g} s", where=str(path), remedy="is it stopped?") from error
+        except PermissionError as error:
+            raise RightsError(
+                "belongs to another user", where=str(path), remedy="ask as the one who runs it"
+            ) from error
+        except OSError as error:
+            raise EngineError(f"{error}", where=str(path), remedy="try again") from error
+    if line is None:
+        raise EngineError("the pipeline ended without an answer", where=str(path), remedy="see its log")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise _from_json(answer["error"])
+    return answer["result"]
+
+
+def path_for(name: str) -> Path:
+    """Where a pipeline of this name listens unless it is told otherwise: in a folder that only this user can enter."""
+    if (runtime := _runtime_folder()) is not None:
+        return runtime / f"treadle-{name}.sock"
+    return private_folder(_own_folder()) / f"{name}.sock"
+
+
+def find() -> list[Path]:
+    """The sockets of this user's pipelines that run now."""
+    candidates: list[Path] = []
+    with suppress(OSError, RightsError):  # not there, or somebody else's: not to be talked to
+        candidates += sorted(_checked(_own_folder()).glob("*.sock"))
+    if (runtime := _runtime_folder()) is not None:
+        candidates += sorted(runtime.glob("treadle-*.sock"))
+    return [path for path in candidates if _is_live(path)]
+
+
+def pick(name: str | None = None) -> Path:
+    """The socket of the pipeline of this name, or of the only one that runs."""
+    running = {name_of(path): path for path in find()}
+    if name is not None:
+        if name not in running:
+            hint = suggestion(name, running, "start it with: treadle run FILE.py")
+            raise EngineError(f"no pipeline '{name}' is running", remedy=hint)
+        return running[name]
+    if not running:
+        raise EngineError("no pipeline is running", remedy="start one with: treadle run FILE.py")
+    if len(running) > 1:
+        raise EngineError("several pipelines are running", remedy=f"name one of {', '.join(sorted(running))}")
+    return next(iter(running.values()))
+
+
+def name_of(path: Path) -> str:
+    """The name of the pipeline that listens at one of the usual places."""
+    return path.stem.removeprefix("treadle-") if path.parent != _own_folder() else path.stem
+
+
+def private_folder(path: Path) -> Path:
+    """This folder, made if need be; refused unless it is this user's alone, since anybody may write to /tmp."""
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    return _checked(path)
+
+
+class _Lines:
+    """Lines from a socket, each within a limit of bytes and of time. What is beyond a limit is never kept."""
+
+    def __init__(self, connection: socket.socket, largest: int) -> None:
+        self._connection = connection
+        self._largest = largest
+        self._rest = bytearray()
+
+    def next(self, patience: float) -> bytes | None:
+        """The next line, nothing when the other side is done. The time counts for the whole line, not for each byte."""
+        deadline = time.monotonic() + patience
+        searched = 0
+        while (end := self._rest.find(b"\n", searched)) < 0:
+            searched = len(self._rest)
+            if searched > self._largest:
+                raise self._refused()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("too slow")
+            self._connection.settimeout(left)
+            more = self._connection.recv(65536)
+            if not more:
+                return None
+            self._rest += more
+        if end > self._largest:
+            raise self._refused()
+        line = bytes(self._rest[:end])
+        del self._rest[: end + 1]
+        return line
+
+    def _refused(self) -> OSError:
+        """Tells the other side why; what follows on this connection can't be understood any more."""
+        with suppress(OSError):
+            self._connection.sendall(_line({"error": _as_json(_too_long(self._largest))}))
+        return OSError(errno.EMSGSIZE, f"a line of more than {self._largest} bytes")
+
+
+def _listen(path: Path) -> socket.socket:
+    """A listening socket at the path, in place of what a dead process left there."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _alone_in(_fitting(path).parent):
+            _make_room(path)
+            listener.bind(str(path))
+            # Nobody can connect before listen(), so nobody gets in before the mode is set.
+            path.chmod(0o600)
+            listener.listen(MOST_CLIENTS)
+    except OSError as error:
+        listener.close()
+        problem = error.strerror or str(error)
+        raise EngineError(
+            f"the control socket can't be made: {problem}", where=str(path), remedy="choose another folder"
+        ) from error
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Between looking whether a socket is dead and putting ours in its place nobody else may do the same."""
+    handle = os.open(folder / ".treadle.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _make_room(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigError("is there already and is no socket", where=str(path), remedy="choose another path")
+    if _is_live(path):
+        raise ConfigError(
+            "a running pipeline listens there already",
+            where=str(path),
+            remedy="stop that one, or give this one another name",
+        )
+    path.unlink()
+
+
+def _is_live(path: Path) -> bool:
+    """Whether a process listens: the kernel refuses a connection to what a dead one left."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
+        probe.setblocking(False)
+        # EAGAIN: it is there, with more clients waiting than it can take.
+        return probe.connect_ex(str(path)) in (0, errno.EAGAIN)
+    return False  # no such path can be had at all
+
+
+def _fitting(path: Path) -> Path:
+    length = len(os.fsencode(path))
+    if length > LONGEST_PATH:
+        raise ConfigError(
+            f"the path of a unix socket may have {LONGEST_PATH} bytes, this one has {length}",
+            where=str(path),
+            remedy="use a shorter name or folder",
+        )
+    return path
+
+
+def _runtime_folder() -> Path | None:
+    """XDG_RUNTIME_DIR if it is this user's: after sudo or su it is often somebody else's or gone."""
+    given = os.environ.get("XDG_RUNTIME_DIR", "")
+    path = Path(given)
+    usable = bool(given) and path.is_absolute() and path.is_dir() and path.stat().st_uid == os.getuid()
+    return path if usable else None
+
+
+def _own_folder() -> Path:
+    # Not the temporary folder of the environment: server and client must agree on it.
+    return Path(f"/tmp/treadle-{os.getuid()}")
+
+
+def _checked(path: Path) -> Path:
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise RightsError("is not a folder of this user's", where=str(path), remedy="remove it, or set XDG_RUNTIME_DIR")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise RightsError("is open to other users", where=str(path), remedy=f"chmod 700 {path}")
+    return path
+
+
+def _parse(line: bytes) -> tuple[str, dict[str, Any]]:
+    try:
+        request = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError("the request is not JSON", remedy="send one JSON object a line") from error
+    if isinstance(request, dict):
+        command, arguments = request.get("command"), request.get("arguments", {})
+        if isinstance(command, str) and isinstance(arguments, dict):
+            return command, arguments
+    raise ConfigError("the request has no command", remedy='send {"command": "…", "arguments": {…}}')
+
+
+def _too_long(largest: int) -> ConfigError:
+    return ConfigError(f"more than {largest} bytes in one line", remedy="send less at once")
+
+
+def _line(value: object) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+def _as_json(error: TreadleError) -> dict[str, str]:
+    return {
+        "kind": type(error).__name__,
+        "message": error.message,
+        "where": error.where,
+        "remedy": error.remedy,
+    }
+
+
+def _from_json(error: Mapping[str, str]) -> TreadleError:
+    kind = getattr(errors, error["kind"], TreadleError)
+    known = isinstance(kind, type) and issubclass(kind, TreadleError)
+    return (kind if known else TreadleError)(error["message"], where=error["where"], remedy=error["remedy"])
+
+
+def _shut(connection: socket.socket, how: int) -> None:
+    with suppress(OSError):  # already gone
+        connection.shutdown(how)
