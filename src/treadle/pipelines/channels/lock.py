@@ -1,0 +1,86 @@
+"""One writer per channel: the lock that a Python process and a JVM both respect, gone with the process that has it.
+
+It is a record lock (`fcntl`), as Java's `FileChannel.lock` takes it. Such a lock belongs to the process and is lost
+when any descriptor of its file is closed: so what this process holds is kept in memory, and its file not reopened.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import threading
+from pathlib import Path
+
+from treadle.errors import EngineError
+
+
+class Lock:
+    """The right to write to a channel, from when it is made until `release`."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / _NAME
+        with _guard:
+            pid = holder(folder)
+            if pid is not None:
+                raise _taken(folder, pid)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                pid = _asked(self._file)
+                os.close(self._file)
+                raise _taken(folder, pid) from None
+            self._key = _key(path)
+            self._pid = _held[self._key] = os.getpid()
+
+    @property
+    def held(self) -> bool:
+        """Not in a process forked off either: it does not inherit the lock."""
+        return self._file >= 0 and self._pid == os.getpid()
+
+    def release(self) -> None:
+        with _guard:
+            if self._file >= 0:
+                if self.held:
+                    _held.pop(self._key, None)
+                os.close(self._file)
+                self._file = -1
+
+
+def holder(folder: Path) -> int | None:
+    """The process that writes to this channel; 0 where it is one that can't be seen from here."""
+    path = folder / _NAME
+    try:
+        if _held.get(_key(path)) == os.getpid():
+            return os.getpid()
+        file = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return None
+    try:
+        return _asked(file)
+    finally:
+        os.close(file)
+
+
+def _asked(file: int) -> int | None:
+    """Who has the lock, according to the kernel."""
+    question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, question))
+    return None if kind == fcntl.F_UNLCK else max(0, pid)
+
+
+def _key(path: Path) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
+
+
+def _taken(folder: Path, pid: int | None) -> EngineError:
+    by = f"process {pid}" if pid else "another process"
+    return EngineError(f"{by} already writes to this channel", where=str(folder), remedy="end it first")
+
+
+_NAME = "writer.lock"
+_FLOCK = "hhqqi0q"  # struct flock of 64-bit Linux
+_guard = threading.Lock()
+_held: dict[tuple[int, int], int] = {}

@@ -1,0 +1,367 @@
+"""The embedded channel from Python: a folder that is an append-only log of Arrow segments, addressed by row number.
+
+It knows the folder: who writes, how far each consumer is, what may be deleted. What a row means, and which hop stands
+at either end, it does not. Everything becomes visible by one rename, so a process may be killed at any point.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+
+import pyarrow as pa
+
+from treadle.errors import ConfigError, EngineError
+from treadle.loop.engine import Clock, SystemClock
+from treadle.pipelines.channels.lock import Lock, holder
+from treadle.pipelines.channels.segment import (
+    SUFFIX,
+    Rows,
+    Segment,
+    arrival,
+    arrow_schema,
+    conform,
+    load,
+    parse,
+    spark_json,
+    store,
+)
+from treadle.pipelines.channels.view import Backlog, Folder, View
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "Backlog",
+    "Problem",
+    "View",
+    "Writer",
+    "collect",
+    "positions",
+    "read",
+    "register_consumer",
+    "remove_consumer",
+    "set_position",
+    "verify",
+]
+
+
+class Writer:
+    """The one writer of a channel, from when it is made until it is closed. For one thread.
+
+    Back-pressure: with `limit_rows` or `limit_bytes`, `append` waits while the slowest consumer is that far behind
+    (without consumers, all rows count). So a channel holds the limit, one append, and what is to be collected.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        schema: pa.Schema | StructType | str,
+        *,
+        limit_rows: int | None = None,
+        limit_bytes: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        for name, limit in (("limit_rows", limit_rows), ("limit_bytes", limit_bytes)):
+            if limit is not None and limit < 1:
+                raise ConfigError(
+                    f"{name} = {limit}", where=str(folder), remedy="give at least 1, or None for no limit"
+                )
+        self.folder = Path(folder)
+        self.schema = arrow_schema(schema)
+        self.limit_rows = limit_rows
+        self.limit_bytes = limit_bytes
+        self._clock = clock or SystemClock()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = Lock(self.folder)
+        except OSError as error:
+            raise _unwritten(self.folder, error) from error
+        self._view = View(self.folder)
+        self._sound = False
+        self.end = 0
+        """Where the next row goes."""
+        self.epoch = -1
+        """The last one committed, -1 before the first."""
+        try:
+            _settle_schema(self.folder, self.schema)
+            self._recover()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._lock.release()
+
+    @property
+    def full(self) -> bool:
+        """Whether `append` would wait."""
+        if self.limit_rows is None and self.limit_bytes is None:
+            return False
+        self._view.refresh()
+        slowest = max(self._view.start, min(positions(self.folder).values(), default=0))
+        if self.limit_rows is not None and self._view.end - slowest >= self.limit_rows:
+            return True
+        return self.limit_bytes is not None and self._view.backlog(slowest).bytes >= self.limit_bytes
+
+    def append(
+        self,
+        rows: Rows,
+        *,
+        born: str | tuple[float, float] | None = None,
+        epoch: int | None = None,
+        timeout: float | None = None,
+    ) -> Segment | None:
+        """Adds the rows as one segment. None if there are none, or if this epoch is committed already.
+
+        `born` tells when the rows arrived: a timestamp column, (oldest, mean) in epoch seconds, or None for now.
+        """
+        now = time.time()
+        if not self._lock.held:
+            raise EngineError("this writer is closed", where=str(self.folder), remedy="open the channel again")
+        if not self._sound:
+            self._recover()
+        if epoch is not None and epoch <= self.epoch:
+            return None
+        table = conform(rows, self.schema, str(self.folder))
+        if not table.num_rows:
+            return None
+        oldest, mean = arrival(table, born, now)
+        self._wait(timeout)
+        number = self.epoch + 1 if epoch is None else epoch
+        return self._commit(table, Segment(self.end, table.num_rows, oldest, mean, number))
+
+    def _wait(self, timeout: float | None) -> None:
+        until = math.inf if timeout is None else self._clock.now() + timeout
+        while self.full:
+            if self._clock.now() >= until:
+                raise EngineError(
+                    f"the channel is still full after {timeout:g} s",
+                    where=str(self.folder),
+                    remedy="see why its slowest consumer does not go on, remove it if it is gone, or raise the limit",
+                )
+            self._clock.sleep(_POLL)
+
+    def _commit(self, table: pa.Table, segment: Segment) -> Segment:
+        tmp = self.folder / f"{_TMP}{segment.first:020d}"
+        self._sound = False  # whatever interrupts this, before or after the rename: what is true is on disk
+        try:
+            size = store(tmp, table)
+            os.rename(tmp, self.folder / segment.name)
+        except BaseException as error:
+            with suppress(OSError):
+                os.unlink(tmp)
+            if isinstance(error, OSError):
+                raise _unwritten(self.folder / segment.name, error) from error
+            raise
+        self.end, self.epoch, self._sound = segment.end, segment.epoch, True
+        return Segment(segment.first, segment.rows, segment.oldest, segment.mean, segment.epoch, size)
+
+    def _recover(self) -> None:
+        """Removes what an interrupted writer left, and finds out where the channel ends."""
+        for name in os.listdir(self.folder):
+            if name.startswith(_TMP):
+                (self.folder / name).unlink(missing_ok=True)
+        self._view.rescan()
+        if len({segment.epoch for segment in self._view.hidden}) > 1:
+            # An interrupted commit leaves segments of its own epoch only; here one that was visible is gone.
+            raise EngineError(
+                f"the rows from {self._view.end} to {self._view.hidden[0].first} are missing, but there are later ones",
+                where=str(self.folder),
+                remedy="put the segment back from a copy, or remove those behind the gap to go on without them",
+            )
+        for segment in self._view.hidden:
+            (self.folder / segment.name).unlink(missing_ok=True)
+        self.end, self.epoch = self._view.end, self._view.epoch
+        self._sound = True
+
+
+def read(folder: Folder, start: int | None = None, end: int | None = None) -> pa.Table:
+    """Exactly the rows [start, end), by default all that are visible. For tests and inspection: all is in memory."""
+    view = View(folder)
+    start = view.start if start is None else start
+    end = view.end if end is None else end
+    if not view.start <= start <= end <= view.end:
+        raise EngineError(
+            f"rows {start} to {end} were asked for, there are {view.start} to {view.end}",
+            where=str(folder),
+            remedy="ask for rows that are there",
+        )
+    schema = _schema_of(view.folder)
+    parts = [
+        load(view.folder, segment, schema).slice(max(0, start - segment.first), end - max(start, segment.first))
+        for segment in view.segments
+        if segment.rows and segment.first < end and segment.end > start
+    ]
+    return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def positions(folder: Folder) -> dict[str, int]:
+    """How far each registered consumer is done."""
+    base = Path(folder) / "positions"
+    found = {}
+    for name in sorted(os.listdir(base)) if base.is_dir() else ():
+        if name.startswith("."):
+            continue
+        with suppress(FileNotFoundError):
+            text = (base / name).read_text(errors="replace").strip()
+            if not (text.isascii() and text.isdecimal()):
+                raise EngineError(
+                    f"'{text[:40]}' is not a row number",
+                    where=str(base / name),
+                    remedy="write the right one, or delete it",
+                )
+            found[name] = int(text)
+    return found
+
+
+def set_position(folder: Folder, name: str, position: int) -> None:
+    """The consumer is done with all rows before `position`. A consumer has one owner, who alone calls this."""
+    if position < 0:
+        raise ConfigError(f"position {position} of '{name}'", where=str(folder), remedy="rows are counted from 0")
+    path = _position_file(folder, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, str(position))
+
+
+def register_consumer(folder: Folder, name: str) -> int:
+    """From now on nothing is deleted that this consumer has not read. Returns its position: as it was, or the start."""
+    known = positions(folder).get(name)
+    if known is not None:
+        return known
+    set_position(folder, name, 0)  # first of all stops further deletion; only then the start stays where it is
+    start = View(folder).start
+    if start:
+        set_position(folder, name, start)
+    return start
+
+
+def remove_consumer(folder: Folder, name: str) -> None:
+    """The channel no longer waits for this consumer; one that is not registered is fine."""
+    _position_file(folder, name).unlink(missing_ok=True)
+
+
+def collect(folder: Folder) -> int:
+    """Deletes the segments that all consumers have passed, but the last, and returns how many.
+
+    Oldest first: whatever stops it, what remains is one run. Without consumers nothing is deleted.
+    """
+    passed = min(positions(folder).values(), default=0)
+    old = [segment for segment in View(folder).segments[:-1] if segment.end <= passed]
+    for segment in old:
+        (Path(folder) / segment.name).unlink(missing_ok=True)
+    return len(old)
+
+
+class Problem(NamedTuple):
+    """Something that is wrong with a channel."""
+
+    kind: Literal["gap", "overlap", "damaged", "leftover", "foreign", "position", "schema"]
+    path: Path
+    what: str
+
+
+def verify(folder: Folder) -> list[Problem]:
+    """Everything that is wrong, reading every row. What a writer at work has not finished is not."""
+    view = View(folder)
+    base = view.folder
+    found = [] if holder(base) is not None else list(_unfinished(view))
+    try:
+        positions(base)
+    except EngineError as error:
+        found.append(Problem("position", Path(error.where), error.message))
+    try:
+        schema = _schema_of(base)
+    except EngineError as error:
+        return [*found, Problem("schema", base / _SCHEMA, error.message)]
+    for segment in filter(lambda segment: segment.rows, view.segments):
+        try:
+            load(base, segment, schema, full=True)
+        except EngineError as error:
+            found.append(Problem("damaged", base / segment.name, error.message))
+    return found
+
+
+def _unfinished(view: View) -> Iterator[Problem]:
+    for segment in view.hidden:
+        what = f"hidden, as the visible rows end at {view.end}"
+        yield Problem("gap" if segment.first > view.end else "overlap", view.folder / segment.name, what)
+    for name in sorted(os.listdir(view.folder)) if view.folder.is_dir() else ():
+        if name.startswith(_TMP):
+            yield Problem("leftover", view.folder / name, "left by an interrupted writer")
+        elif name.endswith(SUFFIX) and parse(name) is None:
+            yield Problem("foreign", view.folder / name, "not named as a segment")
+
+
+def _schema_of(folder: Path) -> pa.Schema:
+    path = folder / _SCHEMA
+    try:
+        return arrow_schema(path.read_text())
+    except FileNotFoundError:
+        raise EngineError("there is no channel here", where=str(folder), remedy="write to it first") from None
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise EngineError(
+            f"the channel's schema is damaged: {error}", where=str(path), remedy="put it back from a copy, or delete it"
+        ) from error
+
+
+def _settle_schema(folder: Path, schema: pa.Schema) -> None:
+    """Writes down the schema of a new channel; that of an old one must be the same."""
+    if not (folder / _SCHEMA).exists():
+        _replace(folder / _SCHEMA, spark_json(schema))
+        return
+    there = {column.name: column for column in _schema_of(folder)}
+    for column in schema:
+        if column.name not in there or not column.equals(there[column.name]):
+            old = there.get(column.name, "not there")
+            raise _other_schema(folder, f"column '{column.name}' is {old} in the channel, now {column}")
+    for name in there:
+        if name not in schema.names:
+            raise _other_schema(folder, f"column '{name}' of the channel is missing")
+
+
+def _other_schema(folder: Path, what: str) -> EngineError:
+    return EngineError(what, where=str(folder), remedy="write the same columns, or start with an empty folder")
+
+
+def _position_file(folder: Folder, name: str) -> Path:
+    if not name or name.startswith(".") or "/" in name or "\0" in name:
+        raise ConfigError(f"'{name}' can't be a consumer's name", where=str(folder), remedy="use letters and digits")
+    return Path(folder) / "positions" / name
+
+
+def _replace(path: Path, text: str) -> None:
+    """The file has the old text or the new one, whenever the process ends."""
+    tmp = path.with_name(_TMP + path.name)
+    try:
+        tmp.write_text(text)
+        os.rename(tmp, path)
+    except OSError as error:
+        with suppress(OSError):
+            tmp.unlink()
+        raise _unwritten(path, error) from error
+
+
+def _unwritten(path: Path, error: OSError) -> EngineError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    what = "there is no space left" if full else str(error)
+    remedy = "make space, then try again" if full else "see why the folder can't be written to"
+    return EngineError(f"could not be written, and nothing has changed: {what}", where=str(path), remedy=remedy)
+
+
+_TMP = ".tmp-"
+_SCHEMA = "schema.json"
+_POLL = 0.005
