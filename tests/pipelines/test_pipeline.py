@@ -203,6 +203,8 @@ class TestRefusedDefinitions:
             (lambda p: p.topic("t"), "has no schema"),
             (lambda p: p.topic("t", format="avro", schema="id long"), "format 'avro' is unknown"),
             (lambda p: p.topic("t", format="raw", schema="id long"), "a raw topic has Kafka's own columns"),
+            (lambda p: p.topic("t", schema="id long", topic="a b"), "topic is 'a b'"),
+            (lambda p: p.topic("t", schema="id long", topic=""), "topic is ''"),
             (lambda p: p.write("w", reads="a", format=""), "format is ''"),
             (lambda p: p.write("w", reads="a", format="noop", options=["x"]), "options is ['x']"),
         ],

@@ -22,6 +22,7 @@ Function = Callable[..., Any]
 Inputs = str | Sequence[str] | Mapping[str, str]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LONGEST = 100  # a name becomes part of folder, socket and metric names
 
 
@@ -237,6 +238,13 @@ def check_partitions(partitions: object, where: str) -> int | None:
     if isinstance(partitions, int) and not isinstance(partitions, bool) and partitions >= 1:
         return partitions
     raise ConfigError(f"partitions is {partitions!r}", where=where, remedy="give a whole number from 1 on")
+
+
+def check_topic(topic: object, where: str) -> str:
+    """A name that Kafka takes for a topic."""
+    if isinstance(topic, str) and _TOPIC.fullmatch(topic) and topic not in (".", ".."):
+        return topic
+    raise ConfigError(f"topic is {topic!r}", where=where, remedy="use letters, digits, '.', '_' and '-', at most 249")
 
 
 def check_options(options: Mapping[str, object] | None, where: str) -> dict[str, str]:

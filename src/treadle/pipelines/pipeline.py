@@ -114,10 +114,9 @@ class Pipeline:
                 "a raw topic has Kafka's own columns", where=where, remedy="leave schema out, or use format='json'"
             )
         shape = checks.check_schema(schema, where, needed=format == "json")
+        called = checks.check_topic(name if topic is None else topic, where)
         settings = checks.check_options(options, where)
-        self._add(
-            Node(name, Kind.TOPIC, schema=shape, topic=topic or name, format=format, options=settings, place=place)
-        )
+        self._add(Node(name, Kind.TOPIC, schema=shape, topic=called, format=format, options=settings, place=place))
 
     @overload
     def operator(self, function: F, /) -> F: ...
