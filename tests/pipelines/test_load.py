@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +86,14 @@ class TestFiles:
         p = load(write(tmp_path, "import my_neighbour\n" + good() + later))
         assert p.word() == "later"  # type: ignore[attr-defined]
         assert sys.path[-1] == str(tmp_path)
+
+    def test_its_functions_go_to_other_processes_by_value(self, tmp_path: Path) -> None:
+        cloudpickle = pytest.importorskip("pyspark.cloudpickle")
+        text = good() + "\nFACTOR = 3\ndef times(x):\n    return FACTOR * x\np.times = times\n"
+        pickled = cloudpickle.dumps(load(write(tmp_path, text)).times)  # type: ignore[attr-defined]
+        code = f"import pickle; print(pickle.loads({pickled!r})(2))"
+        done = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True, check=True)
+        assert done.stdout == "6\n"
 
     def test_two_files_of_one_name_are_two_pipelines(self, tmp_path: Path) -> None:
         for name in ("one", "two"):

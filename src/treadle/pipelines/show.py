@@ -171,19 +171,22 @@ def _sort_layers(
         if (count := _crossings(layers, after)) < fewest:
             best, fewest = [list(layer) for layer in layers], count
     layers[:] = best
-    _swap(layers, after, fewest)
+    if fewest:
+        _swap(layers, after)
 
 
-def _swap(layers: list[list[_Spot]], after: Mapping[_Spot, list[_Spot]], fewest: int) -> None:
+def _swap(layers: list[list[_Spot]], after: Mapping[_Spot, list[_Spot]]) -> None:
     """Exchange neighbours wherever that leaves fewer crossings, until it never does."""
-    better = fewest > 0
+    better = True
     while better:
         better = False
-        for layer in layers:
+        for number, layer in enumerate(layers):
+            near = layers[max(0, number - 1) : number + 2]
+            count = _crossings(near, after)
             for i in range(len(layer) - 1):
                 layer[i], layer[i + 1] = layer[i + 1], layer[i]
-                if (count := _crossings(layers, after)) < fewest:
-                    fewest, better = count, True
+                if (less := _crossings(near, after)) < count:
+                    count, better = less, True
                 else:
                     layer[i], layer[i + 1] = layer[i + 1], layer[i]
 
