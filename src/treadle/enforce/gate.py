@@ -136,13 +136,18 @@ class Gate:
         """
         return self._enter(name, grant) is not None
 
-    def release(self, name: str) -> float | None:
-        """The hop's batch is done. Gives the seconds for which it held its slot, None if it held none."""
+    def release(self, name: str, *, again: Callable[[], None] | None = None) -> float | None:
+        """The hop's batch is done. Gives the seconds for which it held its slot, None if it held none.
+
+        With `again` it offers itself anew before the slot is given away, so that it is among those to choose from.
+        """
         with self._lock:
             turn = self._holding.get(name)
             if turn is None:
                 return None
             held = self._end(turn)
+            if again is not None:
+                self._queue_up(turn.hop, again)
         self._dispatch()
         return held
 
@@ -211,8 +216,12 @@ class Gate:
             hop = self._hops.get(name)
             if hop is None or hop.turn is not None:
                 return None
-            turn = hop.turn = self._waiting[name] = _Turn(hop, grant, gone, self._tick())
+            turn = self._queue_up(hop, grant, gone)
         self._dispatch()
+        return turn
+
+    def _queue_up(self, hop: _Hop, grant: Callable[[], None], gone: Callable[[], None] | None = None) -> _Turn:
+        turn = hop.turn = self._waiting[hop.name] = _Turn(hop, grant, gone, self._tick())
         return turn
 
     def _end(self, turn: _Turn) -> float:

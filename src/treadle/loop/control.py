@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
+from treadle.decide.policy import Policy
 from treadle.enforce import Enforcer, Outcomes
 from treadle.errors import ConfigError, EngineError
 from treadle.loop.aims import Aim, View
@@ -64,7 +65,8 @@ class Loop:
     `sample_timeout` the seconds an engine may take to answer (None: as long as it likes, and so may one that is
     `in_process`); `longest_pause` the most seconds between two tries of what fails; `log_size` the number of decisions
     that are remembered; `tau` and `forget` are those of `Provider`: the seconds over which metrics are averaged, and
-    for which a metric that is measured no more keeps its average.
+    for which a metric that is measured no more keeps its average. `metrics` are computed beyond what the policies need,
+    so that a policy that comes later (`rebind`) finds their history.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Loop:
         longest_pause: float = 60.0,
         tau: float = 2.0,
         forget: float = 60.0,
+        metrics: Collection[str] = (),
     ) -> None:
         self.clock: Clock = SystemClock() if clock is None else clock
         self.dry_run = dry_run
@@ -96,7 +99,7 @@ class Loop:
         self._watches = tuple(
             Watch(
                 engine,
-                _metrics(engine, served[engine.name]),
+                _metrics(engine, served[engine.name]) | set(metrics),
                 Trouble(f"engine '{engine.name}'", min(b.period for b in served[engine.name]), longest_pause),
                 sample_timeout,
                 tau=tau,
@@ -163,6 +166,24 @@ class Loop:
             batches = [batch for rule in due for batch in self._carry_out(rule, now)]
             self._record(batches)
         return tuple(batches)
+
+    def rebind(self, policy: Policy, number: int = 0) -> None:
+        """From the next round on this policy decides for that binding. One that can't be served changes nothing.
+
+        It may be called from another thread than the rounds'.
+        """
+        rule = self._rules[number]
+        for watch in rule.watches:
+            known = watch.provider.columns
+            make_plan(policy.needs, watch.engine.offers, engine=watch.name, policy=policy.name)
+            for name in policy.needs:
+                if name not in known:
+                    raise EngineError(
+                        f"metric '{name}' was not asked for when the loop was made",
+                        where=f"policy '{policy.name}'",
+                        remedy="name it in Loop(metrics=…)",
+                    )
+        rule.binding = replace(rule.binding, policy=policy)
 
     def restore(self) -> tuple[Outcomes, ...]:
         """Put everything back that was changed. Harmless when there is nothing, and when called again."""

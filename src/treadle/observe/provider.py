@@ -57,6 +57,11 @@ class Provider:
             for step in self.plan
         )
 
+    @property
+    def columns(self) -> frozenset[str]:
+        """The metrics that its snapshots have."""
+        return frozenset(step.name for step in self.plan)
+
     def update(self, topology: Topology, sample: Sample) -> Snapshot:
         """A round: all columns of the plan. Whatever is in the data, NaN and infinities included, is no error."""
         now = {name: self._taken(name, sample, len(topology)) for name in self.base}  # a bad sample changes nothing

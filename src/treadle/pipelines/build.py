@@ -1,0 +1,115 @@
+"""From a pipeline and a layout to Structured Streaming queries: which DataFrame each hop runs, and where it goes.
+
+It calls the user's functions and says whose fault it is when they fail. It starts nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from treadle.errors import ConfigError, EngineError, TreadleError
+from treadle.pipelines.channels.embedded import Embedded
+from treadle.pipelines.node import Kind, Node
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Channels = Mapping[str, Embedded]
+_STATEFUL = re.compile(
+    r"\b(Aggregate|Deduplicate\w*|\w*MapGroups\w*State|TransformWithState\w*|EventTimeWatermark|Join)\b"
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One hop to be: what it reads of our channels, its rows, and the node whose output or sink it is."""
+
+    node: Node
+    inputs: tuple[Embedded, ...]
+    rows: DataFrame
+
+    @property
+    def stateful(self) -> bool:
+        """Whether it may have something to do although no row came: a timeout, a window that closes."""
+        if self.node.stateful is not None:
+            return self.node.stateful
+        return bool(_STATEFUL.search(str(self.rows._jdf.queryExecution().analyzed())))
+
+
+def hop(node: Node, spark: SparkSession, channels: Channels, key: str) -> Plan:
+    """The plan of one operator: everything it reads comes out of a channel."""
+    inputs = tuple(channels[name] for name in node.inputs)
+    rows = [channel.read(spark, key, node.name) for channel in inputs]
+    if node.kind is Kind.SOURCE:
+        return Plan(node, (), _called(node, spark))
+    return Plan(node, inputs, _called(node, *rows) if node.kind is Kind.OPERATOR else rows[0])
+
+
+def fused(node: Node, nodes: Mapping[str, Node], spark: SparkSession, channels: Channels, key: str) -> Plan:
+    """The plan of a sink with all that it needs: only feeds are channels, the rest is one query."""
+    made: dict[str, DataFrame] = {}
+    read: list[Embedded] = []
+
+    def rows_of(name: str) -> DataFrame:
+        if name not in made:
+            upstream = nodes[name]
+            if upstream.kind is Kind.SOURCE:
+                made[name] = _called(upstream, spark)
+            elif upstream.kind is Kind.OPERATOR:
+                made[name] = _called(upstream, *[rows_of(each) for each in upstream.inputs])
+            else:
+                read.append(channels[name])
+                made[name] = channels[name].read(spark, key, node.name)
+        return made[name]
+
+    rows = rows_of(node.inputs[0])
+    foreign = any(nodes[name].kind is Kind.SOURCE for name in made)
+    return Plan(node, () if foreign else tuple(read), rows)
+
+
+def sink(node: Node) -> Callable[[DataFrame, int], None]:
+    """What is done with a batch of a sink."""
+    if node.kind is Kind.WRITER:
+
+        def write(rows: DataFrame, _: int) -> None:
+            rows.write.format(str(node.format)).options(**node.options).mode("append").save()
+
+        return write
+    function = node.function
+    assert function is not None
+
+    def call(rows: DataFrame, batch_id: int) -> None:
+        if node.takes_batch_id:
+            function(rows, batch_id)
+        else:
+            function(rows)
+
+    return call
+
+
+def _called(node: Node, *arguments: Any) -> DataFrame:
+    from pyspark.sql import DataFrame
+
+    assert node.function is not None
+    try:
+        rows = node.function(*arguments)
+    except TreadleError:
+        raise
+    except Exception as error:
+        text = str(error).partition("\n")[0] or type(error).__name__
+        raise EngineError(
+            f"its function raised {type(error).__name__}: {text}",
+            where=node.where,
+            remedy="see its code and its inputs",
+        ) from error
+    if not isinstance(rows, DataFrame):
+        remedy = "return the DataFrame" if rows is None else "return a DataFrame"
+        raise ConfigError(f"its function gave {type(rows).__name__}, not a DataFrame", where=node.where, remedy=remedy)
+    if not rows.isStreaming:
+        raise ConfigError(
+            "its rows are no stream", where=node.where, remedy="begin with spark.readStream, and keep to its inputs"
+        )
+    return rows

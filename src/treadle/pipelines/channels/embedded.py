@@ -1,0 +1,88 @@
+"""The embedded channel between two hops: the folder of `log`, seen by the runner and as DataFrames.
+
+It knows how far each of its readers is and how much it may hold; who they are and when they run, it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from treadle.errors import ConfigError
+from treadle.pipelines.channels import log
+from treadle.pipelines.channels.view import Backlog, View
+from treadle.pipelines.jvm import CHANNEL
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
+
+
+class Embedded:
+    """One channel. `limit_rows` is what its slowest reader may be behind before its writer has to wait."""
+
+    def __init__(self, folder: Path, schema: StructType | str, *, limit_rows: int) -> None:
+        self.name = folder.name
+        self.folder = folder.absolute()
+        self.schema = schema
+        self.limit_rows = limit_rows
+        with log.Writer(folder, schema):  # makes the folder, or checks its schema and clears away what a crash left
+            pass
+        self.view = View(self.folder)
+        self.positions: dict[str, int] = {}
+
+    def register(self, consumer: str) -> None:
+        """From now on what this one has not read yet is kept."""
+        self.positions[consumer] = log.register_consumer(self.folder, consumer)
+
+    def forget_others(self) -> None:
+        """Readers of an earlier run that are no more would keep everything for ever."""
+        for name in log.positions(self.folder).keys() - self.positions.keys():
+            log.remove_consumer(self.folder, name)
+
+    def refresh(self) -> bool:
+        return self.view.refresh()
+
+    def backlog(self, consumer: str) -> Backlog:
+        return self.view.backlog(self.positions[consumer])
+
+    def read_up_to(self, consumer: str, position: int) -> None:
+        self.positions[consumer] = position
+
+    @property
+    def rows(self) -> int:
+        """What its slowest reader has still to read."""
+        return self.view.end - min(self.positions.values(), default=self.view.end)
+
+    @property
+    def full(self) -> bool:
+        return self.rows >= self.limit_rows
+
+    def collect(self) -> int:
+        return log.collect(self.folder)
+
+    def read(self, spark: SparkSession, hop: str, consumer: str) -> DataFrame:
+        """Its rows as a streaming DataFrame. `hop` names the turn that decides how many at a time."""
+        options = {"path": str(self.folder), "hop": hop, "consumer": consumer}
+        return spark.readStream.format(CHANNEL).options(**options).load()
+
+    def writer(self, rows: DataFrame, hop: str) -> DataStreamWriter:
+        """A query that appends rows, exactly once."""
+        return rows.writeStream.format(CHANNEL).options(path=str(self.folder), hop=hop)
+
+    def append(self, rows: DataFrame, batch_id: int, born: Mapping[str, str]) -> int:
+        """Append a batch, as in foreachBatch; if it was there already, nothing happens. Returns the number of rows."""
+        before = self.view.end
+        options = {"path": str(self.folder), "epoch": str(batch_id), **born}
+        rows.write.format(CHANNEL).options(**options).mode("append").save()
+        self.view.refresh()
+        return self.view.end - before
+
+
+def check_limit(rows: int) -> int:
+    """A number of rows that a channel can hold."""
+    if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+        raise ConfigError(f"limit_rows is {rows!r}", where="channels", remedy="give a whole number from 1 on")
+    return rows

@@ -1,0 +1,136 @@
+package treadle;
+
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.connector.read.streaming.ReadLimit;
+import org.apache.spark.sql.connector.read.streaming.ReadMaxRows;
+import org.apache.spark.sql.connector.read.streaming.SupportsAdmissionControl;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** Reads a channel by row number: an offset is the number of the first row that has not been read yet. */
+final class ChannelStream implements MicroBatchStream, SupportsAdmissionControl {
+  private static final long ROWS_PER_PARTITION = 250000;
+  private final String folder;
+  private final String name;
+  private final String hop;
+  private final String consumer;
+  private final long maxRows;
+  private final int maxPartitions;
+
+  ChannelStream(String folder, CaseInsensitiveStringMap options) {
+    this.folder = folder;
+    this.name = new java.io.File(folder).getName();
+    this.hop = options.get("hop");
+    this.consumer = options.get("consumer");
+    this.maxRows = options.getLong("maxRowsPerTrigger", 0);
+    this.maxPartitions = options.getInt("maxPartitions", 2);
+  }
+
+  @Override
+  public ReadLimit getDefaultReadLimit() {
+    return maxRows > 0 ? ReadLimit.maxRows(maxRows) : ReadLimit.allAvailable();
+  }
+
+  @Override
+  public Offset initialOffset() {
+    List<Segments.Segment> segments = Segments.visible(folder);
+    return new Row(segments.isEmpty() ? 0 : segments.get(0).first);
+  }
+
+  @Override
+  public Offset latestOffset(Offset start, ReadLimit limit) {
+    long from = ((Row) start).number;
+    Turn turn = Turn.of(hop);
+    long most = turn != null ? turn.ask(name, from) : limit instanceof ReadMaxRows ? ((ReadMaxRows) limit).maxRows() : Long.MAX_VALUE;
+    return most == 0 ? start : new Row(Math.max(from, Math.min(Segments.end(folder), from + Math.min(most, Long.MAX_VALUE - from))));
+  }
+
+  @Override
+  public Offset latestOffset() {
+    throw new UnsupportedOperationException("Spark asks with a limit");
+  }
+
+  @Override
+  public Offset reportLatestOffset() {
+    return new Row(Segments.end(folder));
+  }
+
+  @Override
+  public Offset deserializeOffset(String json) {
+    return new Row(Long.parseLong(json.trim()));
+  }
+
+  @Override
+  public InputPartition[] planInputPartitions(Offset start, Offset end) {
+    long from = ((Row) start).number;
+    long to = ((Row) end).number;
+    List<Segments.Segment> segments = Segments.between(folder, from, to);
+    Turn turn = Turn.of(hop);
+    if (turn != null) {
+      turn.reads(name, from, to, segments);
+    }
+    if (to <= from) {
+      return new InputPartition[0];
+    }
+    int count = (int) Math.max(1, Math.min(maxPartitions, (to - from) / ROWS_PER_PARTITION));
+    InputPartition[] partitions = new InputPartition[count];
+    for (int i = 0; i < count; i++) {
+      long low = from + (to - from) * i / count;
+      long high = from + (to - from) * (i + 1) / count;
+      List<Segments.Segment> mine = new ArrayList<Segments.Segment>();
+      for (Segments.Segment segment : segments) {
+        if (segment.first < high && segment.end() > low) {
+          mine.add(segment);
+        }
+      }
+      partitions[i] = new Slice(low, high, mine.toArray(new Segments.Segment[0]));
+    }
+    return partitions;
+  }
+
+  @Override
+  public PartitionReaderFactory createReaderFactory() {
+    return new ChannelReader.Factory();
+  }
+
+  @Override
+  public void commit(Offset end) {
+    if (consumer != null) {
+      Segments.done(folder, consumer, ((Row) end).number);
+    }
+  }
+
+  @Override
+  public void stop() {}
+
+  /** The number of a row. */
+  static final class Row extends Offset {
+    final long number;
+
+    Row(long number) {
+      this.number = number;
+    }
+
+    @Override
+    public String json() {
+      return Long.toString(number);
+    }
+  }
+
+  /** Rows [low, high) of some segments. */
+  static final class Slice implements InputPartition {
+    final long low;
+    final long high;
+    final Segments.Segment[] segments;
+
+    Slice(long low, long high, Segments.Segment[] segments) {
+      this.low = low;
+      this.high = high;
+      this.segments = segments;
+    }
+  }
+}

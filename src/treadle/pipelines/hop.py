@@ -1,0 +1,90 @@
+"""A hop while it runs: what it reads and writes, what it has done so far, and how it is.
+
+It counts; what follows from that is decided by a policy and carried out by the gate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from treadle.pipelines.channels.embedded import Embedded
+from treadle.pipelines.channels.view import Backlog
+from treadle.pipelines.latency import Latency
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+class State(StrEnum):
+    """How a hop is, in a word."""
+
+    STARTING = "starting"
+    IDLE = "idle"
+    WAITING = "waiting"
+    RUNNING = "running"
+    BLOCKED = "blocked"
+    """Its output is full."""
+    RESTARTING = "restarting"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(eq=False)
+class Hop:
+    """One Structured Streaming query of a pipeline. `id` is its name at the gate and in the topology."""
+
+    id: str
+    name: str
+    key: str
+    """Its name in the JVM, where several pipelines may run."""
+    inputs: Sequence[Embedded] = ()
+    output: Embedded | None = None
+    stateful: bool = False
+    latency: Latency | None = None
+    """For a sink: how old its rows were."""
+    query: StreamingQuery | None = None
+    state: State = State.STARTING
+    parked: bool = False
+    tuples_in: int = 0
+    tuples_out: int = 0
+    busy: float = 0.0
+    batches: int = 0
+    ticked: float = 0.0
+    failures: int = 0
+    """In a row: without a batch in between."""
+    retry_at: float = math.inf
+    error: str = ""
+
+    @property
+    def gated_by_turn(self) -> bool:
+        """Whether it asks for each batch, its size included, before it reads: when all it reads are our channels."""
+        return bool(self.inputs)
+
+    def backlogs(self) -> list[Backlog]:
+        return [channel.backlog(self.name) for channel in self.inputs]
+
+    @property
+    def blocked(self) -> bool:
+        return self.output is not None and self.output.full
+
+    def done(self, report: dict[str, Any]) -> int:
+        """Note what a batch has done, as the JVM reports it; returns the rows that it took in."""
+        rows = 0
+        for channel in self.inputs:
+            part = report["read"].get(channel.name)
+            if part is not None:
+                channel.read_up_to(self.name, part["end"])
+                rows += part["rows"]
+                if self.latency is not None:
+                    self.latency.add(report["time"], part["ages"])
+        self.tuples_in += rows
+        self.tuples_out += rows if self.output is None else report["written"]
+        if rows:
+            self.busy += report["seconds"]
+            self.batches += 1
+            self.failures = 0
+        return rows

@@ -1,0 +1,116 @@
+"""Treadle's few Java classes in Spark's JVM: compiles them once, makes them known there, and answers their calls.
+
+What they do is said in `channels/java`: read and write embedded channels, park a hop until it may run, write checkpoint
+files without forking. It knows how to reach them from Python, and nothing of pipelines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Callable
+from importlib import metadata, resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from treadle.errors import EngineError
+from treadle.jars import home, java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("treadle.pipelines")
+
+CHANNEL = "treadle.Channel"
+"""The data source of embedded channels, as Spark's `format`."""
+CHECKPOINTS = "treadle.LocalCheckpoints"
+
+
+def jar() -> Path:
+    """The jar with the classes; compiled on first use for this version of PySpark, and kept with the other jars."""
+    sources = sorted(_sources().glob("*.java"))
+    key = hashlib.sha256(metadata.version("pyspark").encode())
+    for source in sources:
+        key.update(source.read_bytes())
+    target = home() / "jars" / f"treadle-{key.hexdigest()[:12]}.jar"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _compile(sources, target)
+    return target
+
+
+def load(spark: SparkSession) -> Any:
+    """Make the classes known to the JVM of a session, also of one that was started without them; returns its `_jvm`."""
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    context = spark.sparkContext
+    ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
+    jvm: Any = context._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        loader.loadClass(CHANNEL)
+    except Exception:
+        loader.addURL(jvm.java.io.File(str(jar())).toURI().toURL())
+    return jvm
+
+
+class Listener:
+    """What the classes tell: called by threads of the JVM, so it must not block. Errors are logged, never passed on."""
+
+    def __init__(self, parked: Callable[[str, dict[str, Any]], None], ended: Callable[[str, str | None], None]) -> None:
+        self._parked = parked
+        self._ended = ended
+
+    def parked(self, hop: str, report: str) -> None:
+        try:
+            self._parked(hop, json.loads(report))
+        except Exception:
+            log.exception("hop '%s' is parked, but could not be noted", hop)
+
+    def ended(self, run_id: str, error: str | None) -> None:
+        try:
+            self._ended(run_id, error)
+        except Exception:
+            log.exception("query %s has ended, but could not be noted", run_id)
+
+    class Java:
+        """How py4j knows what it is."""
+
+        implements = ("treadle.Turn$Listener",)
+
+
+def _sources() -> Path:
+    return Path(str(resources.files("treadle.pipelines.channels") / "java" / "treadle"))
+
+
+def _compile(sources: list[Path], target: Path) -> None:
+    """With the compiler of the JDK that runs Spark; two processes that do so at once don't disturb each other."""
+    import pyspark
+
+    compiler = shutil.which(str(Path(java()).resolve().parent / "javac"))
+    if compiler is None:
+        raise EngineError(
+            "there is a java, but no javac beside it",
+            where=java(),
+            remedy="install a whole JDK 17 (Debian: openjdk-17-jdk-headless), not only the runtime",
+        )
+    with tempfile.TemporaryDirectory(dir=target.parent) as work:
+        command = [compiler, "-nowarn", "-Xlint:none", "--release", "17", "-d", f"{work}/classes"]
+        command += ["-cp", f"{Path(pyspark.__file__).parent}/jars/*", *map(str, sources)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise EngineError(
+                f"could not be compiled: {done.stderr.strip()[-500:]}",
+                where="Treadle's Java classes",
+                remedy="use a JDK 17 and the PySpark that pip install 'treadle[spark]' brings",
+            )
+        with zipfile.ZipFile(f"{work}/treadle.jar", "w", zipfile.ZIP_DEFLATED) as archive:
+            for file in sorted(Path(work, "classes").rglob("*.class")):
+                archive.write(file, file.relative_to(f"{work}/classes"))
+        os.replace(f"{work}/treadle.jar", target)

@@ -1,0 +1,64 @@
+"""A ladder of Spark's FAIR pools, whose weights double from rung to rung: Spark's own way to give some queries more.
+
+A pool's weight is final, but a query may be in another pool with each batch. So a priority becomes a rung.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from treadle.enforce import Target, Value, label
+from treadle.enforce.knob import Per
+from treadle.errors import ConfigError, TargetGone
+from treadle.jars import home
+
+LADDER = tuple(f"rung-{number}" for number in range(6))
+"""The pools by rung; the weight of rung n is 2 to the n."""
+
+
+def allocation_file() -> Path:
+    """The file that tells Spark of the ladder (`spark.scheduler.allocation.file`)."""
+    pools = "".join(
+        f'  <pool name="{name}"><schedulingMode>FAIR</schedulingMode><weight>{2**rung}</weight></pool>\n'
+        for rung, name in enumerate(LADDER)
+    )
+    path = home() / "pools.xml"
+    text = f'<?xml version="1.0"?>\n<allocations>\n{pools}</allocations>\n'
+    if not path.exists() or path.read_text("utf-8") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(f".{os.getpid()}")
+        fresh.write_text(text, "utf-8")
+        fresh.replace(path)
+    return path
+
+
+class PoolKnob:
+    """The knob `rung`: in which pool of the ladder the next batch of a hop runs. The lowest, unless one is set."""
+
+    name = "rung"
+    per: Per = "instance"
+
+    def __init__(self) -> None:
+        self._rungs: dict[str, float] = {}
+
+    def register(self, hop: str) -> None:
+        self._rungs.setdefault(hop, 0.0)
+
+    def withdraw(self, hop: str) -> None:
+        self._rungs.pop(hop, None)
+
+    def pool(self, hop: str) -> str:
+        return LADDER[int(self._rungs.get(hop, 0.0))]
+
+    def read(self, target: Target) -> Value:
+        try:
+            return self._rungs[label(target)]
+        except KeyError:
+            raise TargetGone(f"'{label(target)}' runs no more", where="pools") from None
+
+    def write(self, target: Target, value: Value) -> None:
+        self.read(target)
+        if isinstance(value, str) or value not in range(len(LADDER)):
+            raise ConfigError(f"there is no rung {value}", where="pools", remedy=f"use 0 to {len(LADDER) - 1}")
+        self._rungs[label(target)] = float(value)

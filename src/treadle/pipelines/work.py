@@ -1,0 +1,63 @@
+"""The folder of a pipeline: its channels, its checkpoints, and whose they are.
+
+One process at a time runs there, and only the pipeline that the folder was made for.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from treadle.errors import ConfigError, EngineError
+from treadle.pipelines.channels.lock import Lock, holder
+
+_CARD = "pipeline.json"
+
+
+class Work:
+    """A pipeline's folder, locked for this process until `close`."""
+
+    def __init__(self, folder: Path, name: str, fingerprint: str, layout: str) -> None:
+        self.folder = folder.absolute()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"can't be made: {error.strerror}", where=str(folder), remedy="name a folder you may write"
+            ) from error
+        pid = holder(self.folder)
+        if pid is not None:
+            raise EngineError(
+                f"process {pid} already runs a pipeline there",
+                where=str(folder),
+                remedy="end it first, or name another folder",
+            )
+        self._lock = Lock(self.folder)
+        card = {"pipeline": name, "layout": layout, "graph": fingerprint}
+        file = self.folder / _CARD
+        if file.exists():
+            self._check(json.loads(file.read_text("utf-8")), card)
+        else:
+            fresh = file.with_suffix(".tmp")
+            fresh.write_text(json.dumps(card, indent=1) + "\n", "utf-8")
+            fresh.replace(file)
+
+    def channel(self, name: str) -> Path:
+        return self.folder / "channels" / name
+
+    def checkpoint(self, hop: str) -> Path:
+        return self.folder / "checkpoints" / hop
+
+    def close(self) -> None:
+        self._lock.release()
+
+    def _check(self, found: dict[str, str], card: dict[str, str]) -> None:
+        for key, what in (("pipeline", "another pipeline"), ("layout", "another layout"), ("graph", "another graph")):
+            if found.get(key) != card[key]:
+                self.close()
+                detail = "" if key == "graph" else f" ('{found.get(key)}')"
+                raise EngineError(
+                    f"its channels and checkpoints are of {what}{detail}",
+                    where=str(self.folder),
+                    remedy="run that one, name another folder, or delete this one to start from nothing",
+                )

@@ -1,0 +1,1 @@
+"""Pipelines to measure with: what the papers ran, on the Pipeline API."""
