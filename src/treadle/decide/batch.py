@@ -37,8 +37,8 @@ PROBE_EVERY = 4
 PROBE = 4
 """So many times smaller; where there is nothing to divide, twice as large."""
 RECENT = 0.2
-"""What a new batch counts in the mean of seconds."""
-SLOWEST_FALL = 0.25
+"""What a new batch counts in the means."""
+SLOWEST_FALL = 0.1
 """To which share the cost of a row may fall at once, so that it stays above nothing."""
 GROWTH = 4
 """How far beyond the largest batch seen a batch may go."""
@@ -73,9 +73,10 @@ class BatchSizer:
 
     def observe(self, name: str, rows: int, seconds: float) -> None:
         """A batch of the hop had so many rows and held its slot for so long. What can't be is left out."""
-        if rows >= 0 and 0 < seconds < math.inf:
-            fit = self._fits.get(name)
-            self._fits[name] = _first_fit(rows, seconds) if fit is None else _next_fit(fit, rows, seconds)
+        fit = self._fits.get(name)
+        if rows < (fit is None) or not 0 < seconds < math.inf:  # a first batch without rows tells nothing of them
+            return
+        self._fits[name] = _first_fit(rows, seconds) if fit is None else _next_fit(fit, rows, seconds)
 
     def rows(self, name: str) -> int:
         """How many rows its next batch may have."""
@@ -126,6 +127,7 @@ class _Fit(NamedTuple):
     both_var: float
     per_row_var: float
     batches: int
+    mean_rows: float
     mean_seconds: float
     reach: int
     """The largest batch so far."""
@@ -135,14 +137,14 @@ def _probed(wanted: float, fit: _Fit) -> float:
     """Batches of one size can't tell what is fixed: while that is not known, some are of another size."""
     if fit.batches % PROBE_EVERY != 1 or fit.fixed_var <= (UNSURE * fit.mean_seconds) ** 2:
         return wanted
-    return wanted / PROBE if wanted >= 2 * PROBE else 2 * max(wanted, 1.0)
+    return wanted / PROBE if fit.mean_rows >= 2 * PROBE else 2 * max(wanted, 1.0)
 
 
 def _first_fit(rows: int, seconds: float) -> _Fit:
     """A first batch says how long it took, not how that splits."""
     fixed = min(FIRST_FIXED, seconds / 2)
-    per_row = (seconds - fixed) / max(rows, 1)
-    return _next_fit(_Fit(Cost(fixed, per_row), (seconds / 2) ** 2, 0.0, per_row**2, 0, seconds, rows), rows, seconds)
+    cost = Cost(fixed, (seconds - fixed) / rows)
+    return _next_fit(_Fit(cost, (seconds / 2) ** 2, 0.0, cost.per_row**2, 0, rows, seconds, rows), rows, seconds)
 
 
 def _next_fit(fit: _Fit, rows: int, seconds: float) -> _Fit:
@@ -172,6 +174,7 @@ def _next_fit(fit: _Fit, rows: int, seconds: float) -> _Fit:
         fit.both_var - to_fixed * to_per_row / spread,
         per_row_var - to_per_row * to_per_row / spread,
         fit.batches + 1,
+        fit.mean_rows + RECENT * (rows - fit.mean_rows),
         fit.mean_seconds + RECENT * (seconds - fit.mean_seconds),
         max(fit.reach, rows),
     )

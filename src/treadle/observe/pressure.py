@@ -53,7 +53,7 @@ class Pressure:
         except OSError as error:
             remedy = "use a fixed number of slots"
             raise EngineError(f"can't be read: {error.strerror}", where=str(stat), remedy=remedy) from error
-        self._psi: int | None = None
+        self._psi = -1
         with suppress(OSError):
             self._psi = _open(psi)
             os.pread(self._psi, 1, 0)  # with `psi=0` it can be opened, but not read
@@ -71,9 +71,9 @@ class Pressure:
     def close(self) -> None:
         """Close the files; then all is unknown."""
         for file in (self._stat, self._psi):
-            if file is not None:
+            if file >= 0:
                 os.close(file)
-        self._stat, self._psi = -1, None
+        self._stat = self._psi = -1
 
     def _read(self) -> _Counters:
         worked, passed = self._core_times()
@@ -97,8 +97,6 @@ class Pressure:
 
     def _stalled(self) -> float:
         """Seconds in all in which some task waited for a core."""
-        if self._psi is None:
-            return math.nan
         with suppress(OSError, ValueError):
             for line in os.pread(self._psi, 512, 0).splitlines():
                 if line.startswith(b"some"):

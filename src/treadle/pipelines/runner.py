@@ -235,8 +235,10 @@ class Run:
 
     def _start(self, node: Node, identity: str) -> None:
         key = f"{self.pipeline.name}/{node.name}"
-        make = build.hop if self.options.layout == "hops" else build.fused
-        plan = make(node, self._nodes, self.spark, self.channels, key)
+        if self.options.layout == "hops":
+            plan = build.hop(node, self.spark, self.channels, key)
+        else:
+            plan = build.fused(node, self._nodes, self.spark, self.channels, key)
         output = self.channels.get(node.name)
         if output is None and not node.kind.ends:
             output = self._channel(node.name, plan.rows.schema)
@@ -386,7 +388,7 @@ class Run:
             while not self._stopping.wait(TICK):
                 try:
                     now = time.monotonic()
-                    self._look_outside(now)
+                    self._look_outside()
                     if self.options.enforce != "none":
                         self._loop.round()
                     if now >= slow:
@@ -395,7 +397,7 @@ class Run:
                 except Exception:
                     log.exception("the control thread goes on after an error")
 
-    def _look_outside(self, now: float) -> None:
+    def _look_outside(self) -> None:
         changed = False
         for name, channel in self.channels.items():
             if self._nodes[name].kind is Kind.FEED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -20,7 +21,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from treadle.errors import EngineError
 from treadle.pipelines.channels import segment
-from treadle.pipelines.channels.log import View, Writer, collect, positions, read, register_consumer, set_position
+from treadle.pipelines.channels.log import (
+    View,
+    Writer,
+    collect,
+    positions,
+    read,
+    register_consumer,
+    set_position,
+    verify,
+)
 from treadle.pipelines.channels.segment import Segment
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -39,33 +49,122 @@ class Killed(BaseException):
     """Stands for the end of the process: nothing at all happens after it."""
 
 
-@contextmanager
-def killed_after(steps: int) -> Iterator[None]:
-    """The process ends at that half step of its changes to the disk: before one, or after it; a file is torn then."""
-    left = steps
+class Fuse:
+    """Half steps that are left to a process: a step is either not begun or just done when it ends; a file is torn then."""
 
-    def fuse(real: Callable[..., object], torn: Callable[[Path], None] | None = None) -> Callable[..., object]:
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+        self.blown = False
+
+    def on(self, real: Callable[..., object], torn: Callable[[Path], None] | None = None) -> Callable[..., object]:
         def step(path: Path, *rest: object) -> object:
-            nonlocal left
-            if left <= 0:
-                raise Killed
-            left -= 2
+            self.left -= 1
+            self.check()
             made = real(path, *rest)
-            if left < 0:
-                if torn is not None:
-                    torn(path)
-                raise Killed
+            self.left -= 1
+            if self.left < 0 and torn is not None:
+                torn(path)
+            self.check()
             return made
 
         return step
 
+    def check(self) -> None:
+        if self.left < 0:
+            self.blown = True
+            raise Killed
+
+
+@contextmanager
+def killed_after(steps: int) -> Iterator[Fuse]:
+    """The process ends at that half step of its changes to the disk."""
+    fuse = Fuse(steps)
     with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-        patch.setattr(os, "rename", fuse(os.rename))
-        patch.setattr(os, "unlink", fuse(os.unlink))
-        store = fuse(segment.store, lambda path: os.truncate(path, 20))
+        patch.setattr(os, "rename", fuse.on(os.rename))
+        patch.setattr(os, "unlink", fuse.on(os.unlink))
+        store = fuse.on(segment.store, lambda path: os.truncate(path, 20))
         patch.setattr(segment, "store", store)
         patch.setattr("treadle.pipelines.channels.log.store", store)
-        yield
+        yield fuse
+
+
+def at_every_step(folder: Path, before: Callable[[Path], object], act: Callable[[Path], object]) -> Iterator[Path]:
+    """A channel for each step at which `act` can be stopped, and one where it is not."""
+    for steps in itertools.count():
+        channel = folder / str(steps)
+        before(channel)
+        with killed_after(steps) as fuse:
+            act(channel)
+        yield channel
+        if not fuse.blown:
+            assert steps > 0
+            return
+
+
+def fill(channel: Path, segments: int = 0) -> None:
+    """Segments of two rows each."""
+    with Writer(channel, SCHEMA) as writer:
+        for first in range(0, 2 * segments, 2):
+            writer.append(ids(first, 2))
+
+
+def append_once(channel: Path) -> None:
+    """Rows 6 to 10 as epoch 3, by a process that may have tried before."""
+    writer = Writer(channel, SCHEMA)
+    try:
+        writer.append(ids(6, 4), epoch=3)
+    finally:
+        writer.close()
+
+
+def test_an_append_stopped_at_any_step_is_all_there_or_not_at_all_and_can_be_repeated(tmp_path: Path) -> None:
+    for channel in at_every_step(tmp_path, lambda channel: fill(channel, 3), append_once):
+        assert shown(channel) in (list(range(6)), list(range(10)))
+        append_once(channel)
+        assert shown(channel) == list(range(10))
+        assert not verify(channel)
+
+
+@pytest.mark.parametrize("there", [0, 2])
+def test_an_epoch_of_several_parts_stopped_at_any_step_is_all_there_or_not_at_all(tmp_path: Path, there: int) -> None:
+    for channel in at_every_step(
+        tmp_path, lambda channel: fill(channel, there), lambda channel: publish(channel, 5, [2, 3, 1])
+    ):
+        assert View(channel).end in (2 * there, 2 * there + 6)
+        fill(channel)
+        publish(channel, 5, [2, 3, 1])
+        assert shown(channel) == list(range(2 * there + 6))
+        fill(channel)
+        assert not verify(channel)
+
+
+def test_cleaning_up_stopped_at_any_step_is_finished_by_the_next_writer(tmp_path: Path) -> None:
+    def interrupted(channel: Path) -> None:
+        fill(channel, 3)
+        with killed_after(9):
+            publish(channel, 3, [1, 1, 1, 1])
+        with killed_after(13):
+            publish(channel, 3, [1, 1, 1, 1])
+        assert View(channel).hidden
+
+    for channel in at_every_step(tmp_path, interrupted, append_once):
+        append_once(channel)
+        assert shown(channel) == list(range(10))
+        assert not verify(channel)
+
+
+def test_deletion_stopped_at_any_step_leaves_one_run_and_can_be_repeated(tmp_path: Path) -> None:
+    def read_by_one(channel: Path) -> None:
+        fill(channel, 6)
+        set_position(channel, "c", 9)
+
+    for channel in at_every_step(tmp_path, read_by_one, collect):
+        start = View(channel).start
+        assert start <= 8
+        assert shown(channel) == list(range(start, 12))
+        collect(channel)
+        assert shown(channel) == list(range(8, 12))
+        assert not verify(channel)
 
 
 def publish(folder: Path, epoch: int, parts: list[int]) -> None:
