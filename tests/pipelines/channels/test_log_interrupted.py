@@ -50,7 +50,7 @@ class Killed(BaseException):
 
 
 class Fuse:
-    """Half steps that are left to a process: a step is either not begun or just done when it ends; a file is torn then."""
+    """Half steps that are left to a process: when it ends, a step is not begun or just done, a new file torn."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
