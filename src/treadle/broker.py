@@ -1,0 +1,398 @@
+"""A Kafka broker for development and tests: one KRaft node on the loopback, with its data in a folder.
+
+Knows how to start it so that it outlives its starter, whether it really answers, and how to end exactly the process it
+started. Knows nothing of topics or of what they are for, and is no way to run Kafka in production.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from treadle import jars
+from treadle.errors import ConfigError, EngineError, RightsError
+
+HOST = "127.0.0.1"
+PORT = 9092
+HEAP = "512m"
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is to be seen of a broker from outside.
+
+    `silent`: the process is there but does not answer, for it is still starting, or hangs. `died`: nobody stopped it.
+    """
+
+    state: Literal["stopped", "silent", "running", "died"]
+    folder: str
+    log: str
+    pid: int | None = None
+    bootstrap: str | None = None
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A broker that was started: its process (guarded against reuse of the pid by its start time) and its port."""
+
+    folder: Path
+    port: int
+    pid: int
+    born: str
+    already: bool = False
+    """It ran before it was asked to start."""
+
+    @property
+    def bootstrap(self) -> str:
+        """What clients take as `bootstrap.servers`."""
+        return f"{HOST}:{self.port}"
+
+    @classmethod
+    def start(
+        cls, folder: Path, port: int = PORT, *, timeout: float = 60.0, progress: jars.Progress | None = None
+    ) -> Broker:
+        """Start the broker of this folder, and come back when it answers; fetches its jars when they are not here.
+
+        What was written into the same folder before is there again. If it runs already, that one is returned.
+        """
+        if not 0 < port < 65536:
+            raise ConfigError(f"{port} is no port", remedy="1 to 65535")
+        with _alone(folder):
+            broker = find(folder)
+            if broker is None:
+                broker = _start(folder.absolute(), port, progress)
+            elif broker.port != port:
+                why = f"the broker of this folder runs already, on port {broker.port}"
+                raise EngineError(why, where=str(folder), remedy="stop it first, or name another folder")
+            else:
+                broker = replace(broker, already=True)
+            _wait_until_it_answers(broker, timeout)
+        return broker
+
+    def alive(self) -> bool:
+        """Whether this very process is still there."""
+        return _born(self.pid) == self.born
+
+    def answers(self) -> bool:
+        """Whether it serves clients: it names itself as a live broker of the cluster that is in its folder."""
+        there = _cluster_at(self.port)
+        return there is not None and there == _cluster_in(self.folder)
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """End it: ask, wait until it is gone, and only when it does not go, kill it. A broker that is gone is fine."""
+        with _alone(self.folder):
+            _end(self, timeout)
+            if find(self.folder) is None:  # else another was started here since
+                _record(self.folder).unlink(missing_ok=True)
+
+
+def default_folder() -> Path:
+    """Where the broker keeps its data unless told otherwise."""
+    return jars.home() / "kafka"
+
+
+def find(folder: Path) -> Broker | None:
+    """The broker that runs in this folder, if one does."""
+    broker = _recorded(folder)
+    return broker if broker is not None and broker.alive() else None
+
+
+def stop(folder: Path) -> Broker | None:
+    """Stop the broker of this folder; which one that was, None if none ran."""
+    broker = _recorded(folder)
+    if broker is None:
+        return None
+    ran = broker.alive()
+    broker.stop()
+    return broker if ran else None
+
+
+def status(folder: Path) -> Status:
+    """How the broker of this folder is."""
+    place = folder.absolute()
+    broker = _recorded(place)
+    seen = Status("stopped" if broker is None else "died", str(place), str(_log(place)))
+    if broker is None or not broker.alive():
+        return seen
+    return replace(seen, state="running" if broker.answers() else "silent", pid=broker.pid, bootstrap=broker.bootstrap)
+
+
+def free_port(*taken: int) -> int:
+    """A port on the loopback that nobody listens on, outside the range from which clients' own ports are taken."""
+    for port in random.SystemRandom().sample(range(20000, 32000), 200):
+        with contextlib.suppress(OSError):
+            _bind(port)
+            if port not in taken:
+                return port
+    raise EngineError("no free port found", remedy="end some of what listens on this host")
+
+
+def _start(folder: Path, port: int, progress: jars.Progress | None) -> Broker:
+    _check_free(port)
+    classpath = str(jars.fetch("kafka", progress=progress)["kafka"] / "*")
+    if progress is not None:
+        progress("starting the broker", 1.0)
+    java = [jars.java(), f"-Xmx{HEAP}", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+    java += ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-cp", classpath]
+    try:
+        _format(folder, java)
+        (folder / "server.properties").write_text(_properties(port, "data"), "utf-8")
+        if _log(folder).exists():
+            _log(folder).replace(folder / "broker.log.1")
+        pid = _launch([*java, "kafka.Kafka", "server.properties"], folder)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    broker = Broker(folder, port, pid, _born(pid) or "")
+    _keep(broker)
+    return broker
+
+
+def _format(folder: Path, java: list[str]) -> None:
+    """Make the data folder, whole or not at all: what an interrupted start left is no data."""
+    if (folder / "data").exists():
+        return
+    shutil.rmtree(folder / "data.new", ignore_errors=True)
+    (folder / "format.properties").write_text(_properties(PORT, "data.new"), "utf-8")
+    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # An id may begin with "-", which would be taken for an option: hence "=".
+    tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "--config=format.properties"]
+    done = subprocess.run(
+        [*java, *tool], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        words = (done.stderr or done.stdout).strip().splitlines()
+        raise EngineError(
+            f"can't format the data folder: {words[-1] if words else 'no reason given'}", where=str(folder)
+        )
+    (folder / "data.new").rename(folder / "data")
+    (folder / "format.properties").unlink()
+
+
+def _properties(port: int, data: str) -> str:
+    """The configuration: one node that is broker and controller, and topics that need no second one.
+
+    The data folder is named relative to the process' own, so no path needs quoting, and the folder can be moved.
+    """
+    control = free_port(port)
+    return "\n".join(
+        [
+            "process.roles=broker,controller",
+            "node.id=1",
+            f"controller.quorum.voters=1@{HOST}:{control}",
+            "controller.listener.names=CONTROLLER",
+            f"listeners=PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{control}",
+            f"advertised.listeners=PLAINTEXT://{HOST}:{port}",
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            f"log.dirs={data}",
+            "auto.create.topics.enable=true",
+            "num.partitions=1",
+            "group.initial.rebalance.delay.ms=0",
+            # After kill -9 the next one is let in only when the session of the last has run out.
+            "broker.session.timeout.ms=5000",
+            "broker.heartbeat.interval.ms=1000",
+            "log.cleaner.dedupe.buffer.size=20000000",
+            *(f"{topic}.{one}=1" for topic in _OWN_TOPICS for one in ("replication.factor", "num.partitions")),
+            *(f"{topic}.min.isr=1" for topic in _OWN_TOPICS[1:]),
+            "",
+        ]
+    )
+
+
+_OWN_TOPICS = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+
+
+def _launch(command: list[str], folder: Path) -> int:
+    """Start it in a session of its own, as nobody's child, so that it outlives the terminal and leaves no zombie."""
+    shell = 'log=$1; shift; "$@" >"$log" 2>&1 </dev/null & echo $!'
+    arguments = ["/bin/sh", "-c", shell, "sh", _log(folder).name, *command]
+    done = subprocess.run(arguments, cwd=folder, stdout=subprocess.PIPE, start_new_session=True, check=True)
+    return int(done.stdout)
+
+
+def _wait_until_it_answers(broker: Broker, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    while not broker.answers():
+        gone = not broker.alive()
+        if gone or time.monotonic() > deadline:
+            why = f"the broker ended: {_last_words(broker.folder)}" if gone else f"no answer within {timeout:g} s"
+            if not broker.already:  # that one may be busy with others' data; who started it decides
+                _end(broker, 5.0)
+                _record(broker.folder).unlink(missing_ok=True)
+            raise EngineError(why, where=str(_log(broker.folder)), remedy="see this log; stop it if it still runs")
+        time.sleep(0.05)
+
+
+def _end(broker: Broker, patience: float) -> None:
+    try:
+        handle = os.pidfd_open(broker.pid)
+    except ProcessLookupError:
+        return
+    try:
+        # With the handle in hand the pid can't be given to another; so what passes this check is what gets the signal.
+        for number, wait in ((signal.SIGTERM, patience), (signal.SIGKILL, 10.0)):
+            if not broker.alive():
+                return
+            signal.pidfd_send_signal(handle, number)
+            if select.select([handle], [], [], wait)[0]:
+                return
+    except ProcessLookupError:
+        return
+    except PermissionError:
+        raise RightsError(
+            f"process {broker.pid} belongs to another user", where=str(broker.folder), remedy="stop it as that user"
+        ) from None
+    finally:
+        os.close(handle)
+    raise EngineError(f"process {broker.pid} does not end, not even killed", where=str(broker.folder))
+
+
+def _born(pid: int) -> str | None:
+    """When a process began: this boot, and ticks since. None if there is no such process, or it has ended.
+
+    A killed process counts as a zombie while its threads still hold its port; the handle knows when all are gone.
+    """
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    try:
+        began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return None if select.select([handle], [], [], 0)[0] else f"{boot}/{began}"
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    finally:
+        os.close(handle)
+
+
+def _record(folder: Path) -> Path:
+    return folder.absolute() / "broker.json"
+
+
+def _log(folder: Path) -> Path:
+    return folder / "broker.log"
+
+
+def _keep(broker: Broker) -> None:
+    fresh = _record(broker.folder).with_suffix(".new")
+    fresh.write_text(json.dumps({"pid": broker.pid, "born": broker.born, "port": broker.port}), "utf-8")
+    fresh.replace(_record(broker.folder))
+
+
+def _recorded(folder: Path) -> Broker | None:
+    try:
+        kept = json.loads(_record(folder).read_text("utf-8"))
+        return Broker(folder.absolute(), int(kept["port"]), int(kept["pid"]), str(kept["born"]))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"can't read it: {error}", where=str(_record(folder)), remedy="remove this file") from error
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time starts or stops the broker of a folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "broker.lock").open("w")
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _unusable(folder: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"can't use this folder: {error.strerror or error}", where=str(folder), remedy="name one you may write"
+    )
+
+
+def _last_words(folder: Path) -> str:
+    lines = _log(folder).read_text("utf-8", errors="replace").splitlines() if _log(folder).exists() else []
+    telling = [line for line in lines if "ERROR" in line or "FATAL" in line or "Exception" in line or "Error" in line]
+    return (telling or lines or ["it said nothing"])[-1].strip()[:300]
+
+
+def _cluster_in(folder: Path) -> str | None:
+    with contextlib.suppress(FileNotFoundError):
+        for line in (folder / "data" / "meta.properties").read_text("utf-8").splitlines():
+            if line.startswith("cluster.id="):
+                return line.removeprefix("cluster.id=")
+    return None
+
+
+def _cluster_at(port: int) -> str | None:
+    """The id of the cluster that answers at this port and has a live broker; None if there is none.
+
+    A Metadata request (version 4, no topics) by hand: readiness must not hang on a client library being installed. An
+    open port alone proves nothing: brokers listen before they are let in by the controller.
+    """
+    request = struct.pack(">hhih", 3, 4, 1, -1) + struct.pack(">ib", 0, 0)
+    try:
+        with socket.create_connection((HOST, port), timeout=2.0) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            with connection.makefile("rb") as answer:
+                (size,) = struct.unpack(">i", answer.read(4))
+                return _cluster_of(answer.read(min(size, 65536)))
+    except (OSError, struct.error, UnicodeDecodeError):
+        return None
+
+
+def _cluster_of(body: bytes) -> str | None:
+    at = 8  # behind correlation id and throttle time
+    (brokers,) = struct.unpack_from(">i", body, at)
+    at += 4
+    for _ in range(brokers):
+        (host,) = struct.unpack_from(">h", body, at + 4)
+        (rack,) = struct.unpack_from(">h", body, at + 6 + host + 4)
+        at += 6 + host + 4 + 2 + max(rack, 0)
+    (length,) = struct.unpack_from(">h", body, at)
+    return body[at + 2 : at + 2 + length].decode() if brokers > 0 and length > 0 else None
+
+
+def _bind(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((HOST, port))
+
+
+def _check_free(port: int) -> None:
+    try:
+        _bind(port)
+    except PermissionError:
+        raise RightsError(f"port {port} is for root", remedy="name a port above 1023") from None
+    except OSError:
+        who = _listener(port)
+        raise EngineError(f"port {port} is in use{who}", remedy="end that, or name another port") from None
+
+
+def _listener(port: int) -> str:
+    """By whom this port is in use: pid and command; empty if that can't be seen (another user's process)."""
+    inodes: set[str] = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
+            inodes |= {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and int(row[1][-4:], 16) == port}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if any(os.readlink(handle) in inodes for handle in (process / "fd").iterdir()):
+                return f" by process {process.name} ({(process / 'comm').read_text().strip()})"
+    return ""

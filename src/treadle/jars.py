@@ -1,0 +1,259 @@
+"""Jars that no Python package brings: pinned, fetched by the Ivy that PySpark ships, and checked byte for byte.
+
+Knows the bundles (`bundles/<name>.xml` says what is wanted, `bundles/<name>.sha256` which bytes are right) and where
+they are kept; nothing of what they are for. The folder of a bundle is complete or absent, whoever else is fetching.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import select
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from xml.etree import ElementTree
+
+from treadle.errors import ConfigError, EngineError
+
+Progress = Callable[[str, float], None]
+"""Told what is going on, and how much of it is done (0 to 1)."""
+
+OLDEST_JAVA = 17
+SILENCE = 180.0
+"""Seconds without a word from Ivy after which the registry counts as unreachable (Ivy itself would wait for ever)."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A named set of jars: Ivy's description of it, and the SHA-256 of every file that has to come."""
+
+    name: str
+    ivy: str
+    sums: Mapping[str, str]
+
+    @property
+    def title(self) -> str:
+        """What it is for, in a few words."""
+        return (ElementTree.fromstring(self.ivy).findtext("info/description") or "").strip()
+
+    @property
+    def key(self) -> str:
+        """Folder name: other contents, other folder, so that an upgrade never meets old jars."""
+        pinned = self.ivy + "".join(f"{value}  {file}\n" for file, value in sorted(self.sums.items()))
+        return f"{self.name}-{hashlib.sha256(pinned.encode()).hexdigest()[:12]}"
+
+
+def home() -> Path:
+    """Where Treadle keeps what it can fetch again: `$TREADLE_HOME`, `$XDG_CACHE_HOME/treadle` or `~/.cache/treadle`."""
+    if own := os.environ.get("TREADLE_HOME"):
+        return Path(own).expanduser().absolute()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    # The XDG standard: a relative path is to be ignored.
+    return (Path(cache) if cache and os.path.isabs(cache) else Path.home() / ".cache") / "treadle"
+
+
+def names() -> list[str]:
+    """The bundles there are."""
+    return sorted(file.name.removesuffix(".xml") for file in _data().iterdir() if file.name.endswith(".xml"))
+
+
+def bundle(name: str) -> Bundle:
+    """The bundle of this name."""
+    if name not in names():
+        raise ConfigError(f"no bundle of jars is called {name!r}", remedy=f"there are: {', '.join(names())}")
+    table = (_data() / f"{name}.sha256").read_text("utf-8")
+    sums = {file: value for value, file in (line.split() for line in table.splitlines())}
+    return Bundle(name, (_data() / f"{name}.xml").read_text("utf-8"), sums)
+
+
+def folder(wanted: str | Bundle) -> Path:
+    """Where the jars of this bundle are, or will be once fetched."""
+    return home() / "jars" / (wanted if isinstance(wanted, Bundle) else bundle(wanted)).key
+
+
+def paths(name: str) -> list[Path]:
+    """The jars of a bundle that was fetched."""
+    known = bundle(name)
+    if not folder(known).is_dir():
+        raise EngineError(f"the jars of {name!r} are not here yet", remedy=f"treadle jars {name}")
+    return [folder(known) / file for file in sorted(known.sums)]
+
+
+def fetch(*wanted: str | Bundle, progress: Progress | None = None) -> dict[str, Path]:
+    """Make sure that these bundles are here; the folder of each. What was fetched before costs nothing."""
+    tell = progress or _untold
+    found: dict[str, Path] = {}
+    for known in [item if isinstance(item, Bundle) else bundle(item) for item in wanted]:
+        target = found[known.name] = folder(known)
+        if target.is_dir():
+            continue
+        try:
+            with _alone(known.name, target.parent, tell):
+                if not target.is_dir():
+                    _fetch(known, target, tell)
+        except OSError as error:
+            raise ConfigError(
+                f"can't keep jars there: {error.strerror or error}",
+                where=str(target.parent),
+                remedy="set TREADLE_HOME to a folder you may write, with room in it",
+            ) from error
+    return found
+
+
+def java() -> str:
+    """The `java` to run: that of `JAVA_HOME`, else the first on the PATH; at least version 17."""
+    remedy = f"install a JDK {OLDEST_JAVA} or newer, and set JAVA_HOME or PATH"
+    place = os.environ.get("JAVA_HOME")
+    program = shutil.which(str(Path(place, "bin", "java")) if place else "java")
+    if program is None:
+        raise EngineError("no java found", where=f"JAVA_HOME={place}" if place else "PATH", remedy=remedy)
+    try:
+        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineError(f"java does not run: {error}", where=program, remedy=remedy) from error
+    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    if version is None or int(version[1]) < OLDEST_JAVA:
+        what = f"this is Java {version[1]}" if version else "java does not tell its version"
+        raise EngineError(what, where=program, remedy=remedy)
+    return program
+
+
+def _data() -> Traversable:
+    return resources.files("treadle") / "bundles"
+
+
+def _untold(what: str, part: float) -> None:
+    """Nobody wants to know."""
+
+
+@contextmanager
+def _alone(name: str, place: Path, progress: Progress) -> Iterator[None]:
+    """One process at a time fetches a bundle; the lock goes with its holder, however that ends."""
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / f".{name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(f"jars: {name}, another fetches", 0.0)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(known: Bundle, target: Path, progress: Progress) -> None:
+    for left_behind in target.parent.glob(f".tmp-{known.name}-*"):
+        shutil.rmtree(left_behind, ignore_errors=True)
+    work = Path(tempfile.mkdtemp(prefix=f".tmp-{known.name}-", dir=target.parent))
+    try:
+        (work / "ivy.xml").write_text(known.ivy, "utf-8")
+        said = _run_ivy(known, work, progress)
+        _check(known, work / "lib", said)
+        (work / "lib").rename(target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _run_ivy(known: Bundle, work: Path, progress: Progress) -> str:
+    """Have Ivy put the jars into `work/lib`; what it said. The cache is this run's own: no leftovers of others."""
+    command = [java(), "-jar", str(_ivy()), "-cache", str(work / "cache"), "-ivy", str(work / "ivy.xml")]
+    command += ["-retrieve", str(work / "lib" / "[artifact]-[revision](-[classifier]).[ext]")]
+    if settings := os.environ.get("TREADLE_IVY_SETTINGS"):
+        if not Path(settings).is_file():
+            raise ConfigError("no such file", where=f"TREADLE_IVY_SETTINGS={settings}", remedy="name Ivy's settings")
+        command += ["-settings", str(Path(settings).absolute())]
+    progress(f"jars: {known.name}", 0.0)
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=work
+    ) as ivy:
+        try:
+            said = _listen(ivy, known, progress)
+        finally:
+            ivy.kill()
+    if ivy.returncode != 0:
+        raise _failure(known, said)
+    return said
+
+
+def _listen(ivy: subprocess.Popen[bytes], known: Bundle, progress: Progress) -> str:
+    assert ivy.stdout is not None
+    said, told = b"", 0
+    while select.select([ivy.stdout], [], [], SILENCE)[0]:
+        some = os.read(ivy.stdout.fileno(), 65536)
+        if not some:
+            ivy.wait()
+            return said.decode(errors="replace")
+        said += some
+        # Each jar is first found (its description is read), then downloaded; the finding takes about twice as long.
+        steps = 2 * said.count(b"\tfound ") + said.count(b"[SUCCESSFUL ]")
+        if steps > told:
+            told = steps
+            progress(f"jars: {known.name}", min(1.0, steps / (3 * len(known.sums))))
+    raise _failure(known, said.decode(errors="replace"), silent=True)
+
+
+def _ivy() -> Path:
+    """The Ivy that PySpark ships; looked for without importing PySpark."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise EngineError("PySpark is not installed, and its Ivy fetches jars", remedy="pip install 'treadle[spark]'")
+    found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar"))
+    if not found:
+        raise EngineError(
+            "this PySpark ships no Ivy",
+            where=str(Path(spec.origin).parent),
+            remedy="pip install --force-reinstall 'treadle[spark]'",
+        )
+    return found[-1]
+
+
+def _failure(known: Bundle, said: str, *, silent: bool = False) -> EngineError:
+    """What went wrong in Ivy's own words, cut down to the jar and the reason."""
+    missing = re.findall(r":: ([\w.\-]+)#([\w.\-]+);([\w.\-]+): ", said)
+    missing += re.findall(r"\[FAILED +\] ([\w.\-]+)#([\w.\-]+);([\w.\-]+)!", said)
+    which = ", ".join(dict.fromkeys(":".join(parts) for parts in missing))
+    unreachable = re.search(r"java\.net\.\w+: ([^)\n]+)|Host \S+ (not found)|(timed out)", said)
+    if silent or unreachable:
+        why = f"no word for {SILENCE:.0f} s" if silent or not unreachable else next(filter(None, unreachable.groups()))
+        return EngineError(
+            f"the registry can't be reached ({why}) for {which or 'any jar'}",
+            where=f"jars {known.name}",
+            remedy="check the network; behind a proxy set JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=… -Dhttps.proxyPort=…, "
+            "for a mirror set TREADLE_IVY_SETTINGS to a file of Ivy settings",
+        )
+    if which:
+        return EngineError(
+            f"the registry does not have {which}",
+            where=f"jars {known.name}",
+            remedy="set TREADLE_IVY_SETTINGS to a file of Ivy settings that names one which does",
+        )
+    last = next((line.strip() for line in said.splitlines() if "xception" in line or "rror" in line), said[-300:])
+    return EngineError(f"Ivy failed: {last}", where=f"jars {known.name}", remedy="try again")
+
+
+def _check(known: Bundle, place: Path, said: str) -> None:
+    """Exactly the pinned files, with exactly the pinned bytes."""
+    came = {file.name: file for file in place.iterdir()} if place.is_dir() else {}
+    if surplus := sorted(came.keys() - known.sums.keys()):
+        raise _tampered(known, f"{', '.join(surplus)} came, which nobody asked for")
+    if lacking := sorted(known.sums.keys() - came.keys()):
+        raise _failure(known, said) if "[FAILED" in said else _tampered(known, f"{', '.join(lacking)} did not come")
+    for name, file in came.items():
+        with file.open("rb") as stream:
+            got = hashlib.file_digest(stream, "sha256").hexdigest()
+        if got != known.sums[name]:
+            raise _tampered(known, f"{name} has SHA-256 {got}, not {known.sums[name]}")
+
+
+def _tampered(known: Bundle, what: str) -> EngineError:
+    return EngineError(
+        f"{what}; nothing was kept", where=f"jars {known.name}", remedy="don't trust this registry or mirror"
+    )

@@ -1,0 +1,26 @@
+"""Real parts that tests of several modules share; each is made once, and only if a test asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from treadle import jars
+from treadle.broker import Broker, free_port
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> list[Path]:
+    """The jars of the Kafka broker, fetched into the user's cache if they are not there."""
+    jars.fetch("kafka")
+    return jars.paths("kafka")
+
+
+@pytest.fixture(scope="session")
+def broker(kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A running Kafka broker; topics are shared by all tests, so give yours names of their own."""
+    started = Broker.start(tmp_path_factory.mktemp("kafka"), free_port(), timeout=180)
+    yield started
+    started.stop()

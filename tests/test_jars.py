@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from treadle import jars
+from treadle.cli import parts
+from treadle.errors import ConfigError, EngineError
+from treadle.jars import Bundle
+
+CONTENT = b"the bytes of a jar"
+TOY = Bundle(
+    "toy",
+    """<ivy-module version="2.0">
+    <info organisation="treadle" module="toy"><description>a toy</description></info>
+    <configurations><conf name="default"/></configurations>
+    <dependencies><dependency org="org.toys" name="horse" rev="1.0" conf="default->default"/></dependencies>
+    </ivy-module>""",
+    {"horse-1.0.jar": hashlib.sha256(CONTENT).hexdigest()},
+)
+FETCH_TOY = f"from treadle import jars; jars.fetch(jars.{TOY!r})"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder."""
+    monkeypatch.setenv("TREADLE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: Path) -> Path:
+    """A registry in a folder, with the toy in it."""
+    folder = tmp_path / "registry"
+    folder.mkdir()
+    (folder / "horse-1.0.jar").write_bytes(CONTENT)
+    pattern = f'<artifact pattern="{folder}/[artifact]-[revision].[ext]"/>'
+    use(f'<filesystem name="here">{pattern}</filesystem>', tmp_path, monkeypatch)
+    return folder
+
+
+@pytest.fixture
+def silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: Path) -> Iterator[socket.socket]:
+    """A registry that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        use_remote(server.getsockname()[1], tmp_path, monkeypatch)
+        yield server
+
+
+def use(resolver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = tmp_path / "settings.xml"
+    settings.write_text(
+        f'<ivysettings><settings defaultResolver="here"/><resolvers>{resolver}</resolvers></ivysettings>'
+    )
+    monkeypatch.setenv("TREADLE_IVY_SETTINGS", str(settings))
+
+
+def use_remote(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(f'<ibiblio name="here" m2compatible="true" root="http://127.0.0.1:{port}/"/>', tmp_path, monkeypatch)
+
+
+def kept(home: Path) -> list[str]:
+    """All that is in the cache but locks."""
+    return sorted(path.name for path in (home / "jars").iterdir() if path.suffix != ".lock")
+
+
+def test_every_bundle_comes_with_the_bytes_that_are_pinned() -> None:
+    found = jars.fetch(*jars.names())
+    for name, folder in found.items():
+        assert sorted(path.name for path in folder.iterdir()) == [path.name for path in jars.paths(name)]
+        for path in jars.paths(name):
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == jars.bundle(name).sums[path.name]
+    assert len(jars.paths("spark-kafka")) == 4
+    assert any(path.name == "kafka_2.13-4.1.0.jar" for path in jars.paths("kafka"))
+
+
+def test_a_bundle_is_fetched_once_and_tells_how_far_it_is(registry: Path, elsewhere: Path) -> None:
+    told: list[float] = []
+    folder = jars.fetch(TOY, progress=lambda what, part: told.append(part))["toy"]
+    assert (folder / "horse-1.0.jar").read_bytes() == CONTENT
+    assert told == sorted(told)
+    assert told[0] == 0.0
+    (registry / "horse-1.0.jar").unlink()
+    assert jars.fetch(TOY) == {"toy": folder}
+    assert kept(elsewhere) == [folder.name]
+
+
+def test_other_contents_live_in_another_folder(elsewhere: Path) -> None:
+    assert replace(TOY, sums={"horse-1.0.jar": "0" * 64}).key != TOY.key != replace(TOY, ivy=TOY.ivy + " ").key
+
+
+def test_wrong_bytes_are_refused_and_not_kept(registry: Path, elsewhere: Path) -> None:
+    (registry / "horse-1.0.jar").write_bytes(b"something else")
+    with pytest.raises(EngineError, match=r"horse-1\.0\.jar has SHA-256 .* nothing was kept"):
+        jars.fetch(TOY)
+    assert kept(elsewhere) == []
+
+
+def test_more_or_fewer_jars_than_pinned_are_refused(registry: Path, elsewhere: Path) -> None:
+    with pytest.raises(EngineError, match=r"horse-1\.0\.jar came, which nobody asked for"):
+        jars.fetch(replace(TOY, sums={"cow.jar": "0" * 64}))
+    with pytest.raises(EngineError, match=r"cow\.jar did not come"):
+        jars.fetch(replace(TOY, sums={**TOY.sums, "cow.jar": "0" * 64}))
+    assert kept(elsewhere) == []
+
+
+def test_a_jar_that_the_registry_lacks_is_named(registry: Path, elsewhere: Path) -> None:
+    (registry / "horse-1.0.jar").unlink()
+    with pytest.raises(EngineError, match=r"does not have org\.toys:horse:1\.0"):
+        jars.fetch(TOY)
+    assert kept(elsewhere) == []
+
+
+def test_a_registry_that_refuses_connections_is_unreachable_for_a_named_jar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: Path
+) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # held, but not listened on
+        use_remote(nobody.getsockname()[1], tmp_path, monkeypatch)
+        with pytest.raises(EngineError, match=r"can't be reached \(Connection refused.*org\.toys:horse:1\.0"):
+            jars.fetch(TOY)
+
+
+def test_a_registry_that_says_nothing_is_given_up(silent: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jars, "SILENCE", 1.0)
+    with pytest.raises(EngineError, match="can't be reached"):
+        jars.fetch(TOY)
+
+
+def test_two_at_once_both_get_it(registry: Path, elsewhere: Path) -> None:
+    both = [subprocess.Popen([sys.executable, "-c", FETCH_TOY]) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
+    assert kept(elsewhere) == [TOY.key]
+
+
+def test_a_fetch_that_was_killed_leaves_nothing_in_the_way(
+    silent: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: Path
+) -> None:
+    process = subprocess.Popen([sys.executable, "-c", FETCH_TOY])
+    assert select.select([silent], [], [], 120)[0], "Ivy never asked the registry"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert [name for name in kept(elsewhere) if name.startswith(".tmp-toy-")]
+    silent.close()  # so that the Ivy it left behind ends too
+
+    (tmp_path / "horse-1.0.jar").write_bytes(CONTENT)
+    pattern = f'<artifact pattern="{tmp_path}/[artifact]-[revision].[ext]"/>'
+    use(f'<filesystem name="here">{pattern}</filesystem>', tmp_path, monkeypatch)
+    jars.fetch(TOY)
+    assert kept(elsewhere) == [TOY.key]
+
+
+def test_an_unknown_bundle_is_told_with_those_that_exist() -> None:
+    with pytest.raises(ConfigError, match=r"'kafak'.*bare-local-fs, kafka, spark-kafka"):
+        jars.fetch("kafak")
+
+
+def test_jars_that_were_not_fetched_name_the_command_that_does(elsewhere: Path) -> None:
+    with pytest.raises(EngineError, match="treadle jars kafka"):
+        jars.paths("kafka")
+
+
+def test_without_java_the_remedy_is_a_jdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineError, match=r"PATH: no java found.*install a JDK 17"):
+        jars.fetch(TOY)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(EngineError, match=r"JAVA_HOME=.*no java found"):
+        jars.fetch(TOY)
+
+
+@pytest.mark.parametrize(
+    ("says", "error"),
+    [
+        ('openjdk version "11.0.2" 2019-01-15', "this is Java 11"),
+        ('java version "1.8.0_202"', "this is Java 8"),
+        ("?", "does not tell"),
+    ],
+)
+def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, error: str) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(EngineError, match=error):
+        jars.java()
+
+
+def test_without_pyspark_the_remedy_is_to_install_it(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(EngineError, match=r"pip install 'treadle\[spark\]'"):
+        jars.fetch(TOY)
+
+
+def test_settings_that_are_not_there_are_told(registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_IVY_SETTINGS", "/no/such/file")
+    with pytest.raises(ConfigError, match="TREADLE_IVY_SETTINGS=/no/such/file: no such file"):
+        jars.fetch(TOY)
+
+
+def test_a_cache_that_can_not_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TREADLE_HOME", str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match="TREADLE_HOME"):
+        jars.fetch(TOY)
+
+
+def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TREADLE_HOME", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert jars.home() == Path("/caches/treadle")
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    assert jars.home() == Path.home() / ".cache" / "treadle"
+    monkeypatch.setenv("TREADLE_HOME", "mine")
+    assert jars.home() == Path(os.getcwd()) / "mine"
+
+
+def test_the_command_lists_what_there_is_and_what_is_here(elsewhere: Path) -> None:
+    shown = CliRunner().invoke(parts.jars, [])
+    assert shown.exit_code == 0
+    assert shown.output.count("not fetched") == len(jars.names())
+
+
+def test_the_command_refuses_a_wrong_name_before_it_fetches(elsewhere: Path) -> None:
+    result = CliRunner().invoke(parts.jars, ["kafka", "nosuch"])
+    assert isinstance(result.exception, ConfigError)
+    assert not elsewhere.exists()
+
+
+def test_the_command_says_where_the_jars_are() -> None:
+    result = CliRunner().invoke(parts.jars, ["bare-local-fs"])
+    assert result.exit_code == 0
+    assert result.output.replace("\n", "") == f"bare-local-fs: 1 jars in {jars.folder('bare-local-fs')}"
