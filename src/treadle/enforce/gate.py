@@ -147,7 +147,7 @@ class Gate:
                 return None
             held = self._end(turn)
             if again is not None:
-                self._queue_up(turn.hop, again)
+                turn.hop.turn = self._waiting[name] = _Turn(turn.hop, again, None, self._tick())
         self._dispatch()
         return held
 
@@ -216,12 +216,8 @@ class Gate:
             hop = self._hops.get(name)
             if hop is None or hop.turn is not None:
                 return None
-            turn = self._queue_up(hop, grant, gone)
+            turn = hop.turn = self._waiting[name] = _Turn(hop, grant, gone, self._tick())
         self._dispatch()
-        return turn
-
-    def _queue_up(self, hop: _Hop, grant: Callable[[], None], gone: Callable[[], None] | None = None) -> _Turn:
-        turn = hop.turn = self._waiting[hop.name] = _Turn(hop, grant, gone, self._tick())
         return turn
 
     def _end(self, turn: _Turn) -> float:
@@ -248,11 +244,7 @@ class Gate:
         turn: _Turn | None = None
         interrupt: BaseException | None = None
         try:
-            while True:
-                with self._lock:
-                    turn = self._choose(turn)
-                if turn is None:
-                    break
+            while (turn := self._choose(turn)) is not None:
                 try:
                     turn.grant()
                     turn.hop.failing = False
@@ -266,29 +258,29 @@ class Gate:
             raise interrupt
 
     def _choose(self, before: _Turn | None) -> _Turn | None:
-        """The next one to be granted, which holds a slot from now on, or None. The lock is held."""
-        now = self._tick()
-        if before is not None and before.hop.turn is before:
-            self._idle += now - before.granted  # the handing over
-        free = self._slots - len(self._holding)
-        best, rank = self._best(self._waiting) if free > -self.express else (None, -math.inf)
-        if best is None:
-            return None
-        oldest = next(iter(self._waiting.values()))
-        due = self._since_aged >= self._aged_every - 1 and now - oldest.offered > self.patience
-        if free <= 0 and (due or rank <= self._best(self._holding)[1]):
-            return None  # one that is due waits for an ordinary slot, and no express may put that off
-        aged = due and oldest is not best
-        turn = oldest if aged else best
-        self._since_aged = 0 if aged else self._since_aged + 1
-        hop = turn.hop
-        del self._waiting[hop.name]
-        self._holding[hop.name] = turn
-        turn.granted = now
-        hop.grants += 1
-        hop.aged += aged
-        hop.waited += now - turn.offered
-        return turn
+        """The next one to be granted after `before`, which holds a slot from now on, or None."""
+        with self._lock:
+            now = self._tick()
+            if before is not None and before.hop.turn is before:
+                self._idle += now - before.granted  # the handing over
+            free = self._slots - len(self._holding)
+            best, rank = self._best(self._waiting) if free > -self.express else (None, -math.inf)
+            if best is None:
+                return None
+            oldest = next(iter(self._waiting.values()))
+            due = self._since_aged >= self._aged_every - 1 and now - oldest.offered > self.patience
+            if free <= 0 and (due or rank <= self._best(self._holding)[1]):
+                return None  # one that is due waits for an ordinary slot, and no express may put that off
+            aged = due and oldest is not best
+            turn = oldest if aged else best
+            self._since_aged = 0 if aged else self._since_aged + 1
+            hop = turn.hop
+            self._holding[hop.name] = self._waiting.pop(hop.name)
+            turn.granted = now
+            hop.grants += 1
+            hop.aged += aged
+            hop.waited += now - turn.offered
+            return turn
 
     def _best(self, turns: dict[str, _Turn]) -> tuple[_Turn | None, float]:
         """The first of the highest rank, and that rank, with what hops without a rank count as."""
