@@ -25,7 +25,7 @@ from treadle.errors import ConfigError, EngineError
 from treadle.loop import Binding, Loop
 from treadle.observe import METRICS, plannable
 from treadle.observe.pressure import Pressure
-from treadle.pipelines import build, jvm
+from treadle.pipelines import build, ctl, jvm, status
 from treadle.pipelines.channels.embedded import Embedded, check_limit
 from treadle.pipelines.channels.log import Writer
 from treadle.pipelines.channels.segment import Rows
@@ -52,6 +52,7 @@ SLOW_TICK = 1.0
 ALL_ROWS = 2**53
 """No limit: as many as there are."""
 LONGEST_PAUSE = 30.0
+LONGEST_DRAIN = 3600.0
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Run:
             self._jvm = jvm.load(self.spark)
             self._lock = threading.RLock()
             self._stopping = threading.Event()
-            self._broken = threading.Event()
+            self._over = threading.Event()
             self.channels: dict[str, Embedded] = {}
             self.hops: dict[str, Hop] = {}
             self._nodes = {node.name: node for node in pipeline.nodes}
@@ -144,6 +145,7 @@ class Run:
             self._loop = self._make_loop(policy)
             self._thread = threading.Thread(target=self._control, name="treadle-control", daemon=True)
             self._thread.start()
+            self._server = ctl.Server(ctl.path_for(pipeline.name), self._commands())
         except BaseException:
             self.work.close()
             raise
@@ -167,6 +169,15 @@ class Run:
         self._policy = spec
         log.info("policy is now %s", spec, extra={"policy": spec})
 
+    def set_slots(self, count: int) -> None:
+        """How many hops may run at once from now on; that is then no more chosen automatically."""
+        self.gate.slots = count
+        self._elastic = None
+
+    def status(self) -> dict[str, Any]:
+        """How everything is at this moment, as JSON can carry it."""
+        return status.of(self)
+
     def feed(self, name: str) -> Feed:
         """What fills a feed of this pipeline from this process."""
         node = self.pipeline.node(name)
@@ -175,9 +186,9 @@ class Run:
         return Feed(self, self.channels[name])
 
     def wait(self, seconds_: Duration | None = None) -> None:
-        """Until a hop fails for good, which is raised, or the time is over."""
+        """Until a hop fails for good, which is raised, somebody asks for an end (`treadle ctl stop`), or for a time."""
         limit = None if seconds_ is None else seconds(seconds_, what="seconds", where="run")
-        self._broken.wait(limit)
+        self._over.wait(limit)
         self.check()
 
     def check(self) -> None:
@@ -202,6 +213,7 @@ class Run:
         if self._stopping.is_set():
             return
         self._stopping.set()
+        self._server.close()
         self._thread.join()
         self._until(lambda: not self.gate.stats.holding, limit)
         for hop in self.hops.values():
@@ -212,6 +224,27 @@ class Run:
                 hop.state = State.STOPPED
         self.spark._jsparkSession.streams().removeListener(self._watch)
         self.work.close()
+
+    def _commands(self) -> dict[str, Callable[..., object]]:
+        """What can be asked over the control socket."""
+
+        def policy(name: str | None = None) -> str:
+            if name is not None:
+                self.set_policy(name)
+            return self.policy
+
+        def slots(count: int | None = None) -> int:
+            if count is not None:
+                self.set_slots(count)
+            return self.gate.slots
+
+        def stop(drain: bool = False) -> bool:
+            if drain:
+                self._until(self.drained, time.monotonic() + LONGEST_DRAIN)
+            self._over.set()
+            return True
+
+        return {"policy": policy, "slots": slots, "status": self.status, "stop": stop}
 
     # Hops
 
@@ -323,7 +356,7 @@ class Run:
             hop.failures += 1
             if hop.failures > self.options.retries:
                 hop.state = State.FAILED
-                self._broken.set()
+                self._over.set()
                 log.error("hop '%s' failed: %s", hop.name, hop.error, extra={"hop": hop.name})
             else:
                 hop.state = State.RESTARTING
@@ -426,12 +459,12 @@ class Run:
             hop.failures += 1
             if hop.failures > self.options.retries:
                 hop.state = State.FAILED
-                self._broken.set()
+                self._over.set()
             hop.retry_at = time.monotonic() + min(0.5 * 2.0**hop.failures, LONGEST_PAUSE)
 
     def _until(self, condition: Callable[[], bool], limit: float) -> bool:
         while not condition():
-            if time.monotonic() > limit or self._broken.is_set():
+            if time.monotonic() > limit or self._over.is_set():
                 return False
             time.sleep(TICK)
         return True

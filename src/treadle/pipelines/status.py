@@ -1,0 +1,53 @@
+"""A running pipeline in numbers, as JSON can carry them: for `treadle ctl status`, the live table and tests.
+
+It reads what the runner and the gate count; an unknown number is None.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from treadle.pipelines.hop import Hop
+    from treadle.pipelines.runner import Run
+
+
+def of(run: Run) -> dict[str, Any]:
+    """The whole of it: policy, slots, each hop, each channel, the latency of each sink."""
+    gate = run.gate.stats
+    return {
+        "pipeline": run.pipeline.name,
+        "layout": run.options.layout,
+        "enforce": run.options.enforce,
+        "policy": run.policy,
+        "slots": gate.slots,
+        "waiting": len(gate.waiting),
+        "running": len(gate.holding),
+        "hops": {hop.name: _hop(hop, run) for hop in run.hops.values()},
+        "channels": {name: {"rows": channel.rows, "full": channel.full} for name, channel in run.channels.items()},
+    }
+
+
+def _hop(hop: Hop, run: Run) -> dict[str, Any]:
+    counts = run.gate.stats.hops.get(hop.id)
+    found: dict[str, Any] = {
+        "state": str(hop.state),
+        "rank": None if counts is None else _known(counts.rank),
+        "queue": sum(backlog.rows for backlog in hop.backlogs()) if hop.inputs else None,
+        "rows_in": hop.tuples_in,
+        "rows_out": hop.tuples_out,
+        "batches": hop.batches,
+        "busy_seconds": round(hop.busy, 3),
+        "waited_seconds": None if counts is None else round(counts.waited, 3),
+        "error": hop.error or None,
+    }
+    if hop.latency is not None:
+        summary = hop.latency.summary()
+        figures = {"mean": summary.mean, "p50": summary.p50, "p99": summary.p99, "max": summary.max}
+        found["latency_seconds"] = {name: _known(round(value, 4)) for name, value in figures.items()}
+    return found
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
