@@ -187,6 +187,23 @@ def touched(path: Path) -> Path:
     return path
 
 
+def test_a_writer_interrupted_just_after_it_committed_knows_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = os.rename
+
+    def interrupted(source: Path, target: Path) -> None:
+        rename(source, target)
+        raise KeyboardInterrupt
+
+    with Writer(tmp_path, SCHEMA) as writer:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                writer.append(ids(0, 4), epoch=0)
+        assert writer.append(ids(0, 4), epoch=0) is None
+        writer.append(ids(4, 2))
+    assert shown(tmp_path) == list(range(6))
+
+
 class Interrupted(RuleBasedStateMachine):
     """A writer, consumers and deletion, each of which may end at any step. A row's value is its number."""
 

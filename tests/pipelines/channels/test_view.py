@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,6 +59,17 @@ def test_no_change_is_missed_however_quick_they_follow_each_other(tmp_path: Path
             assert view.refresh()
             assert view.end == first + 2
             assert not view.refresh()
+
+
+def test_a_second_change_under_the_same_mtime_is_seen(tmp_path: Path) -> None:
+    fresh = time.time() + 3600
+    touch(tmp_path, Segment(0, 5, 1.0, 1.0, 0))
+    os.utime(tmp_path, (fresh, fresh))
+    view = View(tmp_path)
+    touch(tmp_path, Segment(5, 5, 1.0, 1.0, 1))
+    os.utime(tmp_path, (fresh, fresh))
+    assert view.refresh()
+    assert view.end == 10
 
 
 def test_a_quiet_channel_is_not_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
