@@ -18,6 +18,10 @@ public final class Watch extends StreamingQueryListener {
 
   @Override
   public void onQueryTerminated(QueryTerminatedEvent event) {
-    listener.ended(event.runId().toString(), event.exception().isEmpty() ? null : event.exception().get());
+    try {
+      listener.ended(event.runId().toString(), event.exception().isEmpty() ? null : event.exception().get());
+    } catch (RuntimeException gone) {
+      return; // Python ends before its JVM: there is nobody left to tell
+    }
   }
 }
