@@ -10,6 +10,8 @@ import java.nio.file.StandardCopyOption;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 /**
  * A channel's folder as a log of rows: which segments are visible, and how new ones become so.
@@ -40,14 +42,29 @@ final class Segments {
 
     @Override
     public int compareTo(Segment other) {
-      return Long.compare(first, other.first);
+      int order = Long.compare(first, other.first);
+      return order != 0 ? order : Long.compare(rows, other.rows);
     }
   }
+
+  private static final Pattern NAME = Pattern.compile("([0-9]{20})-([0-9]+)-(-?[0-9]+)-(-?[0-9]+)-(-?[0-9]+)\\.arrow");
 
   private Segments() {}
 
   /** The segments without a gap from the first one on; what is behind a gap is not there yet. */
   static List<Segment> visible(String folder) {
+    while (true) {
+      List<Segment> all = all(folder);
+      int count = run(all);
+      // Deletion is oldest first. So a gap is one only if the segment before it is still there: otherwise others were deleted
+      // while the folder was being listed.
+      if (count == all.size() || new File(all.get(count - 1).file).exists()) {
+        return new ArrayList<Segment>(all.subList(0, count));
+      }
+    }
+  }
+
+  private static List<Segment> all(String folder) {
     String[] names = new File(folder).list();
     if (names == null) {
       throw new IllegalStateException("channel " + folder + " is gone");
@@ -60,11 +77,15 @@ final class Segments {
       }
     }
     Collections.sort(all);
+    return all;
+  }
+
+  private static int run(List<Segment> all) {
     int count = 0;
     while (count < all.size() && (count == 0 || all.get(count).first == all.get(count - 1).end())) {
       count++;
     }
-    return new ArrayList<Segment>(all.subList(0, count));
+    return count;
   }
 
   static long end(String folder) {
@@ -102,6 +123,14 @@ final class Segments {
       }
       return;
     }
+    for (Segment hidden : all(folder)) { // of an earlier attempt that failed half-way: its parts must not meet ours
+      if (last == null || hidden.first > last.first) {
+        Files.deleteIfExists(new File(hidden.file).toPath());
+      }
+    }
+    if (last == null && parts.size() > 1) { // without a beginning, the last part alone would look like one
+      Files.write(new File(folder, "00000000000000000000-0-0-0--1.arrow").toPath(), new byte[0]);
+    }
     long[] first = new long[parts.size()];
     long next = last == null ? 0 : last.end();
     for (int i = 0; i < parts.size(); i++) {
@@ -131,16 +160,13 @@ final class Segments {
   }
 
   private static Segment parse(String folder, String name) {
-    if (!name.endsWith(".arrow") || name.startsWith(".")) {
-      return null;
-    }
-    String[] field = name.substring(0, name.length() - 6).split("-");
-    if (field.length != 5) {
+    Matcher field = NAME.matcher(name);
+    if (!field.matches()) {
       return null;
     }
     try {
-      return new Segment(folder + "/" + name, Long.parseLong(field[0]), Long.parseLong(field[1]), Long.parseLong(field[2]),
-          Long.parseLong(field[3]), Long.parseLong(field[4]));
+      return new Segment(folder + "/" + name, Long.parseLong(field.group(1)), Long.parseLong(field.group(2)),
+          Long.parseLong(field.group(3)), Long.parseLong(field.group(4)), Long.parseLong(field.group(5)));
     } catch (NumberFormatException foreign) {
       return null;
     }
