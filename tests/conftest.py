@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from treadle import jars
 from treadle.broker import Broker, free_port
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -22,5 +26,15 @@ def kafka_jars() -> list[Path]:
 def broker(kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A running Kafka broker; topics are shared by all tests, so give yours names of their own."""
     started = Broker.start(tmp_path_factory.mktemp("kafka"), free_port(), timeout=180)
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A Spark session with Treadle's settings; queries and tables are shared, so stop your own."""
+    from treadle.pipelines.session import session
+
+    started = session("tests")
     yield started
     started.stop()

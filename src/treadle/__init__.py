@@ -1,3 +1,38 @@
-"""Treadle decides which streaming operators get the CPU, when, and how much of their data they may shed."""
+"""Treadle decides which streaming operators get the CPU, when, and how much of their data they may shed.
+
+What most users need is here, and imported only when it is used: `import treadle` needs neither numpy nor PySpark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from treadle.pipelines.app import gate
+    from treadle.pipelines.load import load
+    from treadle.pipelines.pipeline import Pipeline
+    from treadle.pipelines.session import session
 
 __version__ = "0.1.0"
+
+__all__ = ["Pipeline", "__version__", "gate", "load", "session"]
+
+_HOMES = {
+    "Pipeline": "treadle.pipelines.pipeline",
+    "gate": "treadle.pipelines.app",
+    "load": "treadle.pipelines.load",
+    "session": "treadle.pipelines.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'treadle' has no attribute '{name}'")
+    found = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

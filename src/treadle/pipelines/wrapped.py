@@ -1,0 +1,167 @@
+"""A query of an existing application while it is scheduled: what its batches took, and what it seems to have waiting.
+
+It asks Spark about one query and counts. Spark reports a batch only after it is done, so rows and the time that they
+took are counted together then; what waits is known as of the moment at which Spark planned the batch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import threading
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from treadle.enforce.gate import HopStats
+from treadle.model import Instance
+from treadle.pipelines.hop import State
+from treadle.pipelines.progress import Progress
+
+log = logging.getLogger("treadle.pipelines")
+
+MEASURES = ("queue", "head_age", "mean_age", "tuples_in", "tuples_out", "busy_time")
+
+
+class Wish(NamedTuple):
+    """What the owner of a query wants of it; `latency_goal` in seconds."""
+
+    priority: float
+    latency_goal: float | None
+    name: str | None
+
+
+class Wrapped:
+    """One run of a streaming query, which is Spark's object in the JVM. Several threads may ask."""
+
+    def __init__(self, query: Any, wish: Wish) -> None:
+        self.wish = wish
+        self.run = str(query.runId())
+        self.identity = str(query.id())
+        self.name = wish.name or query.name() or f"query-{self.identity[:8]}"
+        self.id = ""
+        self.state = State.IDLE
+        self.batches = 0
+        self._query = query
+        self._lock = threading.Lock()
+        self._rows = 0
+        self._busy = 0.0
+        self._queue = math.nan
+        self._oldest = math.nan
+        self._youngest = math.nan
+        self._last: Progress | None = None
+        self._batch = -1
+        self._held = 0.0
+        self._began = math.nan
+
+    def call(self, taken: Collection[str]) -> None:
+        """Give it a name that no other has."""
+        own, number = self.name, 2
+        while self.name in taken:
+            self.name, number = f"{own}-{number}", number + 1
+        self.id = Instance(self.name, (self.name,), 0, "spark").id
+
+    @property
+    def active(self) -> bool:
+        """Whether Spark still runs it. One that is being stopped is not active, although its batch may still run."""
+        try:
+            return bool(self._query.isActive())
+        except Exception:  # the JVM is gone, and all of its queries with it
+            return False
+
+    def offers(self, batch: int) -> None:
+        """A batch is planned and waits for its turn."""
+        self.look()
+        latest = self._planned()
+        with self._lock:
+            self._batch = batch
+            self.state = State.WAITING
+            last, now = self._last, time.time()
+            if last is None:
+                return
+            if latest:
+                self._queue = last.behind(latest)
+            if math.isnan(self._oldest):  # nothing was left over: these rows came since Spark last looked
+                self._oldest = last.began
+            self._youngest = now
+
+    def begins(self) -> None:
+        self.state = State.RUNNING
+        self._began = time.monotonic()
+
+    def ends(self) -> None:
+        """The batch is done, or failed; Spark tells what was in it a moment later."""
+        with self._lock:
+            self._held = time.monotonic() - self._began
+            self.batches += 1
+            self.state = State.IDLE
+
+    def look(self) -> None:
+        """Note what Spark reports of the last batch, if that is news."""
+        with self._lock:
+            if self.state is not State.IDLE or (self._last is not None and self._last.batch == self._batch):
+                return
+            try:
+                report = self._query.lastProgress()
+                progress = None if report is None else Progress.parse(report.json())
+            except Exception as error:
+                log.debug("no progress of query '%s': %s", self.name, error)
+                return
+            if progress is None or progress.run != self.run or progress.batch != self._batch:
+                return
+            self._last = progress
+            self._rows += progress.rows
+            self._busy += self._held
+            self._queue = progress.behind(progress.latest)
+            if self._queue > 0:  # the oldest of those came while the last batch was planned, or before
+                self._oldest = progress.began if math.isnan(self._oldest) else self._oldest
+            else:
+                self._oldest = self._youngest = math.nan
+
+    def measures(self, now: float) -> tuple[float, ...]:
+        """In the order of `MEASURES`; `now` in seconds since 1970."""
+        with self._lock:
+            counts = (float(self._rows), float(self._rows), self._busy)
+            waits = self.state is not State.IDLE
+            if not waits and not self._queue > 0:
+                return (self._queue, *((0.0, 0.0) if self._queue == 0 else (math.nan, math.nan)), *counts)
+            mean = (self._oldest + (self._youngest if waits else self._oldest)) / 2
+            return (self._queue, max(0.0, now - self._oldest), max(0.0, now - mean), *counts)
+
+    def status(self, counts: HopStats | None) -> dict[str, Any]:
+        """As JSON can carry it; unknown is None."""
+        queue, age, *_ = self.measures(time.time())
+        return {
+            "state": str(self.state),
+            "rank": None if counts is None else _known(counts.rank),
+            "priority": self.wish.priority,
+            "queue": _known(queue),
+            "head_age_seconds": _known(round(age, 3)),
+            "rows_in": self._rows,
+            "rows_out": self._rows,
+            "batches": self.batches,
+            "busy_seconds": round(self._busy, 3),
+            "waited_seconds": None if counts is None else round(counts.waited, 3),
+            "error": None,
+        }
+
+    def _planned(self) -> dict[str, Any]:
+        """How far the sources are as of the batch that waits, by their descriptions.
+
+        Spark reports that only when the batch is done; without a limit of rows per batch that would always be nothing.
+        """
+        if self._last is None or not self._last.counts_rows:
+            return {}
+        found: dict[str, Any] = {}
+        with suppress(Exception):  # inner parts of Spark: without them the last report has to do
+            entries = self._query.streamingQuery().latestOffsets().iterator()
+            while entries.hasNext():
+                entry = entries.next()
+                found[str(entry._1().toString())] = json.loads(entry._2().json())
+        return found
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

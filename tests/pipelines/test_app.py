@@ -1,0 +1,322 @@
+"""Plain Structured Streaming code under the gate: who goes first, and that nothing ever waits for ever."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import treadle
+from treadle.decide import registry
+from treadle.errors import ConfigError, EngineError
+from treadle.pipelines import ctl, jvm
+from treadle.pipelines.app import BatchFunction, QueryGate
+from treadle.pipelines.channels.log import Writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Start = Callable[..., "StreamingQuery"]
+LONG = 60.0
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where sockets are; a short path, since a socket's must be."""
+    path = Path(tempfile.mkdtemp(prefix="tapp"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def gate(spark: SparkSession, runtime: Path) -> Iterator[QueryGate]:
+    with treadle.gate(spark, policy="user-priority", slots=1, period="20ms", patience="1h") as made:
+        yield made
+
+
+@pytest.fixture
+def start(spark: SparkSession, tmp_path: Path) -> Iterator[Start]:
+    """Starts a query over a source that always has rows, and stops it at the end."""
+    started: list[StreamingQuery] = []
+
+    def begin(function: BatchFunction, name: str, source: DataFrame | None = None) -> StreamingQuery:
+        rows = source if source is not None else spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+        writer = rows.writeStream.foreachBatch(function).queryName(name)
+        query = writer.option("checkpointLocation", str(tmp_path / name)).start()
+        started.append(query)
+        return query
+
+    yield begin
+    for query in started:
+        query.stop()
+
+
+class Hold:
+    """A batch function that waits inside until it is let go, and remembers who came when."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.go = threading.Event()
+
+    def __call__(self, name: str) -> BatchFunction:
+        def batch(rows: DataFrame, batch_id: int) -> None:
+            self.order.append(name)
+            assert self.go.wait(LONG)
+
+        return batch
+
+
+@pytest.fixture
+def hold() -> Iterator[Hold]:
+    made = Hold()
+    yield made
+    made.go.set()  # before queries are stopped, which waits for their batches
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def hops(gate: QueryGate) -> dict[str, Any]:
+    found: dict[str, Any] = gate.status()["hops"]
+    return found
+
+
+def states(gate: QueryGate) -> dict[str, str]:
+    return {name: hop["state"] for name, hop in hops(gate).items()}
+
+
+def test_the_most_urgent_query_goes_first_whoever_asked_first(start: Start, gate: QueryGate, hold: Hold) -> None:
+    start(gate.wrap(hold("holder")), "holder")
+    until(lambda: hold.order == ["holder"])
+    start(gate.wrap(hold("low"), priority=1), "low")
+    until(lambda: states(gate).get("low") == "waiting")
+    start(gate.wrap(hold("high"), priority=5), "high")
+    until(lambda: states(gate).get("high") == "waiting")
+    until(lambda: None not in (ranks := [hops(gate)[name]["rank"] for name in ("low", "high")]) and ranks[0] < ranks[1])
+    assert hold.order == ["holder"]
+    hold.go.set()
+    until(lambda: {"low", "high"} <= set(hold.order))
+    assert hold.order.index("high") < hold.order.index("low")
+
+
+def test_a_function_that_raises_gives_its_slot_back_and_fails_only_its_own_query(start: Start, gate: QueryGate) -> None:
+    done: list[int] = []
+
+    def bad(rows: DataFrame, batch_id: int) -> None:
+        raise ValueError("no good")
+
+    failing = start(gate.wrap(bad), "bad")
+    start(gate.wrap(lambda rows, batch_id: done.append(batch_id)), "good")
+    until(lambda: failing.exception() is not None)
+    assert "no good" in str(failing.exception())
+    count = len(done)
+    until(lambda: len(done) > count + 1)
+    until(lambda: list(hops(gate)) == ["good"])
+
+
+def test_a_query_can_be_stopped_while_it_waits_and_its_batch_comes_again(
+    start: Start, gate: QueryGate, hold: Hold
+) -> None:
+    start(gate.wrap(hold("holder")), "holder")
+    until(lambda: hold.order)
+    waiting = start(gate.wrap(hold("waiting")), "waiting")
+    until(lambda: states(gate).get("waiting") == "waiting")
+    waiting.stop()
+    assert waiting.exception() is None
+    assert list(hops(gate)) == ["holder"]
+    assert gate.status()["waiting"] == 0
+    batches: list[int] = []
+    start(gate.wrap(lambda rows, batch_id: batches.append(batch_id)), "waiting")
+    hold.go.set()
+    until(lambda: batches)
+    assert batches[0] == 0
+
+
+def test_a_query_that_is_stopped_in_its_slot_frees_it(start: Start, gate: QueryGate) -> None:
+    began = threading.Event()
+
+    def endless(rows: DataFrame, batch_id: int) -> None:
+        while True:
+            rows.count()
+            began.set()
+
+    query = start(gate.wrap(endless), "endless")
+    assert began.wait(LONG)
+    done: list[int] = []
+    start(gate.wrap(lambda rows, batch_id: done.append(batch_id)), "other")
+    query.stop()
+    until(lambda: done)
+    until(lambda: list(hops(gate)) == ["other"])
+
+
+def test_a_restarted_query_takes_the_place_of_its_earlier_run(start: Start, gate: QueryGate) -> None:
+    done: list[int] = []
+    function = gate.wrap(lambda rows, batch_id: done.append(batch_id), name="mine")
+    for _ in range(2):
+        done.clear()
+        query = start(function, "query")
+        until(lambda: len(done) > 1)
+        assert list(hops(gate)) == ["mine"]
+        query.stop()
+    until(lambda: not hops(gate))
+
+
+def test_queries_of_one_function_and_of_other_sessions_are_told_apart(
+    spark: SparkSession, start: Start, gate: QueryGate
+) -> None:
+    function = gate.wrap(lambda rows, batch_id: None, name="twice")
+    elsewhere = spark.newSession().readStream.format("rate").load()
+    start(function, "first")
+    start(function, "second", elsewhere)
+    until(lambda: sorted(hops(gate)) == ["twice", "twice-2"])
+    until(lambda: all(hop["batches"] for hop in hops(gate).values()))
+
+
+def test_the_backlog_comes_from_the_sources_offsets(
+    spark: SparkSession, start: Start, gate: QueryGate, tmp_path: Path
+) -> None:
+    jvm.load(spark)
+    with Writer(tmp_path / "numbers", "id long") as writer:
+        writer.append([{"id": number} for number in range(35)])
+    source = spark.readStream.format(jvm.CHANNEL).option("maxRowsPerTrigger", 10).load(str(tmp_path / "numbers"))
+    seen: list[tuple[Any, Any]] = []
+
+    def note(rows: DataFrame, batch_id: int) -> None:
+        hop = hops(gate)["numbers"]
+        seen.append((hop["queue"], hop["rows_in"]))
+        rows.collect()
+
+    start(gate.wrap(note), "numbers", source)
+    until(lambda: len(seen) == 4)
+    assert seen == [(None, 0), (25, 10), (15, 20), (5, 30)]
+    until(lambda: (hops(gate)["numbers"]["queue"], hops(gate)["numbers"]["rows_in"]) == (0, 35))
+    assert hops(gate)["numbers"]["head_age_seconds"] == 0
+    assert hops(gate)["numbers"]["busy_seconds"] > 0
+
+
+def test_the_backlog_of_a_source_that_does_not_tell_is_unknown_but_not_its_rows(start: Start, gate: QueryGate) -> None:
+    start(gate.wrap(lambda rows, batch_id: rows.write.format("noop").mode("append").save()), "rate")
+    until(lambda: hops(gate) and hops(gate)["rate"]["rows_in"] > 0)
+    assert hops(gate)["rate"]["queue"] is None
+
+
+def test_policy_and_slots_change_while_it_runs_also_from_another_process(
+    start: Start, gate: QueryGate, runtime: Path
+) -> None:
+    done: list[int] = []
+    start(gate.wrap(lambda rows, batch_id: done.append(batch_id)), "running")
+    path = ctl.pick("tests")
+    assert ctl.ask(path, "policy", name="highest-rate") == "highest-rate" == gate.policy
+    with pytest.raises(ConfigError, match="fcsf"):
+        ctl.ask(path, "policy", name="fcsf")
+    assert gate.policy == "highest-rate"
+    assert ctl.ask(path, "slots", count=3) == 3 == gate.slots
+    with pytest.raises(ConfigError, match="slots"):
+        gate.set_slots(0)
+    with pytest.raises(ConfigError, match="stopped by itself"):
+        ctl.ask(path, "stop")
+    until(lambda: "running" in ctl.ask(path, "status")["hops"])
+    count = len(done)
+    until(lambda: len(done) > count)
+
+
+def test_every_policy_can_be_in_charge(gate: QueryGate) -> None:
+    for policy in registry.describe():
+        gate.set_policy("weighted:qs=0.7,hr=0.3" if policy.name == "weighted" else policy.name)
+
+
+def test_closed_it_lets_everybody_through(start: Start, gate: QueryGate, hold: Hold, runtime: Path) -> None:
+    done: list[int] = []
+    start(gate.wrap(hold("holder")), "holder")
+    until(lambda: hold.order)
+    start(gate.wrap(lambda rows, batch_id: done.append(batch_id)), "waiting")
+    until(lambda: states(gate).get("waiting") == "waiting")
+    assert not done
+    gate.close()
+    gate.close()
+    until(lambda: len(done) > 1)
+    assert ctl.find() == []
+
+
+def test_outside_of_a_query_a_wrapped_function_waits_for_nothing(spark: SparkSession, gate: QueryGate) -> None:
+    def store(rows: DataFrame, batch_id: int) -> None:
+        """Stores."""
+        counts.append(rows.count())
+
+    counts: list[int] = []
+    wrapped = gate.wrap(store)
+    wrapped(spark.range(3), 0)
+    assert counts == [3]
+    assert wrapped.__doc__ == "Stores."
+
+
+def test_slots_follow_the_cpu_unless_a_number_is_set(spark: SparkSession, runtime: Path) -> None:
+    with treadle.gate(spark) as gate:
+        assert gate.slots >= 1
+        gate.set_slots(7)
+        assert gate.slots == 7
+
+
+def test_two_applications_of_one_name_are_told_apart(spark: SparkSession, runtime: Path) -> None:
+    with treadle.gate(spark, slots=1) as first, treadle.gate(spark, slots=2) as second:
+        assert first.name != second.name
+        assert {ctl.name_of(path) for path in ctl.find()} == {first.name, second.name}
+        assert ctl.ask(ctl.pick(second.name), "slots") == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"slots": 0}, "slots can't be 0"),
+        ({"slots": "some"}, "slots can't be 'some'"),
+        ({"policy": "fcsf"}, "did you mean"),
+        ({"period": "soon"}, "period"),
+        ({"patience": -1}, "patience"),
+    ],
+)
+def test_a_wrong_option_is_named_and_nothing_is_started(
+    spark: SparkSession, runtime: Path, options: dict[str, Any], message: str
+) -> None:
+    before = threading.active_count()
+    with pytest.raises(ConfigError, match=message):
+        treadle.gate(spark, **options)
+    assert threading.active_count() == before
+    assert ctl.find() == []
+
+
+@pytest.mark.parametrize(
+    "wish", [{"priority": float("nan")}, {"priority": "high"}, {"name": "a/b"}, {"latency_goal": "fast"}]
+)
+def test_a_wrong_wish_is_named(gate: QueryGate, wish: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wish.values())) if "name" in wish else next(iter(wish))):
+        gate.wrap(lambda rows, batch_id: None, **wish)
+    with pytest.raises(ConfigError, match="can't wrap 3"):
+        gate.wrap(3)  # type: ignore[arg-type]
+
+
+def test_a_connect_session_is_refused() -> None:
+    with pytest.raises(EngineError, match="classic session"):
+        treadle.gate(object())  # type: ignore[arg-type]
+
+
+def test_importing_treadle_imports_neither_numpy_nor_pyspark() -> None:
+    code = (
+        "import sys, treadle; assert not {'numpy', 'pyspark'} & set(sys.modules); treadle.Pipeline('p'); dir(treadle)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="Pipelin"):
+        treadle.Pipelin  # noqa: B018
