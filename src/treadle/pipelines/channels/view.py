@@ -5,7 +5,6 @@ Made for a control loop that looks at many channels many times a second: what ha
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import time
@@ -42,8 +41,12 @@ class View:
         self._path = os.fspath(folder)
         self._stamp: tuple[int, int] | None = None
         self._known: dict[str, Segment] = {}
+        # Sums up to the end of each segment, from an arbitrary beginning, so that an append only appends.
         self._ends: list[int] = []
-        self._behind: list[Backlog] | None = None
+        self._bytes: list[int] = []
+        self._arrivals: list[float] = []
+        self._base = 0.0
+        """What arrivals are counted from: sums of epoch seconds themselves would lose the microseconds."""
         self.refresh()
 
     @property
@@ -78,8 +81,12 @@ class View:
     def rescan(self) -> bool:
         """Looks into the folder whatever its mtime says."""
         while True:
-            known = self._listed()
-            run, hidden = visible(list(known.values()))
+            known, appended = self._listed()
+            if appended is not None:
+                more, hidden = visible([*self.segments[-1:], *appended])
+                run = self.segments + more[1:]
+            else:
+                run, hidden = visible(list(known.values()))
             # Deletion is oldest first. So a gap is one only if the segment before it is still there: otherwise others
             # were deleted while the folder was being listed.
             if not hidden or os.path.exists(self.folder / run[-1].name):
@@ -87,47 +94,62 @@ class View:
 
     def backlog(self, position: int) -> Backlog:
         """What lies behind that row number. Of a segment read in part, bytes count by rows."""
-        if self._behind is None:
-            self._ends = [segment.end for segment in self.segments]
-            single = (Backlog(s.rows, s.bytes, s.oldest, s.mean) for s in reversed(self.segments))
-            self._behind = list(itertools.accumulate(single, _both, initial=_NOTHING))[::-1]
         index = bisect_right(self._ends, position)
         if index == len(self.segments):
             return _NOTHING
         part = self.segments[index]
         left = min(part.rows, part.end - position)
-        return _both(self._behind[index + 1], Backlog(left, part.bytes * left // part.rows, part.oldest, part.mean))
+        rows = self._ends[-1] - part.end + left
+        weight = part.bytes * left // part.rows + self._bytes[-1] - self._bytes[index]
+        arrivals = (part.mean - self._base) * left + self._arrivals[-1] - self._arrivals[index]
+        oldest = min([segment.oldest for segment in self.segments[index:]])
+        return Backlog(rows, weight, oldest, self._base + arrivals / rows)
 
-    def _listed(self) -> dict[str, Segment]:
-        listed: dict[str, Segment] = {}
+    def _listed(self) -> tuple[dict[str, Segment], list[Segment] | None]:
+        """The segments there are, in the order of their names, and those that came at the end, if that was all.
+
+        What is known already is not looked at again.
+        """
         try:
-            names = sorted(os.listdir(self._path))
+            names = os.listdir(self._path)
         except FileNotFoundError:
-            return {}
-        for name in names:
-            segment = self._known.get(name)
-            if segment is None and name.endswith(SUFFIX):
-                with suppress(FileNotFoundError):
-                    segment = parse(name, os.stat(os.path.join(self._path, name)).st_size)
-            if segment is not None:
-                listed[name] = segment
-        return listed
+            return {}, None
+        known = self._known
+        fresh = [name for name in names if name not in known and name.endswith(SUFFIX)]
+        found: dict[str, Segment] = {}
+        for name in sorted(fresh):
+            with suppress(FileNotFoundError):
+                segment = parse(name, os.stat(os.path.join(self._path, name)).st_size)
+                if segment is not None:
+                    found[name] = segment
+        gone = known.keys() - set(names)
+        if self.segments and not gone and not self.hidden and (not found or next(iter(found)) > next(reversed(known))):
+            known.update(found)
+            return known, list(found.values())
+        left = {name: segment for name, segment in known.items() if name not in gone}
+        return dict(sorted({**left, **found}.items())), None
 
     def _show(self, known: dict[str, Segment], run: list[Segment], hidden: list[Segment]) -> bool:
         self._known, self.hidden = known, hidden
-        if run == self.segments:
+        before = self.segments
+        if run == before:
             return False
-        self.segments, self._behind = run, None
+        self.segments = run
+        self._sum_up(len(before) if run[: len(before)] == before else 0)
         return True
 
-
-def _both(one: Backlog, other: Backlog) -> Backlog:
-    """Two backlogs as one. The mean is kept as a mean, not as a sum, which would lose the microseconds."""
-    if not one.rows or not other.rows:
-        return one if one.rows else other
-    rows = one.rows + other.rows
-    mean = one.mean + (other.mean - one.mean) * (other.rows / rows)
-    return Backlog(rows, one.bytes + other.bytes, min(one.oldest, other.oldest), mean)
+    def _sum_up(self, kept: int) -> None:
+        """The sums for the segments from that one on; those before it stand."""
+        if not kept:
+            self._ends, self._bytes, self._arrivals = [], [], []
+            self._base = self.segments[0].mean if self.segments else 0.0
+        weight, arrivals = (self._bytes[-1], self._arrivals[-1]) if self._ends else (0, 0.0)
+        for segment in self.segments[kept:]:
+            weight += segment.bytes
+            arrivals += (segment.mean - self._base) * segment.rows
+            self._ends.append(segment.end)
+            self._bytes.append(weight)
+            self._arrivals.append(arrivals)
 
 
 _NOTHING = Backlog(0, 0, math.nan, math.nan)

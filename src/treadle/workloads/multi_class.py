@@ -1,0 +1,138 @@
+"""Haren's multi-class scenario on Spark (section 7.4): few urgent queries with bursts among many that fill the machine.
+
+Each query is a chain of operators with costs and selectivities of its own. A cost is a calibrated native expression, so
+the load is what is asked for on any machine.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from treadle.errors import ConfigError
+from treadle.pipelines.pipeline import Pipeline
+from treadle.workloads.generator import SCHEMA, Flow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from treadle.pipelines.runner import Run
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One query: its rate at the source, and of each operator the burn for a row and the share of rows it keeps."""
+
+    name: str
+    urgent: bool
+    rate: float
+    burns: tuple[int, ...]
+    keeps: tuple[float, ...]
+    on: float = 1.0
+    off: float = 0.0
+
+    @property
+    def feed(self) -> str:
+        return f"{self.name}_in"
+
+    @property
+    def selectivity(self) -> float:
+        return math.prod(self.keeps)
+
+
+def chains(
+    unit: float,
+    *,
+    high: int = 3,
+    low: int = 10,
+    length: int = 1,
+    high_load: float = 0.3,
+    low_load: float = 1.0,
+    row_cost: float = 50e-6,
+    bursts: tuple[float, float] = (2.0, 4.0),
+    cores: float = 2.0,
+    seed: int = 1,
+) -> tuple[Chain, ...]:
+    """Draw the queries. `unit` is the cost of one burn in seconds (`calibrate`); loads are shares of all cores.
+
+    `row_cost` is the mean cost of a row over a whole chain; queries differ by up to 16 times in it. Urgent queries get
+    their load in bursts: so many seconds on, so many off.
+    """
+    if high < 0 or low < 0 or high + low < 1 or length < 1:
+        raise ConfigError(f"high={high}, low={low}, length={length}", remedy="use at least one query and operator")
+    random = np.random.default_rng(seed)
+    found = []
+    for urgent, count, load in ((True, high, high_load), (False, low, low_load)):
+        for number in range(count):
+            cost = row_cost * float(4.0 ** random.uniform(-1, 1))
+            keeps = tuple(float(keep) for keep in random.uniform(0.3, 1.0, length))
+            reach = np.cumprod([1.0, *keeps[:-1]])
+            shares = random.dirichlet(np.full(length, 4.0))
+            burns = tuple(max(1, round(cost * s / r / unit)) for s, r in zip(shares, reach, strict=True))
+            true_cost = float(np.dot(burns, reach)) * unit
+            rate = load * cores / max(count, 1) / true_cost
+            on, off = bursts if urgent else (1.0, 0.0)
+            name = f"{'high' if urgent else 'low'}{number}"
+            found.append(Chain(name, urgent, rate * (on + off) / on, burns, keeps, on, off))
+    return tuple(found)
+
+
+def pipeline(queries: Sequence[Chain], name: str = "multi-class") -> Pipeline:
+    """The queries as one pipeline: a feed, the operators, and a sink that takes all and keeps nothing."""
+    p = Pipeline(name)
+    for query in queries:
+        p.feed(query.feed, schema=SCHEMA)
+        upstream = query.feed
+        for number, (burn, keep) in enumerate(zip(query.burns, query.keeps, strict=True)):
+            operator = f"{query.name}_{number}"
+            p.operator(name=operator, inputs=(upstream,))(_operator(burn, keep))
+            upstream = operator
+        p.write(query.name, reads=upstream, format="noop", priority=1 if query.urgent else 0)
+    return p
+
+
+def flows(queries: Sequence[Chain], run: Run) -> list[Flow]:
+    """What has to come into the feeds of a run."""
+    return [Flow(str(run.channels[query.feed].folder), query.rate, query.on, query.off) for query in queries]
+
+
+def calibrate(spark: SparkSession, seconds: float = 1.0) -> float:
+    """What one burn costs here, in CPU seconds of one core, while all cores burn."""
+    cores = spark.sparkContext.defaultParallelism
+    rows, burns = 200 * cores, 50
+    work = spark.range(0, rows, 1, cores).selectExpr(f"max({_burn('cast(id as string)', burns)}) as m")
+    work.collect()  # compiled now
+    while True:
+        began = time.perf_counter()
+        work.collect()
+        took = time.perf_counter() - began
+        if took > seconds:
+            return took * _usable_cores() / (rows * burns)
+        rows *= 2 if took > seconds / 4 else 4
+        work = spark.range(0, rows, 1, cores).selectExpr(f"max({_burn('cast(id as string)', burns)}) as m")
+
+
+def _operator(burn: int, keep: float) -> Callable[[DataFrame], DataFrame]:
+    def operator(rows: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F  # noqa: N812 - as everybody does
+
+        kept = rows.withColumn("payload", F.expr(f"left({_burn('payload', burn)}, 68)")).where(F.col("v") < keep)
+        return kept.withColumn("v", F.col("v") / keep)  # uniform again
+
+    return operator
+
+
+def _burn(column: str, times: int) -> str:
+    """An expression that costs as much as so many hashes, and can't be optimised away."""
+    return f"aggregate(sequence(1, {times}), {column}, (a, x) -> sha2(a, 512))"
+
+
+def _usable_cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0))
