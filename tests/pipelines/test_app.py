@@ -159,6 +159,7 @@ def test_a_query_that_is_stopped_in_its_slot_frees_it(start: Start, gate: QueryG
     done: list[int] = []
     start(gate.wrap(lambda rows, batch_id: done.append(batch_id)), "other")
     query.stop()
+    assert query.exception() is None
     until(lambda: done)
     until(lambda: list(hops(gate)) == ["other"])
 

@@ -31,7 +31,7 @@ from treadle.observe import METRICS, plannable
 from treadle.observe.pressure import Pressure
 from treadle.pipelines import ctl
 from treadle.pipelines import node as checks
-from treadle.pipelines.wrapped import MEASURES, Wish, Wrapped
+from treadle.pipelines.wrapped import MEASURES, Stopped, Wish, Wrapped
 from treadle.values import Sample
 
 if TYPE_CHECKING:
@@ -153,11 +153,8 @@ class QueryGate:
                 except TargetGone:
                     if not self._closed.is_set():
                         raise Stopped(query.name) from None
-                query.begins()
-                try:
+                with query.running():
                     function(rows, batch_id)
-                finally:
-                    query.ends()
 
         return batch
 
@@ -332,18 +329,6 @@ class QueryGate:
             )
 
         return {"policy": policy, "slots": slots, "status": self.status, "stop": stop}
-
-
-class Stopped(EngineError):  # noqa: N818 (an event more than an error)
-    """The query was stopped while it waited for its turn: its batch is not done, and comes again after a restart.
-
-    Spark must not take that for a failure. It knows an error of a batch function as its own interruption by these very
-    words (SPARK-39218).
-    """
-
-    def __init__(self, name: str) -> None:
-        words = "py4j.protocol.Py4JJavaError: An error occurred while calling it: java.lang.InterruptedException"
-        super().__init__(f"stopped while it waited for its turn; {words}", where=f"query '{name}'")
 
 
 class _Engine:

@@ -11,11 +11,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from treadle.enforce.gate import HopStats
+from treadle.errors import EngineError
 from treadle.model import Instance
 from treadle.pipelines.hop import State
 from treadle.pipelines.progress import Progress
@@ -31,6 +32,18 @@ class Wish(NamedTuple):
     priority: float
     latency_goal: float | None
     name: str | None
+
+
+class Stopped(EngineError):  # noqa: N818 (an event more than an error)
+    """The query was stopped before its batch was done, which comes again after a restart.
+
+    Spark must not take that for a failure. It knows an error of a batch function for its own interruption by these very
+    words (SPARK-39218).
+    """
+
+    def __init__(self, name: str) -> None:
+        words = "py4j.protocol.Py4JJavaError: An error occurred while calling it: java.lang.InterruptedException"
+        super().__init__(f"stopped before its batch was done; {words}", where=f"query '{name}'")
 
 
 class Wrapped:
@@ -54,7 +67,6 @@ class Wrapped:
         self._last: Progress | None = None
         self._batch = -1
         self._held = 0.0
-        self._began = math.nan
 
     def call(self, taken: Collection[str]) -> None:
         """Give it a name that no other has."""
@@ -87,16 +99,24 @@ class Wrapped:
                 self._oldest = last.began
             self._youngest = now
 
-    def begins(self) -> None:
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The batch has its turn, for the body of a `with`; Spark tells what was in it a moment after its end."""
         self.state = State.RUNNING
-        self._began = time.monotonic()
-
-    def ends(self) -> None:
-        """The batch is done, or failed; Spark tells what was in it a moment later."""
-        with self._lock:
-            self._held = time.monotonic() - self._began
-            self.batches += 1
-            self.state = State.IDLE
+        began = time.monotonic()
+        try:
+            yield
+        except Exception as error:
+            if self.active:
+                raise
+            # Spark would look for its interruption in the whole text of this, and often overflow its stack with that.
+            log.debug("query '%s' was stopped within its batch", self.name, exc_info=error)
+            raise Stopped(self.name) from None
+        finally:
+            with self._lock:
+                self._held = time.monotonic() - began
+                self.batches += 1
+                self.state = State.IDLE
 
     def look(self) -> None:
         """Note what Spark reports of the last batch, if that is news."""
