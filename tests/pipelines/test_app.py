@@ -34,6 +34,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where sockets are; a short path, since a socket's must be."""
     path = Path(tempfile.mkdtemp(prefix="tapp"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
+    monkeypatch.setattr(ctl, "_own_folder", lambda: path / "own")  # what else this user runs is not to be seen
     yield path
     shutil.rmtree(path)
 

@@ -21,6 +21,10 @@ from rich.table import Table
 
 from treadle import __version__
 from treadle import config as configuration
+from treadle.cli.doctor import doctor
+from treadle.cli.parts import jars, kafka
+from treadle.cli.run import ctl, run
+from treadle.cli.show import show
 from treadle.errors import ConfigError, TreadleError
 from treadle.observe.metric import Kind
 
@@ -59,6 +63,10 @@ def cli(context: click.Context, verbose: bool, config_file: str | None) -> None:
         format="%(levelname)s %(name)s: %(message)s", level=logging.INFO if verbose else logging.WARNING
     )
     context.obj = configuration.load(config_file)
+
+
+for _command in (run, ctl, show, doctor, jars, kafka):
+    cli.add_command(_command)
 
 
 @cli.command()

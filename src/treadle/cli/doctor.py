@@ -1,0 +1,39 @@
+"""`treadle doctor`: what is here, what is missing, what to do about it. It shows what the library found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from treadle.errors import EngineError
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(as_json: bool) -> None:
+    """Say whether all that `treadle run` needs is here, and how Spark is set up."""
+    from treadle import doctor as library
+    from treadle.cli import _err, _show
+
+    with _err.status("looking around", spinner="dots"):
+        report = library.examine()
+    if as_json:
+        found = {
+            "ready": not report.missing,
+            "checks": [asdict(check) for check in report.checks],
+            "settings": [setting._asdict() for setting in report.settings],
+            "pipelines": list(report.pipelines),
+        }
+        click.echo(json.dumps(found))
+    else:
+        _show(["what", "", "found", "remedy"], [(c.name, c.state, c.found, c.remedy) for c in report.checks])
+        _show(["Spark is set up with", "", "because"], list(report.settings))
+        click.echo(f"running pipelines: {', '.join(report.pipelines) or 'none'}")
+    if report.missing:
+        first = report.missing[0]
+        others = f" and {len(report.missing) - 1} more" if len(report.missing) > 1 else ""
+        raise EngineError(
+            f"{first.name}{others} missing: {first.found}", where="treadle run can't work", remedy=first.remedy
+        )

@@ -1,0 +1,275 @@
+"""`treadle run` runs a pipeline file and shows how it goes; `treadle ctl` talks to one that runs.
+
+They only start, ask and show. Ctrl-C, and SIGTERM, end a pipeline as cleanly as its time limit does.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from treadle import durations
+from treadle.errors import ConfigError, TreadleError
+
+if TYPE_CHECKING:
+    from treadle import config as configuration
+    from treadle.pipelines.runner import Run
+
+LOOK = 1.0
+"""Seconds between two looks at what runs."""
+LONGEST_DRAIN = 3700.0
+
+
+@click.command()
+@click.argument("pipeline", metavar="PIPELINE.py[:NAME]")
+@click.option("--policy", "-p", metavar="P", help="NAME[:key=value,…]; `treadle policies` lists them.")
+@click.option("--layout", help="hops: each operator a query (default); fused: each sink one with all it needs.")
+@click.option("--slots", help="How many hops run at once: a number, or auto (default).")
+@click.option("--enforce", help="gate (default), pools (Spark's FAIR pools) or none (Spark alone).")
+@click.option("--for", "length", metavar="TIME", help="How long, as 60s (default: until it is ended).")
+@click.option("--folder", help="Where channels and checkpoints are kept (default: .treadle/NAME).")
+@click.option("--period", metavar="TIME", help="How often the policy decides (default: 100ms).")
+@click.option("--batch", metavar="TIME", help="How long a batch should hold its slot (default: 200ms).")
+@click.option("--retries", type=click.IntRange(min=0), help="How often in a row a hop may fail (default: 3).")
+@click.option("--channels", help="What joins hops: embedded (default) or kafka.")
+@click.option("--kafka", metavar="HOST:PORT", help="The broker for topics and Kafka channels.")
+@click.option("--master", help="Spark's master, as spark://host:7077 (default: this process).")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark. May be given several times.")
+@click.option("--drain", is_flag=True, help="At the end first work off what waits.")
+@click.option("--json", "as_json", is_flag=True, help="Print the final status as one JSON object.")
+@click.pass_obj
+def run(
+    obj: tuple[configuration.Config, str],
+    /,
+    pipeline: str,
+    length: str | None,
+    master: str | None,
+    conf: tuple[str, ...],
+    drain: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Run a pipeline: a Python file, or FILE.py:NAME if it has several. Ctrl-C ends it.
+
+    Exit code 1: an operator failed for good. 2: it could not be run.
+    """
+    from treadle.cli import _err, _out
+    from treadle.pipelines import load
+
+    limit = None if length is None else durations.seconds(length, what="--for")
+    options = {name: value for name, value in given.items() if value is not None}
+    if "policy" in options:
+        options["policy"] = obj[0].policy(options["policy"])
+    if "slots" in options:
+        options["slots"] = _slots(options["slots"])
+    loaded = load(pipeline)
+    _check(loaded, options)
+    spark = _session(loaded.name, master, conf, options) if master or conf else None
+    with _err.status(f"starting '{escape(loaded.name)}'", spinner="dots"):
+        running = loaded.start(spark, **options)
+    began = time.monotonic()
+    failure = _watch(running, limit, drain=drain)
+    status = running.status()
+    if as_json:
+        click.echo(json.dumps(status))
+    else:
+        _out.print(table(status, None, time.monotonic() - began))
+    if failure is not None:
+        _err.print(f"[bold red]error:[/] {escape(' '.join(str(failure).split()))}", soft_wrap=True)
+        sys.exit(1)
+
+
+@click.group()
+def ctl() -> None:
+    """Talk to a pipeline, or an application with a gate, that runs."""
+
+
+_which = click.option("--pipeline", "which", metavar="NAME", help="Which one, if several run.")
+
+
+@ctl.command()
+@click.argument("name", required=False)
+@_which
+@click.pass_obj
+def policy(obj: tuple[configuration.Config, str], name: str | None, which: str | None) -> None:
+    """Say which policy is in charge, or put another one there."""
+    from treadle.pipelines import ctl as wire
+
+    click.echo(wire.ask(wire.pick(which), "policy", name=None if name is None else obj[0].policy(name)))
+
+
+@ctl.command()
+@click.argument("count", type=int, required=False, metavar="[N]")
+@_which
+def slots(count: int | None, which: str | None) -> None:
+    """Say how many hops may run at once, or set it."""
+    from treadle.pipelines import ctl as wire
+
+    click.echo(wire.ask(wire.pick(which), "slots", count=count))
+
+
+@ctl.command()
+@_which
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def status(which: str | None, as_json: bool) -> None:
+    """Show how everything is at this moment."""
+    from treadle.cli import _out
+    from treadle.pipelines import ctl as wire
+
+    seen = wire.ask(wire.pick(which), "status")
+    if as_json:
+        click.echo(json.dumps(seen))
+    else:
+        _out.print(table(seen))
+
+
+@ctl.command()
+@_which
+@click.option("--drain", is_flag=True, help="First work off what waits.")
+def stop(which: str | None, drain: bool) -> None:
+    """End it: after the batches that run now, or after all that waits."""
+    from treadle.pipelines import ctl as wire
+
+    path = wire.pick(which)
+    wire.ask(path, "stop", drain=drain, timeout=LONGEST_DRAIN if drain else 60.0)
+    click.echo(f"stopping '{wire.name_of(path)}'")
+
+
+def table(status: Mapping[str, Any], before: Mapping[str, Any] | None = None, seconds: float | None = None) -> Table:
+    """A pipeline's status for people; rows per second since the status `before`, which was some seconds ago."""
+    title = "{pipeline}: policy {policy}, {slots} slots, {waiting} waiting, {running} running".format(**status)
+    grid = Table(title=escape(title), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    grid.collapse_padding, grid.pad_edge = True, False
+    grid.add_column("hop", overflow="fold")
+    grid.add_column("state")
+    for name in ("queue", "rank", "rows", *(["rows/s"] if seconds else []), "batches", "p50", "p99"):
+        grid.add_column(name, justify="right")
+    for name, hop in status["hops"].items():
+        earlier = before["hops"].get(name, {}).get("rows_in", 0) if before is not None else 0
+        rate = [_rate(max(0, hop["rows_in"] - earlier) / seconds)] if seconds else []
+        latency = hop.get("latency_seconds") or {}
+        cells = [
+            hop["state"],
+            _number(hop["queue"]),
+            _number(hop["rank"]),
+            _number(hop["rows_in"]),
+            *rate,
+            _number(hop["batches"]),
+            _length(latency.get("p50")),
+            _length(latency.get("p99")),
+        ]
+        grid.add_row(escape(name), *cells)
+    return grid
+
+
+def _watch(running: Run, limit: float | None, *, drain: bool) -> TreadleError | None:
+    """Show it until it is over or somebody wants it to end, and stop it; what a hop failed with for good."""
+    from treadle.cli import _err
+
+    over = threading.Event()
+    failures: list[TreadleError] = []
+
+    def wait() -> None:
+        try:
+            running.wait(limit)
+        except TreadleError as error:
+            failures.append(error)
+        finally:
+            over.set()
+
+    with running, _ended_by_signals(over.set):
+        threading.Thread(target=wait, name="treadle-wait", daemon=True).start()
+        if _err.is_terminal:
+            _show_live(running, over)
+        over.wait()
+        if not failures:
+            with _err.status("draining" if drain else "stopping", spinner="dots"):
+                running.stop(drain=drain, **({"timeout": LONGEST_DRAIN} if drain else {}))
+    return failures[0] if failures else None
+
+
+def _show_live(running: Run, over: threading.Event) -> None:
+    from treadle.cli import _err
+
+    before, looked = running.status(), time.monotonic()
+    with Live(table(before), console=_err, auto_refresh=False, transient=True) as live:
+        while not over.wait(LOOK):
+            now, seen = time.monotonic(), running.status()
+            live.update(table(seen, before, now - looked), refresh=True)
+            before, looked = seen, now
+
+
+@contextmanager
+def _ended_by_signals(end: Callable[[], None]) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM asks for the end, the next one does not wait for it.
+
+    Not left to Spark's own handler, which cancels all jobs: batches that run are to be done.
+    """
+    asked = False
+
+    def handle(_: int, __: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        end()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _check(loaded: Any, options: Mapping[str, Any]) -> None:
+    """What would be refused anyway is so before a JVM is started."""
+    from treadle.decide import registry
+
+    if "policy" in options:
+        registry.create(options["policy"])
+    loaded.topology(options.get("layout", "hops"))
+
+
+def _session(name: str, master: str | None, conf: tuple[str, ...], options: Mapping[str, Any]) -> Any:
+    from treadle.pipelines.session import session
+
+    pairs = [setting.partition("=") for setting in conf]
+    for (key, equals, _), setting in zip(pairs, conf, strict=True):
+        if not key or not equals:
+            raise ConfigError(f"'{setting}' is no setting", where="--conf", remedy="write it as key=value")
+    config = {key.strip(): value for key, _, value in pairs}
+    return session(name, master=master, config=config, fair=options.get("enforce") == "pools")
+
+
+def _slots(text: str) -> int | str:
+    """A number where it is one; what else it may be, the pipeline knows."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else f"{value}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _length(value: float | None) -> str:
+    return "-" if value is None else durations.text(value) if value > 0 else "0"

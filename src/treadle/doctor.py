@@ -1,0 +1,156 @@
+"""Looks at this machine the way `treadle run` will: what is there, what is missing, and what to do about it.
+
+It changes nothing but Treadle's own cache, where its Java classes are compiled if they can be. What a part is for, the
+modules know that use it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from treadle import jars
+from treadle.errors import TreadleError
+from treadle.observe.pressure import PSI
+from treadle.pipelines import ctl, jvm
+from treadle.pipelines.session import Setting, settings
+
+OLDEST_PYTHON = (3, 11)
+SPARK = "4.3."
+"""The versions of PySpark that Treadle is tested with begin so."""
+
+State = Literal["ok", "missing", "note"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at. `needed`: without it `treadle run` can't work. A note may be left as it is."""
+
+    name: str
+    state: State
+    found: str
+    remedy: str = ""
+    needed: bool = False
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that was looked at."""
+
+    checks: tuple[Check, ...]
+    settings: tuple[Setting, ...]
+    """What a session of Treadle's sets, and why; empty if that can't be told without what is missing."""
+    pipelines: tuple[str, ...]
+    """The names of those that run now."""
+
+    @property
+    def missing(self) -> tuple[Check, ...]:
+        """What keeps `treadle run` from working."""
+        return tuple(check for check in self.checks if check.needed and check.state == "missing")
+
+
+def examine() -> Report:
+    """Look at everything."""
+    checks = [_python(), *_java(), _spark(), _pandas(), _package("pyarrow", needed=True), _classes()]
+    checks += [_package("protobuf", why="for transformWithState"), _package("confluent-kafka", "kafka", "for topics")]
+    checks += [_bundle(name) for name in jars.names()]
+    checks += [_cores(), _psi()]
+    names = tuple(ctl.name_of(path) for path in ctl.find())
+    return Report(tuple(checks), _settings(), names)
+
+
+def _python() -> Check:
+    found = f"{platform.python_version()} ({sys.executable})"
+    if sys.version_info >= OLDEST_PYTHON:
+        return Check("Python", "ok", found, needed=True)
+    wanted = ".".join(map(str, OLDEST_PYTHON))
+    return Check("Python", "missing", found, f"use Python {wanted} or newer", needed=True)
+
+
+def _java() -> list[Check]:
+    """The runtime, and the compiler beside it."""
+    try:
+        program = jars.java()
+    except TreadleError as error:
+        return [Check("Java", "missing", _said(error), error.remedy, needed=True)]
+    runtime = Check("Java", "ok", program, needed=True)
+    compiler = Path(program).resolve().with_name("javac")
+    if compiler.exists():
+        return [runtime, Check("Java compiler", "ok", str(compiler), needed=True)]
+    remedy = f"install a whole JDK {jars.OLDEST_JAVA} (Debian: openjdk-{jars.OLDEST_JAVA}-jdk-headless)"
+    return [runtime, Check("Java compiler", "missing", f"no javac beside {program}", remedy, needed=True)]
+
+
+def _spark() -> Check:
+    check = _package("pyspark", needed=True)
+    if check.state == "ok" and not check.found.startswith(SPARK):
+        return Check("pyspark", "note", check.found, f"Treadle is tested with {SPARK}x: pip install 'treadle[spark]'")
+    return check
+
+
+def _pandas() -> Check:
+    check = _package("pandas", needed=True)
+    if check.state == "ok" and int(check.found.partition(".")[0]) >= 3:
+        return Check("pandas", "missing", check.found, "this PySpark needs an older one: pip install 'pandas<3'", True)
+    return check
+
+
+def _package(name: str, extra: str = "spark", why: str = "", *, needed: bool = False) -> Check:
+    try:
+        return Check(name, "ok", metadata.version(name), needed=needed)
+    except metadata.PackageNotFoundError:
+        remedy = f"pip install 'treadle[{extra}]'" + (f", {why}" if why else "")
+        return Check(name, "missing", "not installed", remedy, needed)
+
+
+def _classes() -> Check:
+    """Treadle's own jar; compiled here and now if it was not yet."""
+    name = "Treadle's Java classes"
+    try:
+        return Check(name, "ok", str(jvm.jar()), needed=True)
+    except TreadleError as error:
+        return Check(name, "missing", _said(error), error.remedy, needed=True)
+    except metadata.PackageNotFoundError:
+        return Check(name, "missing", "can't be compiled without PySpark", "pip install 'treadle[spark]'", True)
+    except OSError as error:
+        remedy = "set TREADLE_HOME to a folder you may write"
+        return Check(name, "missing", f"can't be kept: {error.strerror}", remedy, needed=True)
+
+
+def _bundle(name: str) -> Check:
+    bundle = jars.bundle(name)
+    title = f"jars {name}"
+    if jars.folder(bundle).is_dir():
+        return Check(title, "ok", f"{len(bundle.sums)} jars: {bundle.title}")
+    return Check(title, "note", f"not fetched: {bundle.title}", f"where you need them: treadle jars {name}")
+
+
+def _cores() -> Check:
+    usable, there = len(os.sched_getaffinity(0)), os.cpu_count() or 0
+    of = f" of {there}" if there > usable else ""
+    return Check("usable cores", "ok", f"{usable}{of}: so many slots to begin with, four tasks for each")
+
+
+def _psi() -> Check:
+    try:
+        PSI.read_bytes()
+        return Check("CPU pressure (PSI)", "ok", str(PSI))
+    except OSError as error:
+        remedy = "boot with psi=1, or leave it: the number of slots then follows how busy the cores are"
+        return Check("CPU pressure (PSI)", "note", f"{PSI}: {error.strerror}", remedy)
+
+
+def _settings() -> tuple[Setting, ...]:
+    try:
+        return settings()
+    except (TreadleError, metadata.PackageNotFoundError, OSError):
+        return ()
+
+
+def _said(error: TreadleError) -> str:
+    return f"{error.message} ({error.where})" if error.where else error.message
