@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import ConfigError, EngineError, TreadleError
-from treadle.pipelines.channels.embedded import Embedded
+from treadle.pipelines.channels.channel import Source
 from treadle.pipelines.node import Kind, Node
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Channels = Mapping[str, Embedded]
+Sources = Mapping[str, Source]
 _STATEFUL = re.compile(
     r"\b(Aggregate|Deduplicate\w*|\w*MapGroups\w*State|TransformWithState\w*|EventTimeWatermark|Join)\b"
 )
@@ -28,7 +28,7 @@ class Plan:
     """One hop to be: what it reads of our channels, its rows, and the node whose output or sink it is."""
 
     node: Node
-    inputs: tuple[Embedded, ...]
+    inputs: tuple[Source, ...]
     rows: DataFrame
 
     @property
@@ -39,7 +39,7 @@ class Plan:
         return bool(_STATEFUL.search(str(self.rows._jdf.queryExecution().analyzed())))
 
 
-def hop(node: Node, spark: SparkSession, channels: Channels, key: str) -> Plan:
+def hop(node: Node, spark: SparkSession, channels: Sources, key: str) -> Plan:
     """The plan of one operator: everything it reads comes out of a channel."""
     inputs = tuple(channels[name] for name in node.inputs)
     rows = [channel.read(spark, key, node.name) for channel in inputs]
@@ -48,10 +48,10 @@ def hop(node: Node, spark: SparkSession, channels: Channels, key: str) -> Plan:
     return Plan(node, inputs, _called(node, *rows) if node.kind is Kind.OPERATOR else rows[0])
 
 
-def fused(node: Node, nodes: Mapping[str, Node], spark: SparkSession, channels: Channels, key: str) -> Plan:
-    """The plan of a sink with all that it needs: only feeds are channels, the rest is one query."""
+def fused(node: Node, nodes: Mapping[str, Node], spark: SparkSession, channels: Sources, key: str) -> Plan:
+    """The plan of a sink with all that it needs: only feeds and topics are channels, the rest is one query."""
     made: dict[str, DataFrame] = {}
-    read: list[Embedded] = []
+    read: list[Source] = []
 
     def rows_of(name: str) -> DataFrame:
         if name not in made:

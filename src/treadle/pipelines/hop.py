@@ -6,12 +6,16 @@ It counts; what follows from that is decided by a policy and carried out by the 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from treadle.pipelines.channels.channel import Channel, Source
+from treadle.pipelines.channels.cluster import Cluster
 from treadle.pipelines.channels.embedded import Embedded
+from treadle.pipelines.channels.ledger import Ages
 from treadle.pipelines.channels.view import Backlog
 from treadle.pipelines.latency import Latency
 
@@ -41,8 +45,8 @@ class Hop:
     name: str
     key: str
     """Its name in the JVM, where several pipelines may run."""
-    inputs: Sequence[Embedded] = ()
-    output: Embedded | None = None
+    inputs: Sequence[Source] = ()
+    output: Channel | None = None
     stateful: bool = False
     latency: Latency | None = None
     """For a sink: how old its rows were."""
@@ -56,13 +60,26 @@ class Hop:
     ticked: float = 0.0
     failures: int = 0
     """In a row: without a batch in between."""
+    well: float = 0.0
+    """When it was last seen to work, or was started (monotonic)."""
+    replan: bool = False
+    """It ended in order to start anew at once, with another plan."""
+    bad_rows: int = 0
+    """Values of topics that are no rows."""
+    clusters: frozenset[Cluster] = frozenset()
+    """The brokers without which it can't go on."""
     retry_at: float = math.inf
     error: str = ""
 
     @property
     def gated_by_turn(self) -> bool:
         """Whether it asks for each batch, its size included, before it reads: when all it reads are our channels."""
-        return bool(self.inputs)
+        return bool(self.inputs) and all(channel.asks for channel in self.inputs)
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether brokers were out of reach since it was well: then it is not to blame for its end."""
+        return any(cluster.failed_since(self.well) for cluster in self.clusters)
 
     def backlogs(self) -> list[Backlog]:
         return [channel.backlog(self.name) for channel in self.inputs]
@@ -76,7 +93,7 @@ class Hop:
         rows = 0
         for channel in self.inputs:
             part = report["read"].get(channel.name)
-            if part is not None:
+            if part is not None and isinstance(channel, Embedded):
                 channel.read_up_to(self.name, part["end"])
                 rows += part["rows"]
                 if self.latency is not None:
@@ -87,4 +104,19 @@ class Hop:
             self.busy += report["seconds"]
             self.batches += 1
             self.failures = 0
+            self.well = time.monotonic()
         return rows
+
+    def did(self, ages: Sequence[Ages], written: int | None, seconds: float) -> None:
+        """Note what a batch has done that nobody had to admit. `written` is None for a sink."""
+        for channel in self.inputs:
+            channel.finish(self.name)
+        rows = sum(part.rows for part in ages) if self.inputs or written is None else written
+        self.tuples_in += rows
+        self.tuples_out += rows if written is None else written
+        if self.latency is not None:
+            self.latency.add(time.time(), ages)
+        self.busy += seconds
+        self.batches += 1
+        self.failures = 0
+        self.well = time.monotonic()

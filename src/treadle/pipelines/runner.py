@@ -1,19 +1,19 @@
 """Runs a pipeline: starts its hops, lets the gate say which may run, keeps them going, and stops them cleanly.
 
-The JVM tells when a hop is parked or has ended; the control loop ranks hops; the gate grants; a grant goes back to the
-JVM with the number of rows. What a policy thinks, the loop knows; how Spark is reached, `jvm`.
+The control loop ranks hops and the gate grants. How a hop that asks is let go on, `turns` knows; how others are held
+back, `outside`. What a policy thinks is the loop's business, how Spark is reached `jvm`'s.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from treadle.decide import registry
 from treadle.decide.batch import BatchSizer
@@ -26,58 +26,34 @@ from treadle.loop import Binding, Loop
 from treadle.observe import METRICS, plannable
 from treadle.observe.pressure import Pressure
 from treadle.pipelines import build, ctl, jvm, status
-from treadle.pipelines.channels.embedded import Embedded, check_limit
-from treadle.pipelines.channels.log import Writer
-from treadle.pipelines.channels.segment import Rows
+from treadle.pipelines.channels.channel import Channel, Source
+from treadle.pipelines.channels.embedded import Embedded
 from treadle.pipelines.engine import OFFERS, HopEngine
+from treadle.pipelines.feed import Feed
 from treadle.pipelines.hop import Hop, State
+from treadle.pipelines.joints import Joints
 from treadle.pipelines.latency import Latency
 from treadle.pipelines.node import Kind, Node
+from treadle.pipelines.options import Options
+from treadle.pipelines.outside import Outside
 from treadle.pipelines.pools import PoolKnob
+from treadle.pipelines.queries import started, told
 from treadle.pipelines.session import folder_of, session
+from treadle.pipelines.turns import Turns
 from treadle.pipelines.work import Work
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import SparkSession
 
     from treadle.pipelines.pipeline import Pipeline
 
 log = logging.getLogger("treadle.pipelines")
 
-ENFORCE = ("gate", "pools", "none")
 TICK = 0.02
 """Seconds between looks at what comes from outside: feeds, stateful hops, restarts."""
 SLOW_TICK = 1.0
-ALL_ROWS = 2**53
-"""No limit: as many as there are."""
 LONGEST_PAUSE = 30.0
 LONGEST_DRAIN = 3600.0
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a pipeline is run. `period` and `batch` are in seconds."""
-
-    policy: str = "multi-class"
-    layout: str = "hops"
-    slots: int | Literal["auto"] = "auto"
-    enforce: str = "gate"
-    period: float = 0.1
-    batch: float = 0.2
-    patience: float = 5.0
-    express: int = 0
-    limit_rows: int = 1_000_000
-    retries: int = 3
-
-    def __post_init__(self) -> None:
-        if self.enforce not in ENFORCE:
-            raise ConfigError(f"enforce can't be {self.enforce!r}", remedy=f"use one of {', '.join(ENFORCE)}")
-        if self.slots != "auto" and (isinstance(self.slots, bool) or not isinstance(self.slots, int) or self.slots < 1):
-            raise ConfigError(f"slots can't be {self.slots!r}", remedy="use 'auto' or a whole number from 1 on")
-        if self.retries < 0:
-            raise ConfigError(f"retries can't be {self.retries}", remedy="use 0 or more")
-        check_limit(self.limit_rows)
 
 
 def run(
@@ -102,8 +78,9 @@ def start(
 
     `policy` is any of `treadle policies`, `layout` "hops" or "fused", `slots` how many hops run at once (or "auto"),
     `enforce` "gate", "pools" (Spark's FAIR pools) or "none" (Spark alone); `period` how often the policy decides and
-    `batch` how long a batch should hold its slot; `limit_rows` what a channel may hold. `folder` keeps channels and
-    checkpoints: started again with the same one, a pipeline goes on where it was.
+    `batch` how long a batch should hold its slot; `limit_rows` what a channel may hold; `channels` "embedded" or
+    "kafka", with brokers at `kafka`. `folder` keeps channels and checkpoints: started again with the same one, a
+    pipeline goes on where it was.
     """
     known = {field.name for field in fields(Options)}
     for name in options.keys() - known:
@@ -122,24 +99,28 @@ class Run:
         self.options = options
         self._topology = pipeline.topology(options.layout)
         policy = registry.create(options.policy)
-        self.work = Work(folder, pipeline.name, pipeline.fingerprint(), options.layout)
+        self.work = Work(folder, pipeline.name, pipeline.fingerprint(), options.layout, options.channels)
+        self._joints = Joints(pipeline.name, options, self.work)
+        self.hops: dict[str, Hop] = {}
+        self._nodes = {node.name: node for node in pipeline.nodes}
+        self._lock = threading.RLock()
+        self._stopping = threading.Event()
+        self._over = threading.Event()
+        self._watch: Any = None
         try:
+            self._joints.check(pipeline.nodes)
             self.spark = spark or session(pipeline.name, fair=options.enforce == "pools")
+            self._joints.prepare(self.spark)
             self._jvm = jvm.load(self.spark)
-            self._lock = threading.RLock()
-            self._stopping = threading.Event()
-            self._over = threading.Event()
-            self.channels: dict[str, Embedded] = {}
-            self.hops: dict[str, Hop] = {}
-            self._nodes = {node.name: node for node in pipeline.nodes}
             gated = options.enforce == "gate"
             slots = starting_slots(options.slots) if gated else max(1, len(self._topology))
             self.gate = Gate(slots, patience=options.patience, express=options.express if gated else 0)
             self.pools = PoolKnob()
-            self._sizer = BatchSizer(period=options.batch)
             self._elastic = Elastic(self.gate, Pressure()) if gated and options.slots == "auto" else None
-            self._listener = jvm.Listener(self._parked, self._ended)
-            self._by_key: dict[str, Hop] = {}
+            sizer = BatchSizer(period=options.batch) if gated else None
+            self._turns = Turns(self.gate, self._stopping, self._jvm, sizer, self._pool, self._lock)
+            self._outside = Outside(self.gate, self._stopping, self._turns.consider_all, self._pool)
+            self._listener = jvm.Listener(self._turns.parked, self._ended)
             self._by_run: dict[str, Hop] = {}
             self._start_hops()
             self._loop = self._make_loop(policy)
@@ -147,7 +128,9 @@ class Run:
             self._thread.start()
             self._server = ctl.Server(ctl.path_for(pipeline.name), self._commands())
         except BaseException:
-            self.work.close()
+            self._stopping.set()
+            with suppress(Exception):  # what went wrong first is to be told
+                self._end()
             raise
 
     def __enter__(self) -> Run:
@@ -157,6 +140,11 @@ class Run:
         self.stop()
 
     # What users ask for
+
+    @property
+    def channels(self) -> dict[str, Source]:
+        """All channels by the node that fills them."""
+        return self._joints.sources
 
     @property
     def policy(self) -> str:
@@ -183,7 +171,7 @@ class Run:
         node = self.pipeline.node(name)
         if node.kind is not Kind.FEED:
             raise ConfigError("is no feed", where=node.where, remedy="define it with p.feed")
-        return Feed(self, self.channels[name])
+        return Feed(self.channels[name], self._turns.consider_all)
 
     def wait(self, seconds_: Duration | None = None) -> None:
         """Until a hop fails for good, which is raised, somebody asks for an end (`treadle ctl stop`), or for a time."""
@@ -199,11 +187,15 @@ class Run:
 
     def drained(self) -> bool:
         """Whether nothing waits in any channel and no hop runs."""
+        for channel in self.channels.values():
+            channel.refresh()
         with self._lock:
             for channel in self.channels.values():
-                channel.refresh()
-            busy = any(hop.state is State.RUNNING for hop in self.hops.values())
-            return not busy and not any(channel.rows for channel in self.channels.values())
+                if channel.asks:  # what a batch has read and written counts at once
+                    channel.refresh()
+            busy = any(hop.state in (State.RUNNING, State.RESTARTING) for hop in self.hops.values())
+            blind = any(not cluster.reachable for cluster in self._joints.clusters.values())
+            return not busy and not blind and not any(channel.rows for channel in self.channels.values())
 
     def stop(self, *, drain: bool = False, timeout: Duration = 30.0) -> None:
         """Stop all hops: after what waits is worked off, or after the batches that run now. A restart goes on there."""
@@ -216,14 +208,22 @@ class Run:
         self._server.close()
         self._thread.join()
         self._until(lambda: not self.gate.stats.holding, limit)
-        for hop in self.hops.values():
-            self._jvm.treadle.Turn.close(hop.key)
-            if hop.query is not None:
-                hop.query.stop()
-            if hop.state is not State.FAILED:
-                hop.state = State.STOPPED
-        self.spark._jsparkSession.streams().removeListener(self._watch)
-        self.work.close()
+        self._end()
+
+    def _end(self) -> None:
+        """Stop what was started, and let go of the folder."""
+        try:
+            for hop in self.hops.values():
+                self._jvm.treadle.Turn.close(hop.key)
+                if hop.query is not None:
+                    hop.query.stop()
+                if hop.state is not State.FAILED:
+                    hop.state = State.STOPPED
+            if self._watch is not None:
+                self.spark._jsparkSession.streams().removeListener(self._watch)
+        finally:
+            self._joints.close()
+            self.work.close()
 
     def _commands(self) -> dict[str, Callable[..., object]]:
         """What can be asked over the control socket."""
@@ -246,14 +246,12 @@ class Run:
 
         return {"policy": policy, "slots": slots, "status": self.status, "stop": stop}
 
-    # Hops
-
     def _start_hops(self) -> None:
         self._watch = self._jvm.treadle.Watch(self._listener)
         self.spark._jsparkSession.streams().addListener(self._watch)
         for node in self._nodes.values():
-            if node.kind is Kind.FEED:
-                self._channel(node.name, node.schema)
+            if node.kind in (Kind.FEED, Kind.TOPIC):
+                self._joints.outside(node)
         instances = {instance.operators[-1]: instance.id for instance in self._topology.instances}
         for node in self._nodes.values():
             if node.name in instances:
@@ -261,89 +259,51 @@ class Run:
         for channel in self.channels.values():
             channel.forget_others()
 
-    def _channel(self, name: str, schema: Any) -> Embedded:
-        channel = Embedded(self.work.channel(name), schema, limit_rows=self.options.limit_rows)
-        self.channels[name] = channel
-        return channel
-
     def _start(self, node: Node, identity: str) -> None:
         key = f"{self.pipeline.name}/{node.name}"
+        hop = self.hops.get(node.name)
+        if hop is not None:
+            hop.query = None
         if self.options.layout == "hops":
             plan = build.hop(node, self.spark, self.channels, key)
         else:
             plan = build.fused(node, self._nodes, self.spark, self.channels, key)
-        output = self.channels.get(node.name)
-        if output is None and not node.kind.ends:
-            output = self._channel(node.name, plan.rows.schema)
-        hop = self.hops.get(node.name)
         if hop is None:
-            hop = Hop(
-                identity, node.name, key, plan.inputs, output, plan.stateful, Latency() if node.kind.ends else None
-            )
-            self.hops[node.name] = self._by_key[key] = hop
-            self.gate.register(identity)
-            self.pools.register(identity)
-            for channel in plan.inputs:
-                channel.register(node.name)
+            hop = self._new_hop(node, identity, key, plan)
         if hop.gated_by_turn:
             self._jvm.treadle.Turn.open(key, self._listener)
-        hop.query = _started(self._writer(node, hop, plan), node, self.work.checkpoint(node.name))
-        self._by_run[str(hop.query.runId)] = hop
+        hop.well = time.monotonic()
         hop.state = State.STARTING
+        hop.query = started(self._writer(node, hop, plan), node, self.work.checkpoint(node.name))
+        run_id = str(hop.query.runId)
+        self._by_run[run_id] = hop
+        if not hop.query.isActive:  # it may have ended before its end could be noted
+            self._ended(run_id, str(hop.query.exception()))
+
+    def _new_hop(self, node: Node, identity: str, key: str, plan: build.Plan) -> Hop:
+        output: Channel | None = None
+        if not node.kind.ends:
+            output = self._joints.between(node.name, plan.rows.schema)
+        brokers = [channel.cluster for channel in (*plan.inputs, *((output,) if output else ()))]
+        brokers.append(self._joints.brokers_of(node))
+        latency = Latency() if node.kind.ends else None
+        hop = Hop(identity, node.name, key, plan.inputs, output, plan.stateful, latency)
+        hop.clusters = frozenset(cluster for cluster in brokers if cluster is not None)
+        self.hops[node.name] = self._turns.hops[key] = hop
+        self.gate.register(identity)
+        self.pools.register(identity)
+        for channel in plan.inputs:
+            channel.register(node.name)
+        return hop
 
     def _writer(self, node: Node, hop: Hop, plan: build.Plan) -> Any:
         if hop.gated_by_turn:
-            if hop.output is not None:
+            if isinstance(hop.output, Embedded):
                 return hop.output.writer(plan.rows, hop.key)
             if node.kind is Kind.WRITER:
                 return plan.rows.writeStream.format(str(node.format)).options(**node.options)
             return plan.rows.writeStream.foreachBatch(build.sink(node))
-        return plan.rows.writeStream.foreachBatch(self._gated(hop, node))
-
-    def _gated(self, hop: Hop, node: Node) -> Callable[[DataFrame, int], None]:
-        """For rows that come from elsewhere: Spark has read the offsets already, so the gate is around the work."""
-        work = None if hop.output is not None else build.sink(node)
-        began = time.time()
-
-        def batch(rows: DataFrame, batch_id: int) -> None:
-            nonlocal began
-            before, began = began, time.time()
-            with self.gate.turn(hop.id):
-                hop.state = State.RUNNING
-                start = time.monotonic()
-                if work is not None:
-                    work(rows, batch_id)
-                elif hop.output is not None:
-                    ages = {"oldest": str(int(before * 1e6)), "mean": str(int((before + began) / 2 * 1e6))}
-                    born = ages if node.arrival is None else {"born": node.arrival}
-                    count = hop.output.append(rows, batch_id, born)
-                    hop.tuples_out += count
-                    hop.tuples_in += count
-                hop.busy += time.monotonic() - start
-                hop.batches += 1
-                hop.failures = 0
-                hop.state = State.IDLE
-            self._consider_all()
-
-        return batch
-
-    # What the JVM tells
-
-    def _parked(self, key: str, report: dict[str, Any]) -> None:
-        hop = self._by_key[key]
-        with self._lock:
-            rows = hop.done(report)
-            hop.parked = True
-            hop.state = State.IDLE
-            if rows:
-                self._sizer.observe(hop.id, rows, report["seconds"])
-            if hop.output is not None and report["written"]:
-                hop.output.refresh()
-        if rows:
-            self._consider_all(but=hop)  # the gate is to choose among all that could run now
-        again = self._ready(hop)
-        if self.gate.release(hop.id, again=again) is None and again is not None:
-            self.gate.offer(hop.id, again)
+        return plan.rows.writeStream.foreachBatch(self._outside.batches(hop, node))
 
     def _ended(self, run_id: str, error: str | None) -> None:
         hop = self._by_run.pop(run_id, None)
@@ -352,58 +312,27 @@ class Run:
         self.gate.release(hop.id)
         with self._lock:
             hop.parked = False
-            hop.error = _told(error or "its query was stopped by somebody else")
+            hop.error = told(error or "its query was stopped by somebody else")
+            self._try_again(hop)
+
+    def _try_again(self, hop: Hop) -> None:
+        """A hop that has failed starts again after a pause, unless it has failed too often by its own fault."""
+        if hop.replan:
+            hop.replan, hop.state, hop.retry_at, hop.error = False, State.RESTARTING, 0.0, ""
+            return
+        if not hop.cut_off:
             hop.failures += 1
-            if hop.failures > self.options.retries:
-                hop.state = State.FAILED
-                self._over.set()
-                log.error("hop '%s' failed: %s", hop.name, hop.error, extra={"hop": hop.name})
-            else:
-                hop.state = State.RESTARTING
-                hop.retry_at = time.monotonic() + min(0.5 * 2.0**hop.failures, LONGEST_PAUSE)
-                log.warning("hop '%s' starts again soon: %s", hop.name, hop.error, extra={"hop": hop.name})
+        if hop.failures > self.options.retries:
+            hop.state = State.FAILED
+            self._over.set()
+            log.error("hop '%s' failed: %s", hop.name, hop.error, extra={"hop": hop.name})
+        else:
+            hop.state = State.RESTARTING
+            hop.retry_at = time.monotonic() + min(0.5 * 2.0**hop.failures, LONGEST_PAUSE)
+            log.warning("hop '%s' starts again soon: %s", hop.name, hop.error, extra={"hop": hop.name})
 
-    # The gate
-
-    def _consider_all(self, but: Hop | None = None) -> None:
-        for hop in self.hops.values():
-            if hop is not but and hop.parked:
-                grant = self._ready(hop)
-                if grant is not None:
-                    self.gate.offer(hop.id, grant)
-
-    def _ready(self, hop: Hop) -> Callable[[], None] | None:
-        """What lets the hop run, if it is parked, has something to read and room for what it writes."""
-        if self._stopping.is_set() or not hop.parked:
-            return None
-        if hop.blocked:
-            hop.state = State.BLOCKED
-            return None
-        if not any(backlog.rows for backlog in hop.backlogs()):
-            return None
-        hop.state = State.WAITING
-        return lambda: self._grant(hop)
-
-    def _grant(self, hop: Hop) -> None:
-        """Let it run: so many rows of each input, in proportion to what waits there."""
-        backlogs = hop.backlogs()
-        waiting = sum(backlog.rows for backlog in backlogs)
-        most = self._sizer.rows(hop.id) if self.options.enforce == "gate" else ALL_ROWS
-        share = min(1.0, most / waiting) if waiting else 0.0
-        rows = ",".join(
-            f"{channel.name}={max(1, round(backlog.rows * share)) if most < waiting else ALL_ROWS}"
-            for channel, backlog in zip(hop.inputs, backlogs, strict=True)
-            if backlog.rows
-        )
-        self._admit(hop, rows)
-
-    def _admit(self, hop: Hop, rows: str) -> None:
-        with self._lock:
-            hop.parked = False
-            hop.state = State.RUNNING
-        pool = self.pools.pool(hop.id) if self.options.enforce == "pools" else ""
-        if not self._jvm.treadle.Turn.admit(hop.key, rows, pool):
-            raise EngineError("is not parked in the JVM", where=f"hop '{hop.name}'", remedy="it has just ended")
+    def _pool(self, hop: Hop) -> str:
+        return self.pools.pool(hop.id) if self.options.enforce == "pools" else ""
 
     # The control thread
 
@@ -433,10 +362,10 @@ class Run:
     def _look_outside(self) -> None:
         changed = False
         for name, channel in self.channels.items():
-            if self._nodes[name].kind is Kind.FEED:
+            if self._nodes[name].kind is Kind.FEED and channel.asks:
                 changed |= channel.refresh()
         if changed:
-            self._consider_all()
+            self._turns.consider_all()
 
     def _tend(self, now: float) -> None:
         if self._elastic is not None:
@@ -444,23 +373,21 @@ class Run:
         for channel in self.channels.values():
             channel.refresh()
             channel.collect()
-        self._consider_all()
+        self._turns.consider_all()
         for hop in self.hops.values():
             if hop.state is State.RESTARTING and now >= hop.retry_at:
-                self._restart(hop)
+                if all(cluster.reachable for cluster in hop.clusters):
+                    self._restart(hop)
             elif hop.stateful and hop.parked and hop.state is State.IDLE:
-                self.gate.offer(hop.id, lambda hop=hop: self._admit(hop, ""))  # type: ignore[misc]
+                self.gate.offer(hop.id, lambda hop=hop: self._turns.admit(hop, ""))  # type: ignore[misc]
 
     def _restart(self, hop: Hop) -> None:
         try:
             self._start(self._nodes[hop.name], hop.id)
         except Exception as error:
-            hop.error = _told(str(error))
-            hop.failures += 1
-            if hop.failures > self.options.retries:
-                hop.state = State.FAILED
-                self._over.set()
-            hop.retry_at = time.monotonic() + min(0.5 * 2.0**hop.failures, LONGEST_PAUSE)
+            with self._lock:
+                hop.error = told(str(error))
+                self._try_again(hop)
 
     def _until(self, condition: Callable[[], bool], limit: float) -> bool:
         while not condition():
@@ -472,51 +399,3 @@ class Run:
 
 _ALL_METRICS = frozenset(name for name in METRICS if plannable(name, OFFERS))
 """All that any policy could want of hops, so that one that comes later finds what it needs."""
-
-
-class Feed:
-    """Fills a feed from this process; its consumers hear of it at once."""
-
-    def __init__(self, run: Run, channel: Embedded) -> None:
-        self._run = run
-        self._channel = channel
-        self._writer = Writer(channel.folder, channel.schema, limit_rows=channel.limit_rows)
-
-    def append(
-        self, rows: Rows, *, born: str | tuple[float, float] | None = None, timeout: float | None = None
-    ) -> None:
-        """Add rows: a pandas or Arrow table or a list of dicts. Waits while the feed is full, at most `timeout`."""
-        self._writer.append(rows, born=born, timeout=timeout)
-        if self._channel.refresh():
-            self._run._consider_all()
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-def _started(writer: Any, node: Node, checkpoint: Path) -> StreamingQuery:
-    """Start it in the mode that its plan allows: rows that are final, or, where no row ever is, rows as they change."""
-    from pyspark.errors import AnalysisException
-
-    writer = writer.queryName(node.name).option("checkpointLocation", str(checkpoint))
-    refused: AnalysisException | None = None
-    for mode in ("append", "update"):
-        try:
-            query: StreamingQuery = writer.outputMode(mode).start()
-            return query
-        except AnalysisException as error:
-            refused = refused or error
-            if "output mode" not in str(error).lower():
-                break
-    raise EngineError(
-        f"Spark refuses it: {_told(str(refused))}",
-        where=node.where,
-        remedy="see its code and the columns of its inputs",
-    ) from refused
-
-
-def _told(error: str) -> str:
-    """The line of a Spark error that says what happened: of a Python function that raised, its own last line."""
-    lines = [line.strip() for line in error.splitlines() if line.strip()]
-    raised = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line) and "py4j" not in line.lower()]
-    return (raised[-1] if "Traceback" in error and raised else lines[0] if lines else "no reason was given")[:500]

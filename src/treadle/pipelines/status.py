@@ -40,6 +40,7 @@ def _hop(hop: Hop, run: Run) -> dict[str, Any]:
         "batches": hop.batches,
         "busy_seconds": round(hop.busy, 3),
         "waited_seconds": None if counts is None else round(counts.waited, 3),
+        "bad_rows": hop.bad_rows,
         "error": hop.error or None,
     }
     if hop.latency is not None:

@@ -12,12 +12,18 @@ from treadle.errors import ConfigError, EngineError
 from treadle.pipelines.channels.lock import Lock, holder
 
 _CARD = "pipeline.json"
+_ALIKE = {
+    "pipeline": "another pipeline",
+    "layout": "another layout",
+    "channels": "another kind of channels",
+    "graph": "another graph",
+}
 
 
 class Work:
     """A pipeline's folder, locked for this process until `close`."""
 
-    def __init__(self, folder: Path, name: str, fingerprint: str, layout: str) -> None:
+    def __init__(self, folder: Path, name: str, fingerprint: str, layout: str, channels: str = "embedded") -> None:
         self.folder = folder.absolute()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -33,7 +39,7 @@ class Work:
                 remedy="end it first, or name another folder",
             )
         self._lock = Lock(self.folder)
-        card = {"pipeline": name, "layout": layout, "graph": fingerprint}
+        card = {"pipeline": name, "layout": layout, "channels": channels, "graph": fingerprint}
         file = self.folder / _CARD
         if file.exists():
             self._check(json.loads(file.read_text("utf-8")), card)
@@ -52,7 +58,7 @@ class Work:
         self._lock.release()
 
     def _check(self, found: dict[str, str], card: dict[str, str]) -> None:
-        for key, what in (("pipeline", "another pipeline"), ("layout", "another layout"), ("graph", "another graph")):
+        for key, what in _ALIKE.items():
             if found.get(key) != card[key]:
                 self.close()
                 detail = "" if key == "graph" else f" ('{found.get(key)}')"

@@ -5,12 +5,13 @@ It knows how far each of its readers is and how much it may hold; who they are a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.errors import ConfigError
 from treadle.pipelines.channels import log
+from treadle.pipelines.channels.ledger import Ages
 from treadle.pipelines.channels.view import Backlog, View
 from treadle.pipelines.jvm import CHANNEL
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 class Embedded:
     """One channel. `limit_rows` is what its slowest reader may be behind before its writer has to wait."""
+
+    asks = True
+    cluster = None
 
     def __init__(self, folder: Path, schema: StructType | str, *, limit_rows: int) -> None:
         self.name = folder.name
@@ -50,6 +54,16 @@ class Embedded:
 
     def read_up_to(self, consumer: str, position: int) -> None:
         self.positions[consumer] = position
+
+    def begin(self, consumer: str, batch_id: int) -> Sequence[Ages] | None:  # noqa: ARG002 - it has row numbers
+        """For a reader that also reads elsewhere and so does not ask: what the last batch has read, is known now."""
+        before = self.positions[consumer]
+        now = log.positions(self.folder).get(consumer, before)
+        self.positions[consumer] = now
+        return ()
+
+    def finish(self, consumer: str) -> None:
+        """Spark says so by itself, some moments later."""
 
     @property
     def rows(self) -> int:

@@ -1,0 +1,195 @@
+"""The brokers of a Kafka cluster as pipelines need them: whether they answer, which topics there are, where they end.
+
+One client and one thread for all topics of a run. It reads no rows, and knows nothing of Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from treadle.errors import EngineError
+
+log = logging.getLogger("treadle.pipelines")
+
+POLL = 0.1
+"""Seconds between two looks at the ends of all topics."""
+ANSWER = 5.0
+"""Seconds within which a broker answers, or counts as out of reach."""
+Ends = dict[int, int]
+Seen = Callable[[Ends, float], None]
+
+
+class Cluster:
+    """The cluster at `bootstrap` (host:port, or several with commas). `close` ends its thread."""
+
+    def __init__(self, bootstrap: str) -> None:
+        try:
+            from confluent_kafka.admin import AdminClient
+        except ImportError:
+            raise EngineError("the Kafka client is not installed", remedy="pip install 'treadle[kafka]'") from None
+        self.bootstrap = bootstrap
+        self.reachable = True
+        self.lost = -1.0
+        """When it was last out of reach, by the monotonic clock."""
+        self._client = AdminClient(client_config(bootstrap))
+        self._watched: dict[str, tuple[list[int], Seen]] = {}
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._check()
+
+    def partitions(self, topic: str) -> list[int]:
+        """The partitions of a topic; none if it does not exist."""
+        known = self._metadata().topics.get(topic)  # of all: to ask for one may make it
+        return [] if known is None or known.error is not None else sorted(known.partitions)
+
+    def ensure(self, topic: str, config: Mapping[str, str]) -> list[int]:
+        """The partitions of a topic, which is made, with one, if it is not there."""
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
+        found = self.partitions(topic)
+        if not found:
+            wanted = NewTopic(topic, num_partitions=1, config=dict(config))
+            try:
+                self._client.create_topics([wanted], request_timeout=ANSWER)[topic].result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise EngineError(
+                        f"can't be made: {error.args[0].str()}", where=f"topic '{topic}'", remedy="make it by hand"
+                    ) from error
+            until = time.monotonic() + ANSWER
+            while not (found := self.partitions(topic)) and time.monotonic() < until:
+                time.sleep(0.02)
+        return found
+
+    def ends(self, topic: str, partitions: Iterable[int], *, first: bool = False) -> Ends:
+        """Where each partition ends at this moment, or, as `first`, where it begins."""
+        until = time.monotonic() + ANSWER
+        while True:
+            found, why = self._offsets({topic: list(partitions)}, first)
+            if topic in found:
+                return found[topic]
+            # A topic that was just made has no leader for a moment, one whose leader has died for some seconds.
+            if time.monotonic() > until:
+                raise EngineError(f"its end can't be told: {why}", where=f"topic '{topic}'", remedy="see the broker")
+            time.sleep(0.05)
+
+    def delete(self, topic: str, before: Mapping[int, int]) -> None:
+        """Have rows deleted, some time soon."""
+        from confluent_kafka import TopicPartition
+
+        self._client.delete_records([TopicPartition(topic, each, offset) for each, offset in before.items()])
+
+    def watch(self, topic: str, partitions: Iterable[int], seen: Seen) -> None:
+        """From now on `seen` is told where the topic ends, and when that was, ten times a second."""
+        with self._lock:
+            self._watched[topic] = (list(partitions), seen)
+        self.start()
+
+    def start(self) -> None:
+        """Have an eye on the brokers from now on."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="treadle-kafka", daemon=True)
+            self._thread.start()
+
+    def poll(self) -> bool:
+        """Look at all topics now; false where the brokers don't answer."""
+        with self._lock:
+            watched = dict(self._watched)
+        found, _ = self._offsets({topic: partitions for topic, (partitions, _) in watched.items()}, False)
+        now = time.time()
+        for topic, ends in found.items():
+            watched[topic][1](ends, now)
+        there = bool(found) or self._answers(1.0)
+        if not there:
+            self.lost = time.monotonic()
+        if there != self.reachable:
+            self.reachable = there
+            tell = log.info if there else log.warning
+            tell("Kafka at %s %s", self.bootstrap, "answers again" if there else "is out of reach")
+        return there
+
+    def failed_since(self, moment: float) -> bool:
+        """Whether it was out of reach at some time since then (monotonic)."""
+        return not self.reachable or self.lost >= moment
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _check(self) -> None:
+        if not self._answers(ANSWER):
+            raise EngineError(
+                f"no Kafka broker answers at {self.bootstrap}",
+                remedy="treadle kafka start, or name one that runs: kafka='host:port'",
+            )
+
+    def _answers(self, timeout: float) -> bool:
+        from confluent_kafka import KafkaException
+
+        try:
+            return bool(self._client.list_topics(timeout=timeout).brokers)
+        except KafkaException:
+            return False
+
+    def _metadata(self) -> Any:
+        from confluent_kafka import KafkaException
+
+        try:
+            return self._client.list_topics(timeout=ANSWER)
+        except KafkaException as error:
+            raise EngineError(
+                f"no Kafka broker answers at {self.bootstrap}: {error.args[0].str()}", remedy="treadle kafka status"
+            ) from error
+
+    def _offsets(self, topics: Mapping[str, list[int]], first: bool) -> tuple[dict[str, Ends], str]:
+        """Of each topic whose partitions all have a leader the offsets; and why there are none of the others."""
+        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        ask: Any = OffsetSpec
+        which = ask.earliest() if first else ask.latest()
+        wanted = {TopicPartition(topic, each): which for topic, parts in topics.items() for each in parts}
+        if not wanted:
+            return {}, ""
+        found: dict[str, Ends] = {topic: {} for topic in topics}
+        why = ""
+        for each, answer in self._client.list_offsets(wanted, request_timeout=ANSWER).items():
+            try:
+                found[each.topic][each.partition] = int(answer.result().offset)
+            except KafkaException as error:
+                why = error.args[0].str()
+        return {topic: ends for topic, ends in found.items() if len(ends) == len(topics[topic])}, why
+
+    def _watch(self) -> None:
+        told = False
+        while not self._closing.wait(POLL if self.reachable else 5 * POLL):
+            try:
+                self.poll()
+                told = False
+            except Exception:
+                if not told:
+                    log.exception("the ends of topics at %s can't be told", self.bootstrap)
+                told = True
+
+
+def client_config(bootstrap: str) -> dict[str, Any]:
+    """For librdkafka: reconnects within a second, and says nothing on the terminal; whoever calls it does."""
+    return {
+        "bootstrap.servers": bootstrap,
+        "reconnect.backoff.max.ms": 1000,
+        "log_level": 0,
+        "logger": _silent,
+        "error_cb": lambda _: None,
+    }
+
+
+_silent = logging.getLogger("treadle.librdkafka")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False

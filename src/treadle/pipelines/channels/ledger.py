@@ -1,0 +1,221 @@
+"""What is known of the offsets of a Kafka topic: which rows count, when they had arrived, and which batch wrote them.
+
+Pure bookkeeping on parts that follow each other without gaps, and the file in which they survive kill -9. It talks to
+no broker; who reads and writes the topic is `kafka`'s business.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from treadle.errors import EngineError
+from treadle.pipelines.channels.view import Backlog
+
+Offsets = Mapping[int, int]
+"""Partition -> offset."""
+MOST_PARTS = 1000
+"""Beyond that, neighbours are told as one."""
+
+
+class Ages(NamedTuple):
+    """Rows that arrived together: how many, and the oldest and mean arrival in microseconds."""
+
+    rows: int
+    oldest: int
+    mean: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of offsets of each partition. `void`: rows of an attempt that failed, which nobody may see."""
+
+    spans: Mapping[int, tuple[int, int]]
+    oldest: int = 0
+    mean: int = 0
+    bytes: int = 0
+    batch: int = -1
+    void: bool = False
+
+    @property
+    def rows(self) -> int:
+        return 0 if self.void else sum(end - start for start, end in self.spans.values())
+
+    @property
+    def ends(self) -> dict[int, int]:
+        return {partition: end for partition, (_, end) in self.spans.items()}
+
+    def within(self, start: Offsets, end: Offsets | None = None) -> int:
+        """How many of its offsets lie between these two; a partition that is not named counts from 0, or to the end."""
+        count = 0
+        for partition, (first, last) in self.spans.items():
+            stop = last if end is None else min(last, end.get(partition, 0))
+            count += max(0, stop - max(first, start.get(partition, 0)))
+        return count
+
+    def passed(self, position: Offsets) -> bool:
+        return not self.within(position)
+
+
+@dataclass
+class Parts:
+    """Parts in the order in which they came, and what they say about a reader's backlog."""
+
+    found: list[Part] = field(default_factory=list)
+    ends: dict[int, int] = field(default_factory=dict)
+    version: int = 0
+
+    def add(self, part: Part) -> None:
+        self.found.append(part)
+        self.ends.update(part.ends)
+        self.version += 1
+        if len(self.found) > MOST_PARTS:
+            self.found = thinned(self.found)
+
+    def forget(self, position: Offsets) -> None:
+        """Parts that lie before this position are no longer needed, but for the last one."""
+        if len(self.found) > 1 and self.found[0].passed(position):
+            self.found = [part for part in self.found[:-1] if not part.passed(position)] + self.found[-1:]
+            self.version += 1
+
+    def voids(self, position: Offsets) -> list[Part]:
+        return [part for part in self.found if part.void and not part.passed(position)]
+
+    def ages(self, start: Offsets, end: Offsets | None = None) -> list[Ages]:
+        """The rows between two positions, part by part."""
+        counted = ((part.within(start, end), part) for part in self.found if not part.void)
+        return [Ages(rows, part.oldest, part.mean) for rows, part in counted if rows]
+
+    def backlog(self, position: Offsets) -> Backlog:
+        rows, size, oldest, summed = 0, 0.0, math.inf, 0.0
+        for part in self.found:
+            mine = 0 if part.void else part.within(position)
+            if mine:
+                rows += mine
+                size += part.bytes * mine / part.rows
+                oldest = min(oldest, part.oldest)
+                summed += part.mean * mine
+        if not rows:
+            return Backlog(0, 0, math.nan, math.nan)
+        return Backlog(rows, round(size), oldest / 1e6, summed / rows / 1e6)
+
+
+class Ledger:
+    """The parts of a channel, kept in a file with one line for each. A line that a crash has torn never was."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.parts = Parts()
+        self.batch = -1
+        """The last one that was recorded."""
+        self._lines = 0
+        file.parent.mkdir(parents=True, exist_ok=True)
+        for part in self._load():
+            self._note(part)
+
+    def record(self, part: Part) -> None:
+        """From when this returns, the part is what it says, whatever happens."""
+        line = (json.dumps(_as_json(part)) + "\n").encode()
+        with self.file.open("ab") as out:
+            before = out.tell()
+            try:
+                out.write(line)
+                out.flush()
+            except OSError as error:
+                with suppress(OSError):
+                    os.truncate(self.file, before)
+                raise EngineError(
+                    f"can't be written: {error.strerror or error}",
+                    where=str(self.file),
+                    remedy="make room on that disk; the hop then goes on",
+                ) from error
+        self._note(part)
+
+    def prune(self, position: Offsets) -> None:
+        """All readers are at least there: what lies before is forgotten, on disk when it is worth it."""
+        self.parts.forget(position)
+        if self._lines > 2 * len(self.parts.found) + 100:
+            fresh = self.file.with_suffix(".new")
+            kept = self.parts.found
+            if kept and kept[-1].batch < self.batch:
+                kept = [*kept[:-1], replace(kept[-1], batch=self.batch)]
+            fresh.write_text("".join(json.dumps(_as_json(part)) + "\n" for part in kept), "utf-8")
+            fresh.replace(self.file)
+            self._lines = len(kept)
+
+    def _note(self, part: Part) -> None:
+        self.parts.add(part)
+        self.batch = max(self.batch, part.batch)
+        self._lines += 1
+
+    def _load(self) -> list[Part]:
+        try:
+            text = self.file.read_bytes()
+        except FileNotFoundError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1]
+        if len(whole) < len(text):
+            os.truncate(self.file, len(whole))
+        try:
+            return [_from_json(json.loads(line)) for line in whole.splitlines()]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise EngineError(
+                f"is damaged: {error}",
+                where=str(self.file),
+                remedy="put it back from a copy; to start from nothing, delete the pipeline's folder",
+            ) from error
+
+
+def thinned(parts: Sequence[Part]) -> list[Part]:
+    """Half as many parts: two neighbours of a kind become one, as long as no other stands between them."""
+    made: list[Part] = []
+    paired = True
+    for part in parts:
+        paired = not paired and made[-1].void == part.void
+        if paired:
+            made[-1] = joined(made[-1], part)
+        else:
+            made.append(part)
+    return made
+
+
+def joined(one: Part, other: Part) -> Part:
+    """Two parts that follow each other as one."""
+    spans = dict(one.spans)
+    for partition, (start, end) in other.spans.items():
+        spans[partition] = (spans[partition][0], end) if partition in spans else (start, end)
+    rows = one.rows + other.rows
+    mean = round((one.mean * one.rows + other.mean * other.rows) / rows) if rows else 0
+    ages = [part.oldest for part in (one, other) if part.rows]
+    size = one.bytes + other.bytes
+    return Part(spans, min(ages, default=0), mean, size, max(one.batch, other.batch), one.void)
+
+
+def least(positions: Iterable[Offsets]) -> dict[int, int]:
+    """Where the slowest of some readers is, partition by partition."""
+    found: dict[int, int] = {}
+    for number, position in enumerate(positions):
+        for partition in found.keys() | position.keys():
+            mine = position.get(partition, 0)
+            found[partition] = min(found.get(partition, 0), mine) if number else mine
+    return found
+
+
+def _as_json(part: Part) -> dict[str, Any]:
+    spans = {str(partition): list(span) for partition, span in part.spans.items()}
+    known: dict[str, Any] = {"spans": spans, "batch": part.batch}
+    if part.void:
+        return {**known, "void": True}
+    return {**known, "oldest": part.oldest, "mean": part.mean, "bytes": part.bytes}
+
+
+def _from_json(line: dict[str, Any]) -> Part:
+    spans = {int(partition): (int(start), int(end)) for partition, (start, end) in line["spans"].items()}
+    oldest, mean, size = (int(line.get(name, 0)) for name in ("oldest", "mean", "bytes"))
+    return Part(spans, oldest, mean, size, int(line["batch"]), bool(line.get("void", False)))

@@ -1,0 +1,103 @@
+"""What fills a feed of a running pipeline from Python, whichever kind of channel the feed is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from treadle.errors import ConfigError, EngineError
+from treadle.pipelines.channels import encoded
+from treadle.pipelines.channels.channel import Source
+from treadle.pipelines.channels.cluster import client_config
+from treadle.pipelines.channels.embedded import Embedded
+from treadle.pipelines.channels.kafka import Topic
+from treadle.pipelines.channels.log import Writer
+from treadle.pipelines.channels.segment import Rows, arrival, arrow_schema, conform
+
+Born = str | tuple[float, float] | None
+_PATIENCE = 30.0
+
+
+class Feed:
+    """Fills a feed from this process; its consumers hear of it at once."""
+
+    def __init__(self, channel: Source, tell: Callable[[], None]) -> None:
+        self._channel = channel
+        self._tell = tell
+        self._writer: Writer | _Producer
+        if isinstance(channel, Embedded):
+            self._writer = Writer(channel.folder, channel.schema, limit_rows=channel.limit_rows)
+        elif isinstance(channel, Topic):
+            self._writer = _Producer(channel)
+        else:
+            raise ConfigError("is no feed", where=f"channel '{channel.name}'", remedy="define it with p.feed")
+
+    def append(self, rows: Rows, *, born: Born = None, timeout: float | None = None) -> None:
+        """Add rows: a pandas or Arrow table or a list of dicts. Waits while the feed is full, at most `timeout`.
+
+        In an embedded channel all of them are there or none. In Kafka a process that is killed here may have added the
+        first ones.
+        """
+        self._writer.append(rows, born=born, timeout=timeout)
+        if self._channel.refresh():
+            self._tell()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Producer:
+    """Writes to a topic, each row once and in order."""
+
+    def __init__(self, topic: Topic) -> None:
+        from confluent_kafka import Producer
+
+        self._topic = topic
+        self._schema = arrow_schema(topic.schema)
+        config = {**client_config(topic.cluster.bootstrap), "enable.idempotence": True, "linger.ms": 5}
+        self._client = Producer({**config, "message.timeout.ms": int(_PATIENCE * 1000)})
+
+    def append(self, rows: Rows, *, born: Born, timeout: float | None) -> None:
+        now = time.time()
+        topic = self._topic
+        table = conform(rows, self._schema, f"topic '{topic.topic}'")
+        oldest, mean = arrival(table, born, now) if table.num_rows else (now, now)
+        self._wait(None if timeout is None else time.monotonic() + timeout, timeout)
+        ends: dict[int, int] = {}
+        failed: list[str] = []
+
+        def delivered(error: Any, message: Any) -> None:
+            if error is not None:
+                failed.append(error.str())
+            else:
+                ends[message.partition()] = max(ends.get(message.partition(), 0), message.offset() + 1)
+
+        for value in encoded.values(table):
+            while True:
+                try:
+                    self._client.produce(topic.topic, value, on_delivery=delivered)
+                    break
+                except BufferError:
+                    self._client.poll(0.05)
+        self._client.flush()
+        if failed:
+            raise EngineError(
+                f"{len(failed)} of {table.num_rows} rows were not taken: {failed[0]}",
+                where=f"topic '{topic.topic}'",
+                remedy="see the broker: treadle kafka status",
+            )
+        topic.wrote(ends, int(oldest * 1e6), int(mean * 1e6))
+
+    def close(self) -> None:
+        self._client.flush(_PATIENCE)
+
+    def _wait(self, until: float | None, timeout: float | None) -> None:
+        while self._topic.full:
+            if until is not None and time.monotonic() > until:
+                raise EngineError(
+                    f"is still full after {timeout:g} s",
+                    where=f"topic '{self._topic.topic}'",
+                    remedy="see why its slowest reader does not go on, or raise limit_rows",
+                )
+            time.sleep(0.01)

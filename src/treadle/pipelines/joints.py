@@ -1,0 +1,103 @@
+"""Opens the channels of a run: which kind each one is, where it lies, and which brokers it needs.
+
+It knows the options and the pipeline's folder. What flows through a channel, and when, it does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from treadle.pipelines.channels import encoded
+from treadle.pipelines.channels.channel import Channel, Source
+from treadle.pipelines.channels.cluster import Cluster
+from treadle.pipelines.channels.embedded import Embedded
+from treadle.pipelines.channels.kafka import KafkaChannel, Topic
+from treadle.pipelines.node import Kind, Node
+from treadle.pipelines.options import Options
+from treadle.pipelines.work import Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_BROKERS = "kafka.bootstrap.servers"
+
+
+class Joints:
+    """All channels of a run by the node that fills them."""
+
+    def __init__(self, pipeline: str, options: Options, work: Work) -> None:
+        self.sources: dict[str, Source] = {}
+        """What hops read."""
+        self.clusters: dict[str, Cluster] = {}
+        self._pipeline = pipeline
+        self._options = options
+        self._work = work
+
+    def check(self, nodes: tuple[Node, ...]) -> None:
+        """Reach the brokers that will be needed, before Spark is started and has to wait for them."""
+        if self._options.channels == "kafka":
+            self._cluster(self._options.kafka)
+        for node in nodes:
+            self.brokers_of(node)
+
+    def prepare(self, spark: SparkSession) -> None:
+        """Make known to Spark what it needs for these channels."""
+        if self.clusters:
+            encoded.load(spark)
+
+    def outside(self, node: Node) -> None:
+        """Open what is filled from outside: a feed, or a topic that others write to."""
+        if node.kind is Kind.FEED and self._options.channels == "embedded":
+            self.sources[node.name] = self._embedded(node.name, node.schema)
+            return
+        own = node.kind is Kind.FEED
+        cluster = self._cluster(self._options.kafka) if own else self.brokers_of(node)
+        assert cluster is not None
+        self.sources[node.name] = Topic(
+            node.name,
+            self._own_topic(node.name) if own else str(node.topic),
+            encoded.checked(node.schema, node.name) if own else node.schema,
+            cluster=cluster,
+            limit_rows=self._options.limit_rows,
+            checkpoint=self._work.checkpoint,
+            options={name: value for name, value in node.options.items() if name != _BROKERS},
+            make=own,
+        )
+
+    def between(self, name: str, schema: Any) -> Channel:
+        """Open the channel that a hop fills."""
+        if self._options.channels == "embedded":
+            made: Channel = self._embedded(name, schema)
+        else:
+            made = KafkaChannel(
+                self._work.channel(name),
+                self._own_topic(name),
+                schema,
+                cluster=self._cluster(self._options.kafka),
+                limit_rows=self._options.limit_rows,
+                checkpoint=self._work.checkpoint,
+            )
+        self.sources[name] = made
+        return made
+
+    def brokers_of(self, node: Node) -> Cluster | None:
+        """The brokers that a node itself names: a topic, or a writer to Kafka."""
+        if node.kind is Kind.TOPIC or (node.kind is Kind.WRITER and node.format == "kafka"):
+            return self._cluster(node.options.get(_BROKERS, self._options.kafka))
+        return None
+
+    def close(self) -> None:
+        for cluster in self.clusters.values():
+            cluster.close()
+
+    def _cluster(self, bootstrap: str) -> Cluster:
+        if bootstrap not in self.clusters:
+            self.clusters[bootstrap] = Cluster(bootstrap)
+            self.clusters[bootstrap].start()
+        return self.clusters[bootstrap]
+
+    def _embedded(self, name: str, schema: Any) -> Embedded:
+        return Embedded(self._work.channel(name), schema, limit_rows=self._options.limit_rows)
+
+    def _own_topic(self, name: str) -> str:
+        return f"{self._pipeline}.{name}"

@@ -1,0 +1,159 @@
+"""Batches of hops that read what is not ours to hold back: Spark has planned them, so the gate is around the work.
+
+It waits until a batch may run, runs it, and notes what it did. Hops that ask first, in the JVM, are not its business:
+see `turns`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Event
+from typing import TYPE_CHECKING
+
+from treadle.enforce.gate import Gate
+from treadle.pipelines import build
+from treadle.pipelines.channels import encoded
+from treadle.pipelines.channels.channel import Replan
+from treadle.pipelines.channels.kafka import Topic
+from treadle.pipelines.channels.ledger import Ages
+from treadle.pipelines.hop import Hop, State
+from treadle.pipelines.node import Node
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("treadle.pipelines")
+
+LOOK = 0.01
+"""Seconds between two looks at whether a batch may begin."""
+STOPPING = 60.0
+
+
+class Stopped(Exception):  # noqa: N818 - nothing is wrong
+    """The run ends: this batch is not done, and comes again with the next start.
+
+    Its text is what Spark takes for an interrupt of its own, which is no error of a query that is being stopped.
+    """
+
+    def __init__(self) -> None:
+        interrupt = "py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException"
+        super().__init__(interrupt)
+
+
+@dataclass(frozen=True)
+class Outside:
+    """`done` is called after each batch, `pool` gives the pool of Spark's FAIR scheduler that a hop is to run in."""
+
+    gate: Gate
+    stopping: Event
+    done: Callable[[], None]
+    pool: Callable[[Hop], str]
+
+    def batches(self, hop: Hop, node: Node) -> Callable[[DataFrame, int], None]:
+        """What foreachBatch calls."""
+        work = None if hop.output is not None else build.sink(node)
+        looked = time.time()
+
+        def batch(rows: DataFrame, batch_id: int) -> None:
+            nonlocal looked
+            before, looked = looked, time.time()
+            ages = self._wait(hop, batch_id)
+            with self.gate.turn(hop.id):
+                ran = not self.stopping.is_set()
+                if ran:
+                    self._enter_pool(hop, rows)
+                    hop.state = State.RUNNING
+                    begun = time.monotonic()
+                    written = None
+                    if hop.output is not None:
+                        written = hop.output.append(rows, batch_id, _born(node, ages, before, looked))
+                    elif work is not None:
+                        work(rows, batch_id)
+                    _look_for_bad_rows(hop)
+                    hop.did(ages, written, time.monotonic() - begun)
+                    hop.state = State.IDLE
+            if not ran:
+                self._leave(hop)
+            self.done()
+
+        return batch
+
+    def _wait(self, hop: Hop, batch_id: int) -> list[Ages]:
+        """Until all that the batch reads is decided, and there is room for what it writes."""
+        found: list[Ages] = []
+        for channel in hop.inputs:
+            while (part := self._begin(hop, batch_id, channel.begin)) is None:
+                self._pause(hop)
+            found += part
+        while hop.blocked:
+            hop.state = State.BLOCKED
+            self._pause(hop)
+        if self.stopping.is_set():
+            self._leave(hop)
+        hop.state = State.WAITING
+        return found
+
+    def _begin(
+        self, hop: Hop, batch_id: int, begin: Callable[[str, int], Sequence[Ages] | None]
+    ) -> Sequence[Ages] | None:
+        try:
+            return begin(hop.name, batch_id)
+        except Replan as reason:
+            log.info("hop '%s' starts anew: %s", hop.name, reason, extra={"hop": hop.name})
+            hop.replan = True
+            raise
+
+    def _enter_pool(self, hop: Hop, rows: DataFrame) -> None:
+        if name := self.pool(hop):  # this is called in the hop's own thread of the JVM, whose jobs inherit it
+            rows.sparkSession.sparkContext.setLocalProperty("spark.scheduler.pool", name)
+
+    def _pause(self, hop: Hop) -> None:
+        if self.stopping.wait(LOOK):
+            self._leave(hop)
+
+    def _leave(self, hop: Hop) -> None:
+        """Spark is about to stop the query; from then on it takes this for its own doing."""
+        until = time.monotonic() + STOPPING
+        while time.monotonic() < until and _query(hop).isActive:
+            time.sleep(LOOK)
+        raise Stopped
+
+
+def _query(hop: Hop) -> StreamingQuery:
+    """The query that runs: its first batch may begin before the one who starts it knows it."""
+    while hop.query is None:
+        time.sleep(LOOK)
+    return hop.query
+
+
+def _look_for_bad_rows(hop: Hop) -> None:
+    for channel in hop.inputs:
+        if not isinstance(channel, Topic) or channel.schema is None:
+            continue
+        found = encoded.bad(_query(hop), channel.name)
+        if found is not None:
+            if not hop.bad_rows:
+                log.warning(
+                    "topic '%s' has values that are not rows: they are left out, the first at partition %d, offset %d",
+                    channel.topic,
+                    found.partition,
+                    found.offset,
+                    extra={"hop": hop.name, "topic": channel.topic},
+                )
+            hop.bad_rows += found.rows
+
+
+def _born(node: Node, ages: Sequence[Ages], before: float, now: float) -> dict[str, str]:
+    """When the rows of a batch had arrived, as far as it is known."""
+    if node.arrival is not None:
+        return {"born": node.arrival}
+    rows = sum(part.rows for part in ages)
+    if rows:
+        oldest = min(part.oldest for part in ages)
+        mean = oldest + sum((part.mean - oldest) * part.rows for part in ages) // rows
+        return {"oldest": str(oldest), "mean": str(mean)}
+    return {"oldest": str(int(before * 1e6)), "mean": str(int((before + now) / 2 * 1e6))}
