@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,13 @@ from treadle.pipelines.channels.log import Writer, collect, register_consumer, s
 from treadle.pipelines.channels.segment import Segment
 from treadle.pipelines.channels.view import View
 
+ViewOf = Callable[[Path], View]
 SCHEMA = pa.schema([("id", pa.int64())])
+
+
+@pytest.fixture(params=[False, True], ids=["looking", "watching"])
+def view_of(request: pytest.FixtureRequest) -> ViewOf:
+    return lambda folder: View(folder, watch=request.param)
 
 
 def ids(first: int, rows: int) -> pa.Table:
@@ -28,8 +35,8 @@ def touch(folder: Path, *segments: Segment) -> None:
         (folder / segment.name).write_bytes(b"x" * segment.bytes)
 
 
-def test_a_folder_that_is_not_there_yet_is_an_empty_channel(tmp_path: Path) -> None:
-    view = View(tmp_path / "later")
+def test_a_folder_that_is_not_there_yet_is_an_empty_channel(tmp_path: Path, view_of: ViewOf) -> None:
+    view = view_of(tmp_path / "later")
     assert (view.start, view.end, view.epoch, view.segments) == (0, 0, -1, [])
     assert not view.refresh()
     with Writer(tmp_path / "later", SCHEMA) as writer:
@@ -38,11 +45,11 @@ def test_a_folder_that_is_not_there_yet_is_an_empty_channel(tmp_path: Path) -> N
     assert view.end == 3
 
 
-def test_a_folder_that_vanishes_leaves_nothing_visible(tmp_path: Path) -> None:
+def test_a_folder_that_vanishes_leaves_nothing_visible(tmp_path: Path, view_of: ViewOf) -> None:
     channel = tmp_path / "c"
     channel.mkdir()
     touch(channel, Segment(0, 5, 1.0, 1.0, 0))
-    view = View(channel)
+    view = view_of(channel)
     channel.rename(tmp_path / "d")
     assert view.refresh()
     assert view.end == 0
@@ -51,8 +58,8 @@ def test_a_folder_that_vanishes_leaves_nothing_visible(tmp_path: Path) -> None:
     assert view.end == 5
 
 
-def test_no_change_is_missed_however_quick_they_follow_each_other(tmp_path: Path) -> None:
-    view = View(tmp_path)
+def test_no_change_is_missed_however_quick_they_follow_each_other(tmp_path: Path, view_of: ViewOf) -> None:
+    view = view_of(tmp_path)
     with Writer(tmp_path, SCHEMA) as writer:
         for first in range(0, 200, 2):
             writer.append(ids(first, 2))
@@ -61,21 +68,21 @@ def test_no_change_is_missed_however_quick_they_follow_each_other(tmp_path: Path
             assert not view.refresh()
 
 
-def test_a_second_change_under_the_same_mtime_is_seen(tmp_path: Path) -> None:
+def test_a_second_change_under_the_same_mtime_is_seen(tmp_path: Path, view_of: ViewOf) -> None:
     fresh = time.time() + 3600
     touch(tmp_path, Segment(0, 5, 1.0, 1.0, 0))
     os.utime(tmp_path, (fresh, fresh))
-    view = View(tmp_path)
+    view = view_of(tmp_path)
     touch(tmp_path, Segment(5, 5, 1.0, 1.0, 1))
     os.utime(tmp_path, (fresh, fresh))
     assert view.refresh()
     assert view.end == 10
 
 
-def test_a_quiet_channel_is_not_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quiet_channel_is_not_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view_of: ViewOf) -> None:
     touch(tmp_path, Segment(0, 5, 1.0, 1.0, 0))
     os.utime(tmp_path, (1e9, 1e9))
-    view = View(tmp_path)
+    view = view_of(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "listdir", lambda path: pytest.fail("listed"))
         assert not view.refresh()
@@ -84,20 +91,20 @@ def test_a_quiet_channel_is_not_listed_again(tmp_path: Path, monkeypatch: pytest
     assert view.end == 10
 
 
-def test_foreign_files_and_unfinished_ones_are_not_seen(tmp_path: Path) -> None:
+def test_foreign_files_and_unfinished_ones_are_not_seen(tmp_path: Path, view_of: ViewOf) -> None:
     touch(tmp_path, Segment(0, 5, 1.0, 1.0, 0))
     for name in ("notes.txt", "x.arrow", ".tmp-5", "schema.json", "writer.lock"):
         (tmp_path / name).write_text("x")
     (tmp_path / "positions").mkdir()
-    view = View(tmp_path)
+    view = view_of(tmp_path)
     assert [segment.end for segment in view.segments] == [5]
     assert not view.hidden
 
 
-def test_a_gap_hides_what_follows_until_it_is_closed(tmp_path: Path) -> None:
+def test_a_gap_hides_what_follows_until_it_is_closed(tmp_path: Path, view_of: ViewOf) -> None:
     one, two, three = (Segment(first, 5, 1.0, 1.0, epoch) for first, epoch in ((0, 0), (5, 1), (10, 1)))
     touch(tmp_path, one, three)
-    view = View(tmp_path)
+    view = view_of(tmp_path)
     assert (view.end, view.hidden) == (5, [three])
     touch(tmp_path, two)
     assert view.refresh()
@@ -124,11 +131,11 @@ def test_deletion_while_the_folder_is_listed_does_not_look_like_a_gap(
     assert (view.start, view.end, view.hidden) == (10, 20, [])
 
 
-def test_what_was_collected_is_no_longer_part_of_it(tmp_path: Path) -> None:
+def test_what_was_collected_is_no_longer_part_of_it(tmp_path: Path, view_of: ViewOf) -> None:
     with Writer(tmp_path, SCHEMA) as writer:
         for first in range(0, 50, 10):
             writer.append(ids(first, 10))
-    view = View(tmp_path)
+    view = view_of(tmp_path)
     register_consumer(tmp_path, "c")
     set_position(tmp_path, "c", 25)
     assert collect(tmp_path) == 2
@@ -138,10 +145,10 @@ def test_what_was_collected_is_no_longer_part_of_it(tmp_path: Path) -> None:
     assert view.backlog(25).rows == 25
 
 
-def test_nothing_left_to_read_has_no_age(tmp_path: Path) -> None:
+def test_nothing_left_to_read_has_no_age(tmp_path: Path, view_of: ViewOf) -> None:
     touch(tmp_path, Segment(0, 5, 1.0, 1.0, 0, 100))
     for position in (5, 99):
-        rows, size, oldest, mean = View(tmp_path).backlog(position)
+        rows, size, oldest, mean = view_of(tmp_path).backlog(position)
         assert (rows, size) == (0, 0)
         assert math.isnan(oldest)
         assert math.isnan(mean)

@@ -7,6 +7,7 @@ at either end, it does not. Everything becomes visible by one rename, so a proce
 from __future__ import annotations
 
 import errno
+import itertools
 import math
 import os
 import time
@@ -254,13 +255,15 @@ def remove_consumer(folder: Folder, name: str) -> None:
     _position_file(folder, name).unlink(missing_ok=True)
 
 
-def collect(folder: Folder) -> int:
+def collect(folder: Folder, view: View | None = None) -> int:
     """Deletes the segments that all consumers have passed, but the last, and returns how many.
 
-    Oldest first: whatever stops it, what remains is one run. Without consumers nothing is deleted.
+    Oldest first: whatever stops it, what remains is one run. Without consumers nothing is deleted. Who has a `view`
+    saves the listing.
     """
     passed = min(positions(folder).values(), default=0)
-    old = [segment for segment in View(folder).segments[:-1] if segment.end <= passed]
+    segments = (View(folder) if view is None else view).segments
+    old = list(itertools.takewhile(lambda segment: segment.end <= passed, segments[:-1]))
     for segment in old:
         (Path(folder) / segment.name).unlink(missing_ok=True)
     return len(old)

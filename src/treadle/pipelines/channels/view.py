@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from treadle.pipelines.channels.inotify import MOVED_IN, Watch
+from treadle.pipelines.channels.inotify import watch as start_watch
 from treadle.pipelines.channels.segment import SUFFIX, Segment, parse, visible
 
 Folder = str | os.PathLike[str]
@@ -28,18 +30,21 @@ class Backlog(NamedTuple):
 
 
 class View:
-    """The visible segments of a channel, for somebody who looks again and again: quiet channels cost one `stat`.
+    """The visible segments of a channel, for somebody who looks again and again.
 
-    A folder that is not there yet is an empty channel.
+    A folder that is not there yet is an empty channel. With `watch` the kernel says what has changed, until `close`;
+    otherwise it is the time of the folder's last change that tells.
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, *, watch: bool = False) -> None:
         self.folder = Path(folder)
         self.segments: list[Segment] = []
         self.hidden: list[Segment] = []
         """Behind a gap or overlapping: left by an interrupted writer, or in the middle of being renamed."""
         self._path = os.fspath(folder)
         self._stamp: tuple[int, int] | None = None
+        self._watches = watch
+        self._watch: Watch | None = None
         self._known: dict[str, Segment] = {}
         # Sums up to the end of each segment, from an arbitrary beginning, so that an append only appends.
         self._ends: list[int] = []
@@ -64,12 +69,32 @@ class View:
 
     def refresh(self) -> bool:
         """Looks again; true if what is visible has changed."""
+        if self._watch is not None and not self._watch.ended:
+            events = self._watch.take()
+            if events is not None:
+                return bool(events) and self._follow(events)
+            if not self._watch.ended:
+                return self.rescan()
+        return self._look()
+
+    def close(self) -> None:
+        """Watch no more."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch, self._watches = None, False
+
+    def _look(self) -> bool:
+        """Without word from the kernel: by the time of the folder's last change."""
         now = time.time_ns()
         try:
             found = os.stat(self._path)
         except FileNotFoundError:
             self._stamp = None
             return self._show({}, [], [])
+        if self._watches and (self._watch is None or self._watch.ended):
+            self._watch = start_watch(self._path)
+            if self._watch is not None:
+                return self.rescan()
         stamp = (found.st_mtime_ns, found.st_ino)
         if stamp == self._stamp:
             return False
@@ -77,6 +102,21 @@ class View:
         # Within one tick of the file system's clock a second change leaves the same mtime: only an old one is trusted.
         self._stamp = stamp if now - found.st_mtime_ns > _TICK_NS else None
         return changed
+
+    def _follow(self, events: list[tuple[int, str]]) -> bool:
+        """Take in what the kernel tells. Renamed to the end is what happens all the time; for the rest, look."""
+        segments = [name for _, name in events if name.endswith(SUFFIX) and not name.startswith(".")]
+        if not segments:
+            return False
+        if self.hidden or not self.segments or any(kind != MOVED_IN for kind, name in events if name in segments):
+            return self.rescan()
+        found = self._parsed(segments)
+        last = next(reversed(self._known))
+        run, hidden = visible([self.segments[-1], *(found[name] for name in sorted(found))])
+        if hidden or (found and min(found) <= last):
+            return self.rescan()
+        self._known.update(sorted(found.items()))
+        return self._show(self._known, self.segments + run[1:], [])
 
     def rescan(self) -> bool:
         """Looks into the folder whatever its mtime says."""
@@ -116,18 +156,22 @@ class View:
             return {}, None
         known = self._known
         fresh = [name for name in names if name not in known and name.endswith(SUFFIX)]
-        found: dict[str, Segment] = {}
-        for name in sorted(fresh):
-            with suppress(FileNotFoundError):
-                segment = parse(name, os.stat(os.path.join(self._path, name)).st_size)
-                if segment is not None:
-                    found[name] = segment
+        found = self._parsed(fresh)
         gone = known.keys() - set(names)
         if self.segments and not gone and not self.hidden and (not found or next(iter(found)) > next(reversed(known))):
             known.update(found)
             return known, list(found.values())
         left = {name: segment for name, segment in known.items() if name not in gone}
         return dict(sorted({**left, **found}.items())), None
+
+    def _parsed(self, names: list[str]) -> dict[str, Segment]:
+        found: dict[str, Segment] = {}
+        for name in sorted(names):
+            with suppress(FileNotFoundError):
+                segment = parse(name, os.stat(os.path.join(self._path, name)).st_size)
+                if segment is not None:
+                    found[name] = segment
+        return found
 
     def _show(self, known: dict[str, Segment], run: list[Segment], hidden: list[Segment]) -> bool:
         self._known, self.hidden = known, hidden

@@ -1,0 +1,171 @@
+"""Measures Haren's multi-class workload on Spark under several schedulers: same session, same input, one after another.
+
+In the one session Spark's FAIR mode is on: what has no pool is in the default one, which is FIFO inside, so that is
+Spark's FIFO. Rows that still wait at the end count too, with their age so far: who starves queries can't hide it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from treadle.pipelines.latency import Part, summarise
+from treadle.workloads import multi_class
+from treadle.workloads.generator import Generator
+from treadle.workloads.multi_class import Chain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from treadle.pipelines.runner import Run
+
+Progress = Callable[[str, float], None]
+LOOK = 0.25
+"""Seconds between two looks at the queues."""
+
+VARIANTS: Mapping[str, dict[str, Any]] = {
+    "fifo": {"enforce": "none", "policy": "none"},
+    "fair": {"enforce": "pools", "policy": "user-priority"},
+    "treadle": {"policy": "multi-class"},
+    "hr": {"policy": "highest-rate"},
+    "chain": {"policy": "chain"},
+    "fcfs": {"policy": "fcfs"},
+    "qs": {"policy": "queue-size"},
+}
+"""What can be compared: Spark's own two schedulers, Treadle for this very scenario, and single policies."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run: latencies by class, what got done, what waited."""
+
+    variant: str
+    high: tuple[Part, ...]
+    low: tuple[Part, ...]
+    waiting_high: tuple[Part, ...]
+    waiting_low: tuple[Part, ...]
+    rows_per_s: float
+    """Source rows of which all results are out."""
+    queued: tuple[tuple[float, float, float], ...]
+    """Over time: seconds since the start, rows in all channels, variance over hops."""
+    began: float
+    seconds: float
+    cpu: Mapping[str, float] = field(default_factory=dict)
+
+    def figures(self) -> dict[str, float]:
+        """In milliseconds and rows."""
+        high = summarise([*self.high, *self.waiting_high])
+        low = summarise([*self.low, *self.waiting_low])
+        every = summarise([*self.high, *self.low, *self.waiting_high, *self.waiting_low])
+        queued = np.array(self.queued)
+        return {
+            "high_p99_ms": high.p99 * 1e3,
+            "high_mean_ms": high.mean * 1e3,
+            "high_max_ms": high.max * 1e3,
+            "low_p99_ms": low.p99 * 1e3,
+            "low_mean_ms": low.mean * 1e3,
+            "mean_ms": every.mean * 1e3,
+            "max_ms": every.max * 1e3,
+            "rows_per_s": self.rows_per_s,
+            "queued_rows": float(queued[:, 1].mean()),
+            "queue_variance": float(queued[:, 2].mean()),
+            **self.cpu,
+        }
+
+
+def measure(
+    spark: SparkSession,
+    queries: Sequence[Chain],
+    variant: str,
+    *,
+    seconds: float = 20.0,
+    warm: float = 8.0,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Measured:
+    """Run the workload once, in a folder of its own that is removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="treadle-"))
+    tell = progress or (lambda *_: None)
+    try:
+        pipeline = multi_class.pipeline(queries)
+        chosen = {"limit_rows": 100_000_000, **VARIANTS[variant], **options}
+        with pipeline.start(spark, folder=folder, **chosen) as run, Generator(multi_class.flows(queries, run)):
+            _wait(run, warm, lambda passed: tell(f"{variant}: warming up", passed / (warm + seconds)))
+            began, before, cpu = time.time(), run.gate.stats.idle, _cpu(run)
+            queued: list[tuple[float, float, float]] = []
+
+            def look(passed: float) -> None:
+                queues = [channel.rows for channel in run.channels.values()]
+                queued.append((passed, float(sum(queues)), float(np.var(queues))))
+                tell(variant, (warm + passed) / (warm + seconds))
+
+            _wait(run, seconds, look)
+            took = time.time() - began
+            cpu = {name: (value - cpu[name]) / took for name, value in _cpu(run).items()}
+            cpu["slot_idle_share"] = (run.gate.stats.idle - before) / took / run.gate.slots
+            measured = _measured(run, queries, variant, began, took, queued, cpu)
+            run.stop(timeout=1.0)  # what Spark alone has taken on may last for long
+            return measured
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _measured(
+    run: Run,
+    queries: Sequence[Chain],
+    variant: str,
+    began: float,
+    took: float,
+    queued: list[tuple[float, float, float]],
+    cpu: Mapping[str, float],
+) -> Measured:
+    out: dict[bool, list[Part]] = {True: [], False: []}
+    waiting: dict[bool, list[Part]] = {True: [], False: []}
+    done = 0.0
+    now = time.time()
+    for query in queries:
+        latency = run.hops[query.name].latency
+        parts = [] if latency is None else latency.parts(began)
+        out[query.urgent] += parts
+        done += sum(part.rows for part in parts) / query.selectivity
+        for hop in run.hops.values():
+            if hop.name == query.name or hop.name.startswith(f"{query.name}_"):
+                waiting[query.urgent] += [
+                    Part(now, backlog.rows, now - backlog.oldest, now - backlog.mean)
+                    for backlog in hop.backlogs()
+                    if backlog.rows
+                ]
+    return Measured(
+        variant,
+        tuple(out[True]),
+        tuple(out[False]),
+        tuple(waiting[True]),
+        tuple(waiting[False]),
+        done / took,
+        tuple(queued),
+        began,
+        took,
+        cpu,
+    )
+
+
+def _wait(run: Run, seconds: float, look: Callable[[float], None]) -> None:
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) < seconds:
+        run.check()
+        look(passed)
+        time.sleep(LOOK)
+
+
+def _cpu(run: Run) -> dict[str, float]:
+    """CPU seconds so far: of Spark's JVM, and of this process, which is Treadle's share and the generator's none."""
+    pid = run.spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
+    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+    return {"spark_cores": (int(fields[11]) + int(fields[12])) / 100.0, "treadle_cores": time.process_time()}

@@ -1,0 +1,108 @@
+"""`treadle bench pipelines`: Spark's FIFO and FAIR against Treadle and its policies on the multi-class workload.
+
+All variants take turns in one session, several times, so that what the machine does meanwhile hits all alike. Spark's
+default set-up, which needs a session of its own, runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from treadle.bench.multi_class import VARIANTS, Measured, measure
+from treadle.errors import EngineError
+from treadle.workloads import multi_class
+
+Progress = Callable[[str, float], None]
+MEANT_FOR = {"hr": "mean_ms", "chain": "queued_rows", "fcfs": "max_ms", "qs": "queue_variance"}
+"""What each policy is meant to make small."""
+
+
+def run(
+    variants: Sequence[str] = tuple(VARIANTS),
+    *,
+    repetitions: int = 3,
+    seconds: float = 20.0,
+    warm: float = 8.0,
+    default_setup: bool = True,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """The figures of each variant (medians over the repetitions), and what follows from them."""
+    from treadle.pipelines.session import session
+
+    tell = progress or (lambda *_: None)
+    spark = session("bench-pipelines", fair=True)
+    spark.sparkContext.setLogLevel("OFF")  # a batch that is stopped half-way is no error here
+    unit = multi_class.calibrate(spark)
+    queries = multi_class.chains(unit)
+    measure(spark, queries, "fifo", seconds=1.0, warm=warm)  # the JVM compiles what all will use
+    runs: dict[str, list[Measured]] = {name: [] for name in variants}
+    total = repetitions * len(variants)
+    for number in range(total):
+        name = variants[number % len(variants)]
+
+        def told(what: str, part: float, number: int = number) -> None:
+            tell(f"{what} ({number + 1} of {total})", (number + part) / (total + 1))
+
+        runs[name].append(measure(spark, queries, name, seconds=seconds, warm=warm, progress=told))
+    spark.stop()
+    figures: dict[str, Any] = {name: _medians([each.figures() for each in each_run]) for name, each_run in runs.items()}
+    if default_setup:
+        tell("Spark's default set-up", total / (total + 1))
+        figures["fifo on Spark's default set-up"] = _in_default_setup(unit, seconds, warm)
+    return {**figures, "claims": claims(figures)}
+
+
+def claims(figures: dict[str, Any]) -> list[dict[str, Any]]:
+    """What ought to hold, with the ratio that was measured."""
+    found = []
+    treadle = figures.get("treadle")
+    for other, least in (("fifo", 3.0), ("fair", 1.5)):
+        if treadle and other in figures:
+            ratio = figures[other]["high_p99_ms"] / treadle["high_p99_ms"]
+            found.append(_claim(f"urgent p99 latency, {other} : treadle", ratio, least))
+    if treadle and "fifo" in figures:
+        found.append(_claim("rows/s, treadle : fifo", treadle["rows_per_s"] / figures["fifo"]["rows_per_s"], 1.0))
+    for policy, measured in MEANT_FOR.items():
+        if policy in figures and "fifo" in figures:
+            ratio = figures["fifo"][measured] / figures[policy][measured]
+            found.append(_claim(f"{measured}, fifo : {policy}", ratio, 1.0))
+    return found
+
+
+def _claim(what: str, ratio: float, least: float) -> dict[str, Any]:
+    return {"what": what, "ratio": round(ratio, 2), "at_least": least, "holds": bool(ratio >= least)}
+
+
+def _medians(all_figures: Sequence[dict[str, float]]) -> dict[str, float]:
+    names = all_figures[0]
+    return {name: round(float(np.median([figures[name] for figures in all_figures])), 4) for name in names}
+
+
+def _in_default_setup(unit: float, seconds: float, warm: float) -> dict[str, float]:
+    command = [sys.executable, "-m", __name__, json.dumps({"unit": unit, "seconds": seconds, "warm": warm})]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise EngineError("the run on Spark's default set-up failed", remedy="see its message above")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _main() -> None:
+    from treadle.pipelines.session import session
+
+    order = json.loads(sys.argv[1])
+    spark = session("bench-default", cheap=False)
+    spark.sparkContext.setLogLevel("OFF")
+    queries = multi_class.chains(order["unit"])
+    measured = measure(spark, queries, "fifo", seconds=order["seconds"], warm=order["warm"] + 10.0)
+    sys.stdout.write(json.dumps(_medians([measured.figures()])) + "\n")
+
+
+if __name__ == "__main__":
+    _main()
