@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from treadle.bench.usage import Meter
 from treadle.pipelines.latency import Part, summarise
 from treadle.workloads import multi_class
 from treadle.workloads.generator import Generator
@@ -98,7 +99,7 @@ def measure(
         chosen = {"limit_rows": 100_000_000, **VARIANTS[variant], **options}
         with pipeline.start(spark, folder=folder, **chosen) as run, Generator(multi_class.flows(queries, run)):
             _wait(run, warm, lambda passed: tell(f"{variant}: warming up", passed / (warm + seconds)))
-            began, before, cpu = time.time(), run.gate.stats.idle, _cpu(run)
+            began, before, meter = time.time(), run.gate.stats.idle, Meter(spark)
             queued: list[tuple[float, float, float]] = []
 
             def look(passed: float) -> None:
@@ -108,8 +109,12 @@ def measure(
 
             _wait(run, seconds, look)
             took = time.time() - began
-            cpu = {name: (value - cpu[name]) / took for name, value in _cpu(run).items()}
-            cpu["slot_idle_share"] = (run.gate.stats.idle - before) / took / run.gate.slots
+            used = meter.read()
+            cpu = {
+                "spark_cores": used.spark_cores,
+                "treadle_cores": used.treadle_cores,
+                "slot_idle_share": (run.gate.stats.idle - before) / took / run.gate.slots,
+            }
             measured = _measured(run, queries, variant, began, took, queued, cpu)
             run.stop(timeout=1.0)  # what Spark alone has taken on may last for long
             return measured
@@ -162,10 +167,3 @@ def _wait(run: Run, seconds: float, look: Callable[[float], None]) -> None:
         run.check()
         look(passed)
         time.sleep(LOOK)
-
-
-def _cpu(run: Run) -> dict[str, float]:
-    """CPU seconds so far: of Spark's JVM, and of this process, which is Treadle's share and the generator's none."""
-    pid = run.spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
-    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
-    return {"spark_cores": (int(fields[11]) + int(fields[12])) / 100.0, "treadle_cores": time.process_time()}

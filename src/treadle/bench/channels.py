@@ -1,0 +1,133 @@
+"""`treadle bench channels`: how fast rows of 100 bytes go through a hop, out of a channel and into another.
+
+The embedded channel, Spark's own file source and sink on Parquet, and Kafka, in one session, one after the other and
+again: rows a second from the start of the query to its end, and as ratios.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from treadle import jars
+from treadle.broker import Broker, free_port
+from treadle.pipelines.jvm import CHANNEL
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Progress = Callable[[str, float], None]
+SCHEMA = "id long, arrived timestamp, v double, payload string"
+
+
+def run(*, rows: int = 2_000_000, repetitions: int = 3, progress: Progress | None = None) -> dict[str, Any]:
+    """Rows a second by kind of channel, medians; the first repetition only warms up."""
+    from treadle.pipelines.session import session
+
+    tell = progress or (lambda *_: None)
+    connector = jars.fetch("spark-kafka")["spark-kafka"]
+    config = {"spark.jars": ",".join(map(str, sorted(connector.glob("*.jar"))))}
+    spark = session("bench-channels", config=config)
+    spark.sparkContext.setLogLevel("OFF")
+    folder = Path(tempfile.mkdtemp(prefix="treadle-"))
+    broker = Broker.start(folder / "kafka", free_port())
+    try:
+        media: Mapping[str, _Medium] = {
+            "embedded": _Embedded(spark, folder / "embedded"),
+            "parquet": _Parquet(spark, folder / "parquet"),
+            "kafka": _Kafka(spark, folder / "kafka-checkpoints", broker.bootstrap),
+        }
+        made = _rows(spark, rows)
+        for medium in media.values():
+            medium.fill(made)
+        speeds: dict[str, list[float]] = {name: [] for name in media}
+        total = (repetitions + 1) * len(media)
+        for number in range(total):
+            name = list(media)[number % len(media)]
+            tell(f"{name} ({number + 1} of {total})", number / total)
+            speeds[name].append(rows / media[name].hop(number))
+        found = {f"{name}_rows_per_s": round(float(np.median(each[1:]))) for name, each in speeds.items()}
+        return {
+            **found,
+            "embedded_to_parquet": round(found["embedded_rows_per_s"] / found["parquet_rows_per_s"], 2),
+            "embedded_to_kafka": round(found["embedded_rows_per_s"] / found["kafka_rows_per_s"], 2),
+        }
+    finally:
+        broker.stop()
+        spark.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _rows(spark: SparkSession, count: int) -> DataFrame:
+    made = spark.range(0, count, 1, 2).selectExpr(
+        "id", "current_timestamp() as arrived", "rand(1) as v", f"'{'x' * 68}' as payload"
+    )
+    return made
+
+
+class _Medium:
+    """A kind of channel: how to fill the first one, and a hop from it to a new one."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.folder.mkdir(parents=True)
+
+    def fill(self, rows: DataFrame) -> None:
+        raise NotImplementedError
+
+    def _query(self, number: int) -> Any:
+        raise NotImplementedError
+
+    def hop(self, number: int) -> float:
+        """Seconds for all rows to go through."""
+        writer = self._query(number).option("checkpointLocation", str(self.folder / f"checkpoint{number}"))
+        began = time.perf_counter()
+        writer.trigger(availableNow=True).start().awaitTermination()
+        return time.perf_counter() - began
+
+
+class _Embedded(_Medium):
+    def fill(self, rows: DataFrame) -> None:
+        from treadle.pipelines.channels.log import Writer
+
+        with Writer(self.folder / "in", rows.schema):
+            pass
+        rows.write.format(CHANNEL).options(path=str(self.folder / "in"), epoch="0").mode("append").save()
+
+    def _query(self, number: int) -> Any:
+        rows = self.spark.readStream.format(CHANNEL).load(str(self.folder / "in"))
+        (self.folder / f"out{number}" / "positions").mkdir(parents=True)
+        return rows.writeStream.format(CHANNEL).option("path", str(self.folder / f"out{number}"))
+
+
+class _Parquet(_Medium):
+    def fill(self, rows: DataFrame) -> None:
+        rows.write.parquet(str(self.folder / "in"))
+
+    def _query(self, number: int) -> Any:
+        rows = self.spark.readStream.schema(SCHEMA).parquet(str(self.folder / "in"))
+        return rows.writeStream.format("parquet").option("path", str(self.folder / f"out{number}"))
+
+
+class _Kafka(_Medium):
+    def __init__(self, spark: SparkSession, folder: Path, servers: str) -> None:
+        super().__init__(spark, folder)
+        self.servers = servers
+
+    def fill(self, rows: DataFrame) -> None:
+        values = rows.selectExpr("to_json(struct(*)) as value").write.format("kafka")
+        values.option("kafka.bootstrap.servers", self.servers).option("topic", "in").save()
+
+    def _query(self, number: int) -> Any:
+        source = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.servers)
+        rows = source.option("subscribe", "in").option("startingOffsets", "earliest").load()
+        rows = rows.selectExpr(f"from_json(cast(value as string), '{SCHEMA}') as row").select("row.*")
+        out = rows.selectExpr("to_json(struct(*)) as value").writeStream.format("kafka")
+        return out.option("kafka.bootstrap.servers", self.servers).option("topic", f"out{number}")

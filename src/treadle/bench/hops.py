@@ -1,0 +1,142 @@
+"""`treadle bench hops`: what a small batch costs on Spark's default set-up and on Treadle's, and what idle hops cost.
+
+The same hops read and write the same channels in both; each set-up has a process and a JVM of its own, in turns.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from treadle.bench.usage import Meter
+from treadle.errors import EngineError
+from treadle.pipelines.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from treadle.pipelines.runner import Run
+
+Progress = Callable[[str, float], None]
+HOPS, IDLE_HOPS = 20, 50
+SETUPS = ("spark", "treadle")
+
+
+def run(*, repetitions: int = 2, seconds: float = 20.0, warm: float = 20.0, progress: Progress | None = None) -> Any:
+    """Batches per second and CPU for each batch, by set-up; idle hops on Treadle's."""
+    tell = progress or (lambda *_: None)
+    found: dict[str, list[dict[str, float]]] = {setup: [] for setup in SETUPS}
+    steps = repetitions * len(SETUPS) + 1
+    for number in range(repetitions * len(SETUPS)):
+        setup = SETUPS[number % len(SETUPS)]
+        tell(f"{HOPS} small hops, {setup}'s set-up", number / steps)
+        found[setup].append(_apart({"what": "busy", "setup": setup, "seconds": seconds, "warm": warm}))
+    figures: dict[str, Any] = {setup: _medians(runs) for setup, runs in found.items()}
+    tell(f"{IDLE_HOPS} idle hops", (steps - 1) / steps)
+    figures["idle"] = _apart({"what": "idle", "setup": "treadle", "seconds": seconds, "warm": warm})
+    figures["times_batches_per_s"] = round(figures["treadle"]["batches_per_s"] / figures["spark"]["batches_per_s"], 2)
+    return figures
+
+
+def pipeline(hops: int) -> Pipeline:
+    """So many operators that read one feed, each into a sink that keeps nothing."""
+    p = Pipeline("small-hops")
+    p.feed("numbers", schema="id long, v double")
+    for number in range(hops // 2):
+        p.operator(name=f"double{number}", inputs=("numbers",))(_double)
+        p.write(f"out{number}", reads=f"double{number}", format="noop")
+    return p
+
+
+def _double(rows: DataFrame) -> DataFrame:
+    return rows.selectExpr("id", "v * 2 as v")
+
+
+def _apart(order: dict[str, Any]) -> dict[str, float]:
+    command = [sys.executable, "-m", __name__, json.dumps(order)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise EngineError(f"{order['what']} hops on {order['setup']}'s set-up failed", remedy="see its message above")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _medians(runs: list[dict[str, float]]) -> dict[str, float]:
+    return {name: round(float(np.median([run[name] for run in runs])), 4) for name in runs[0]}
+
+
+def _main() -> None:
+    from treadle.pipelines.session import session
+
+    order = json.loads(sys.argv[1])
+    cheap = order["setup"] == "treadle"
+    spark = session("bench-hops", cheap=cheap, master=None if cheap else "local[*]")
+    spark.sparkContext.setLogLevel("OFF")
+    folder = Path(tempfile.mkdtemp(prefix="treadle-"))
+    options: dict[str, Any] = {"policy": "fcfs"} if cheap else {"policy": "none", "enforce": "none"}
+    busy = order["what"] == "busy"
+    try:
+        with pipeline(HOPS if busy else IDLE_HOPS).start(spark, folder=folder, **options) as running:
+            found = _busy(running, order) if busy else _idle(running, order)
+            running.stop(timeout=1.0)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+def _busy(running: Run, order: dict[str, Any]) -> dict[str, float]:
+    """Rows come all the time, a few at once, so that every hop always has a small batch to do."""
+    feed, stop = running.feed("numbers"), threading.Event()
+    rows = [{"id": number, "v": 0.5} for number in range(20)]
+
+    def fill() -> None:
+        while not stop.wait(0.05):
+            feed.append(rows)
+
+    filler = threading.Thread(target=fill, daemon=True)
+    filler.start()
+    time.sleep(order["warm"])
+    meter, before, idle = Meter(running.spark), _batches(running), running.gate.stats.idle
+    time.sleep(order["seconds"])
+    used, count, lost = meter.read(), _batches(running) - before, running.gate.stats.idle - idle
+    stop.set()
+    filler.join()
+    running.check()
+    return {
+        "batches_per_s": count / used.seconds,
+        "cpu_ms_per_batch": (used.spark_cores + used.treadle_cores) * used.seconds / count * 1e3,
+        "scheduler_ms_per_batch": used.treadle_cores * used.seconds / count * 1e3,
+        "slot_idle_share": lost / used.seconds / running.gate.slots,
+        "cores": used.spark_cores + used.treadle_cores,
+    }
+
+
+def _idle(running: Run, order: dict[str, Any]) -> dict[str, float]:
+    feed = running.feed("numbers")
+    feed.append([{"id": 1, "v": 0.5}])  # every hop has run once
+    while not running.drained():
+        time.sleep(0.1)
+    time.sleep(order["warm"] / 2)
+    meter = Meter(running.spark)
+    time.sleep(order["seconds"])
+    used = meter.read()
+    running.check()
+    return {"hops": len(running.hops), "cores": used.spark_cores + used.treadle_cores, "memory_gb": used.memory_gb}
+
+
+def _batches(running: Run) -> int:
+    return sum(hop.batches for hop in running.hops.values())
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,49 @@
+"""What Spark's JVM and this process use of the machine, read from /proc: CPU with that of ended children, and memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TICK = 1.0 / os.sysconf("SC_CLK_TCK")
+
+
+class Usage(NamedTuple):
+    """Cores in use over a stretch of time, and memory at its end."""
+
+    seconds: float
+    spark_cores: float
+    """Of the JVM, and of the processes that it forked and that have ended."""
+    treadle_cores: float
+    memory_gb: float
+
+
+class Meter:
+    """Counts from when it is made."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm = spark.sparkContext._jvm
+        assert jvm is not None
+        self._pid = int(jvm.java.lang.ProcessHandle.current().pid())
+        self._began = time.monotonic()
+        self._jvm, self._own = self._times()
+
+    def read(self) -> Usage:
+        took = time.monotonic() - self._began
+        jvm, own = self._times()
+        memory = _resident(self._pid) + _resident(os.getpid())
+        return Usage(took, (jvm - self._jvm) / took, (own - self._own) / took, memory / 2**30)
+
+    def _times(self) -> tuple[float, float]:
+        fields = Path(f"/proc/{self._pid}/stat").read_text("ascii").rpartition(")")[2].split()
+        return sum(int(field) for field in fields[11:15]) * TICK, time.process_time()
+
+
+def _resident(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
