@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.pipelines.progress import Progress, difference
+from treadle.pipelines.progress import Arrivals, Progress, difference
 
 KAFKA = "KafkaV2[Subscribe[payments]]"
 
@@ -80,3 +80,26 @@ def test_each_row_that_comes_counts_once(offset: dict[str, dict[str, int]], more
     later = {topic: {part: end + more for part, end in parts.items()} for topic, parts in offset.items()}
     assert difference(offset, offset) == 0
     assert difference(later, offset) == more * sum(map(len, offset.values()))
+
+
+def test_a_row_came_between_the_looks_that_first_saw_it() -> None:
+    arrivals = Arrivals()
+    assert math.isnan(arrivals.came(0))
+    for at, count in ((10.0, 100), (12.0, 100), (14.0, 300), (16.0, math.nan), (13.0, 900)):
+        arrivals.note(at, count)
+    assert arrivals.latest == 14
+    assert arrivals.came(0) == 10  # seen first then, however old
+    assert arrivals.came(100) == 12
+    assert arrivals.came(200) == 13
+    assert arrivals.came(300) == 14
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1), st.integers(2, 9))
+def test_later_rows_never_came_earlier(steps: list[tuple[int, int]], keep: int) -> None:
+    arrivals, at, count = Arrivals(keep), 0, 0
+    for passed, more in steps:
+        at, count = at + passed, count + more
+        arrivals.note(at, count)
+    came = [arrivals.came(row) for row in range(count + 1)]
+    assert came == sorted(came)
+    assert came[-1] <= at

@@ -19,7 +19,7 @@ from treadle.enforce.gate import HopStats
 from treadle.errors import EngineError
 from treadle.model import Instance
 from treadle.pipelines.hop import State
-from treadle.pipelines.progress import Progress
+from treadle.pipelines.progress import Arrivals, Progress
 
 log = logging.getLogger("treadle.pipelines")
 
@@ -62,8 +62,10 @@ class Wrapped:
         self._rows = 0
         self._busy = 0.0
         self._queue = math.nan
-        self._oldest = math.nan
-        self._youngest = math.nan
+        self._read = 0.0
+        """Rows by their offsets, up to the end of the last batch reported."""
+        self._arrivals = Arrivals()
+        self._offered = math.nan
         self._last: Progress | None = None
         self._batch = -1
         self._held = 0.0
@@ -90,14 +92,10 @@ class Wrapped:
         with self._lock:
             self._batch = batch
             self.state = State.WAITING
-            last, now = self._last, time.time()
-            if last is None:
-                return
-            if latest:
-                self._queue = last.behind(latest)
-            if math.isnan(self._oldest):  # nothing was left over: these rows came since Spark last looked
-                self._oldest = last.began
-            self._youngest = now
+            self._offered = time.time()
+            if self._last is not None and latest:
+                self._queue = self._last.behind(latest)
+                self._arrivals.note(self._offered, self._read + self._queue)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -131,24 +129,30 @@ class Wrapped:
                 return
             if progress is None or progress.run != self.run or progress.batch != self._batch:
                 return
-            self._last = progress
             self._rows += progress.rows
             self._busy += self._held
+            if self._last is not None:
+                self._read += self._last.behind(progress.ends)
+            if math.isnan(self._read):  # its sources don't tell, or have changed: what is known of arrivals is void
+                self._read, self._arrivals = 0.0, Arrivals()
             self._queue = progress.behind(progress.latest)
-            if self._queue > 0:  # the oldest of those came while the last batch was planned, or before
-                self._oldest = progress.began if math.isnan(self._oldest) else self._oldest
-            else:
-                self._oldest = self._youngest = math.nan
+            self._arrivals.note(progress.began, self._read + self._queue)
+            self._last = progress
 
     def measures(self, now: float) -> tuple[float, ...]:
         """In the order of `MEASURES`; `now` in seconds since 1970."""
         with self._lock:
-            counts = (float(self._rows), float(self._rows), self._busy)
-            waits = self.state is not State.IDLE
-            if not waits and not self._queue > 0:
-                return (self._queue, *((0.0, 0.0) if self._queue == 0 else (math.nan, math.nan)), *counts)
-            mean = (self._oldest + (self._youngest if waits else self._oldest)) / 2
-            return (self._queue, max(0.0, now - self._oldest), max(0.0, now - mean), *counts)
+            oldest, youngest = self._ages()
+            ages = (0.0, 0.0) if self._queue == 0 else (now - oldest, now - (oldest + youngest) / 2)
+            return (self._queue, *ages, float(self._rows), float(self._rows), self._busy)
+
+    def _ages(self) -> tuple[float, float]:
+        """When the oldest and the youngest row that waits came, as far as known. The lock is held."""
+        if not math.isnan(self._queue):
+            return self._arrivals.came(self._read), self._arrivals.latest
+        if self.state is State.IDLE or self._last is None:
+            return math.nan, math.nan
+        return self._last.began, self._offered  # what is in a batch came after the one before was planned
 
     def status(self, counts: HopStats | None) -> dict[str, Any]:
         """As JSON can carry it; unknown is None."""
