@@ -65,10 +65,9 @@ def run(*, rows: int = 2_000_000, repetitions: int = 3, progress: Progress | Non
 
 
 def _rows(spark: SparkSession, count: int) -> DataFrame:
-    made = spark.range(0, count, 1, 2).selectExpr(
+    return spark.range(0, count, 1, 2).selectExpr(
         "id", "current_timestamp() as arrived", "rand(1) as v", f"'{'x' * 68}' as payload"
     )
-    return made
 
 
 class _Medium:

@@ -1,146 +1,123 @@
-"""What `make demo` shows: the orderings that the papers report, measured here and now, and said to hold or not."""
+"""What `make demo` shows: urgent queries among many on real Spark, under Spark's own schedulers and under Treadle.
+
+Three runs on one session with the same input: Spark's FIFO, Spark's FAIR pools, Treadle's gate. Then a table, what is
+claimed and whether it holds, and a picture of the urgent queries' latency over time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from rich.table import Table
 
-from treadle.bench import compare
-from treadle.engines.simulator import scenario
-from treadle.engines.simulator.run import Outcome
+from treadle.bench.multi_class import Measured, measure
+from treadle.bench.orderings import Claim
+from treadle.workloads import multi_class
 
-LEARNERS = ("roulette", "ucb", "thompson")
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A sentence with its numbers, and whether this run bears it out."""
-
-    text: str
-    holds: bool
+Progress = Callable[[str, float], None]
+SHOWN = {"fifo": "Spark's FIFO", "fair": "Spark's FAIR pools", "treadle": "Treadle"}
+COLOURS = {"fifo": "#8c8c8c", "fair": "#4477aa", "treadle": "#cc3311"}
 
 
 @dataclass(frozen=True)
-class Part:
-    """One comparison: its table, what is claimed of it, and its picture."""
+class Shown:
+    """What came out: the runs in the order of `SHOWN`, a table of them, and the claims."""
 
-    name: str
-    outcomes: Sequence[Outcome]
+    runs: tuple[Measured, ...]
     table: Table
     claims: tuple[Claim, ...]
 
     def draw(self, path: Path) -> None:
-        compare.plot(self.outcomes, path)
+        draw(self.runs, path)
 
 
-def run(progress: compare.Progress | None = None) -> list[Part]:
-    """All comparisons; a minute or two."""
-    chosen = (
-        ("haren-multi-class-bursts", 1, urgent_queries_stay_fast),
-        ("haren-single-class", 2, papers_orderings),
-        ("changing-load", 3, adaptive_keeps_up),
-    )
-    steps = sum(seeds for _, seeds, _ in chosen)
-    parts: list[Part] = []
-    done = 0
-    for name, seeds, claims in chosen:
-        loaded = scenario.load(name)
-        runs: list[list[Outcome]] = []
-        for seed in range(loaded.seed, loaded.seed + seeds):
+def run(progress: Progress | None = None, *, seconds: float = 24.0, warm: float = 6.0) -> Shown:
+    """All three, one after another; under three minutes."""
+    from treadle.pipelines.session import session
 
-            def told(what: str, part: float, done: int = done) -> None:
-                if progress is not None:
-                    progress(what, (done + part) / steps)
+    tell = progress or (lambda *_: None)
+    tell("starting Spark", 0.0)
+    spark = session("demo", fair=True)
+    spark.sparkContext.setLogLevel("OFF")  # a batch that is stopped half-way is no error here
+    try:
+        tell("measuring the machine", 0.03)
+        queries = multi_class.chains(multi_class.calibrate(spark))
+        tell("warming up", 0.06)
+        measure(spark, queries, "fifo", seconds=1.0, warm=warm)
+        runs = []
+        for number, variant in enumerate(SHOWN):
 
-            runs.append(compare.compare(loaded, loaded.policies, seed=seed, progress=told))
-            done += 1
-        parts.append(Part(name, runs[0], compare.table(runs[0], loaded.title), claims(runs)))
-    return parts
+            def told(_: str, part: float, number: int = number, variant: str = variant) -> None:
+                tell(SHOWN[variant], 0.15 + 0.85 * (number + part) / len(SHOWN))
 
-
-def urgent_queries_stay_fast(runs: Sequence[Sequence[Outcome]]) -> tuple[Claim, ...]:
-    """Haren section 7.4: HIGH queries keep their latency through overload, LOW ones pay no more than HIGH ones did."""
-    alone, treadle = (
-        next(outcome for outcome in runs[0] if outcome.label == label).summary() for label in ("os", "multi-class")
-    )
-    high, low = alone["classes"]["1"], treadle["classes"]["0"]
-    mean = high["mean_latency"] / treadle["classes"]["1"]["mean_latency"]
-    longest = high["max_latency"] / treadle["classes"]["1"]["max_latency"]
-    output = treadle["throughput"] / alone["throughput"]
-    return (
-        Claim(f"the urgent queries' mean latency is {mean:,.0f} times lower than under the OS", mean > 10),
-        Claim(f"their maximum latency is {longest:,.0f} times lower", longest > 10),
-        Claim(
-            f"the others wait no longer on average: {compare.seconds(low['mean_latency'])} instead of"
-            f" {compare.seconds(alone['classes']['0']['mean_latency'])} (at most {compare.seconds(low['max_latency'])}"
-            f" instead of {compare.seconds(alone['classes']['0']['max_latency'])})",
-            low["mean_latency"] <= alone["classes"]["0"]["mean_latency"],
-        ),
-        Claim(f"all together give {output:.2f} times as many results", output >= 1.0),
-    )
+            runs.append(measure(spark, queries, variant, seconds=seconds, warm=warm, progress=told))
+    finally:
+        spark.stop()
+    return Shown(tuple(runs), table(runs, len(queries)), claims(runs))
 
 
-def papers_orderings(runs: Sequence[Sequence[Outcome]]) -> tuple[Claim, ...]:
-    """Haren section 7.3 and Lachesis section 6.3: each policy is best at what it is for, and chance helps nobody."""
-    figures = [{outcome.label: outcome.summary() for outcome in outcomes} for outcomes in runs]
-
-    def best(policy: str, key: str, what: str) -> Claim:
-        ratios = [
-            min(summary[key] for name, summary in run.items() if name != policy) / run[policy][key] for run in figures
-        ]
-        ratio, won = sum(ratios) / len(ratios), sum(each > 1 for each in ratios)
-        return Claim(
-            f"{policy} has the lowest {what} on {won} of {len(runs)} seeds; the next has {ratio:.2f} times as much",
-            won == len(runs),
+def table(runs: Sequence[Measured], queries: int) -> Table:
+    """Latency of both classes, and what got done."""
+    cores = len(os.sched_getaffinity(0))
+    grid = Table(title=f"{queries} streaming queries on {cores} cores: 3 urgent ones with bursts, the others fill them")
+    for title in ("", "urgent: mean", "p99", "max", "others: mean", "p99", "rows/s"):
+        grid.add_column(title, justify="right" if title else "left")
+    for each in runs:
+        figures = each.figures()
+        names = ("high_mean_ms", "high_p99_ms", "high_max_ms", "low_mean_ms", "low_p99_ms")
+        style = "bold" if each.variant == "treadle" else ""
+        grid.add_row(
+            SHOWN[each.variant],
+            *(_time(figures[name]) for name in names),
+            f"{figures['rows_per_s']:,.0f}",
+            style=style,
         )
+    return grid
 
-    chances = [run["random@nice"]["mean_latency"] / run["os"]["mean_latency"] for run in figures]
-    chance = sum(chances) / len(chances)
-    helped = sum(each < 0.95 for each in chances)
+
+def claims(runs: Sequence[Measured]) -> tuple[Claim, ...]:
+    """What the demo is to show, in numbers."""
+    fifo, fair, treadle = (each.figures() for each in runs)
+    to_fifo = fifo["high_p99_ms"] / treadle["high_p99_ms"]
+    to_fair = fair["high_p99_ms"] / treadle["high_p99_ms"]
+    done = treadle["rows_per_s"] / fifo["rows_per_s"]
     return (
-        best("chain", "mean_queue", "memory (queued tuples)"),
-        best("hr", "mean_latency", "mean latency"),
-        best("fcfs", "max_latency", "maximum latency"),
-        Claim(
-            f"random priorities are no better than the OS: {chance:.2f} times its mean latency{_of(runs)}",
-            helped == 0,
-        ),
+        Claim(f"the urgent queries' p99 latency is {to_fifo:.1f} times lower than under Spark's FIFO", to_fifo >= 3.0),
+        Claim(f"and {to_fair:.1f} times lower than with Spark's FAIR pools", to_fair >= 1.5),
+        Claim(f"all queries together get {done:.2f} times as many rows done as under FIFO", done >= 1.0),
     )
 
 
-def adaptive_keeps_up(runs: Sequence[Sequence[Outcome]]) -> tuple[Claim, ...]:
-    """AMoS section 4.2: who chooses among policies does about as well as the best of them, unaided."""
-    over: dict[str, list[float]] = {}
-    for outcomes in runs:
-        means = {_learner(outcome.label): outcome.summary()["mean_latency"] for outcome in outcomes}
-        best = min(mean for name, mean in means.items() if name not in LEARNERS)
-        for name, mean in means.items():
-            over.setdefault(name, []).append(mean / best - 1.0)
-    excess = {name: sum(parts) / len(parts) for name, parts in over.items()}
-    worst = max((name for name in excess if name not in LEARNERS), key=lambda name: excess[name])
-    roulette = excess["roulette"]
-    claims = [
-        Claim(
-            f"AMoS with {name} is within 5 % of the best single policy of each run: {excess[name]:+.1%} in mean latency"
-            f"{_of(runs)}; always {worst}: {excess[worst]:+.1%}",
-            excess[name] < 0.05,
-        )
-        for name in LEARNERS[1:]
-    ]
-    closer = all(excess[name] < roulette for name in LEARNERS[1:])
-    claims.append(
-        Claim(f"both are closer than AMoS' own roulette wheel, whose pressure is weak: {roulette:+.1%}", closer)
-    )
-    return tuple(claims)
+def draw(runs: Sequence[Measured], path: Path) -> None:
+    """The latency of urgent rows as they came out, and the rows that waited, over time."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    latency, queued = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    for each in runs:
+        style = {"color": COLOURS[each.variant], "label": SHOWN[each.variant]}
+        if each.high:
+            parts = np.array([(part.time - each.began, part.mean, part.rows) for part in each.high])
+            at = np.floor(parts[:, 0])
+            seconds = np.unique(at)
+            means = [np.average(parts[at == s, 1], weights=parts[at == s, 2]) for s in seconds]
+            latency.plot(seconds + 0.5, means, marker="o", markersize=3, **style)
+        waiting = np.array(each.queued)
+        queued.plot(waiting[:, 0], waiting[:, 1] / 1000, **style)
+    latency.set_yscale("log")
+    latency.set_ylabel("latency of urgent rows, s")
+    latency.legend(loc="upper left", ncols=3, frameon=False)
+    queued.set_ylabel("waiting rows, thousands")
+    queued.set_xlabel("seconds")
+    for axes in (latency, queued):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=120)
 
 
-def _of(runs: Sequence[Sequence[Outcome]]) -> str:
-    return f" (mean of {len(runs)} seeds; the table shows the first)" if len(runs) > 1 else ""
-
-
-def _learner(label: str) -> str:
-    """The learner of an adaptive policy; any other policy as it is."""
-    return label.removeprefix("adaptive:learner=").partition(",")[0]
+def _time(milliseconds: float) -> str:
+    return f"{milliseconds:,.0f} ms" if milliseconds < 9999.5 else f"{milliseconds / 1e3:,.1f} s"

@@ -1,4 +1,4 @@
-"""What Spark's JVM and this process use of the machine, read from /proc: CPU with that of ended children, and memory."""
+"""What Spark's JVM and this process use of the machine, from /proc: CPU, with that of ended children, and memory."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from treadle import __version__
 from treadle import config as configuration
+from treadle.cli.bench import bench, demo
 from treadle.cli.doctor import doctor
 from treadle.cli.parts import jars, kafka
 from treadle.cli.run import ctl, run
@@ -65,7 +66,7 @@ def cli(context: click.Context, verbose: bool, config_file: str | None) -> None:
     context.obj = configuration.load(config_file)
 
 
-for _command in (run, ctl, show, doctor, jars, kafka):
+for _command in (bench, demo, run, ctl, show, doctor, jars, kafka):
     cli.add_command(_command)
 
 
@@ -181,47 +182,6 @@ def config_show(obj: tuple[configuration.Config, str]) -> None:
     click.echo(f"# from: {source}\n{configuration.as_toml(settings)}", nl=False)
 
 
-@cli.group()
-def bench() -> None:
-    """Measure Treadle itself."""
-
-
-@bench.command("core")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def bench_core(as_json: bool) -> None:
-    """What a control round costs, and how fast the simulator is."""
-    from treadle.bench import core
-
-    with _err.status("measuring", spinner="dots") as status:
-        figures = core.run(progress=lambda what: status.update(what))
-    if as_json:
-        click.echo(json.dumps(figures))
-    else:
-        _show(["figure", "value"], [(key, _shown(value)) for key, value in figures.items()])
-
-
-@cli.command()
-@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default="out", show_default=True)
-def demo(folder: Path) -> None:
-    """Show what scheduling does: three comparisons in the simulator, with tables and pictures (two minutes)."""
-    from treadle.bench import demo as show
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"can't make it: {error.strerror}", where=str(folder), remedy="name another folder") from None
-    with _progress(quiet=False) as told:
-        parts = show.run(progress=told)
-    for part in parts:
-        _out.print(part.table)
-        for claim in part.claims:
-            mark = "[green]yes[/]" if claim.holds else "[red]NO[/]"
-            _out.print(f"  {mark}  {escape(claim.text)}")
-        path = folder / f"{part.name}.png"
-        part.draw(path)
-        _out.print(f"  picture: {escape(str(path))}\n")
-
-
 @contextmanager
 def _without_warnings() -> Iterator[None]:
     """What fails within a simulation ends it with an error, and need not be told twice."""
@@ -280,7 +240,3 @@ def _kind(kind: Kind) -> str:
     return ("with its neighbours" if dependent else "with its operator") + (
         ", seen only when it runs" if Kind.INTRINSIC in kind else ""
     )
-
-
-def _shown(value: Any) -> str:
-    return ", ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, dict) else f"{value}"

@@ -1,37 +1,37 @@
-"""What `make demo` claims, checked: virtual time and fixed seeds, so a claim either holds everywhere or nowhere."""
+"""What `treadle demo --simulator` claims: virtual time and fixed seeds, so a claim holds everywhere or nowhere."""
 
 from pathlib import Path
 
 import pytest
 
-from treadle.bench import compare, demo
+from treadle.bench import compare, orderings
 from treadle.engines.simulator import scenario
 
 
 @pytest.fixture(scope="module")
-def parts() -> dict[str, demo.Part]:
-    return {part.name: part for part in demo.run()}
+def parts() -> dict[str, orderings.Part]:
+    return {part.name: part for part in orderings.run()}
 
 
 @pytest.mark.parametrize("name", ["haren-multi-class-bursts", "haren-single-class", "changing-load"])
-def test_every_claim_of_the_demo_holds(parts: dict[str, demo.Part], name: str) -> None:
+def test_every_claim_of_the_demo_holds(parts: dict[str, orderings.Part], name: str) -> None:
     assert parts[name].claims
     assert [claim.text for claim in parts[name].claims if not claim.holds] == []
 
 
-def test_the_demo_draws_its_pictures(parts: dict[str, demo.Part], tmp_path: Path) -> None:
+def test_the_demo_draws_its_pictures(parts: dict[str, orderings.Part], tmp_path: Path) -> None:
     for part in parts.values():
         path = tmp_path / f"{part.name}.png"
         part.draw(path)
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_claim_that_does_not_hold_is_said_not_to(parts: dict[str, demo.Part]) -> None:
+def test_a_claim_that_does_not_hold_is_said_not_to(parts: dict[str, orderings.Part]) -> None:
     """The claims can fail: the same figures under swapped names."""
     outcomes = {outcome.label: outcome for outcome in parts["haren-single-class"].outcomes}
     swapped = [compare.relabelled(outcomes[a], b) for a, b in (("fcfs", "hr"), ("hr", "chain"), ("chain", "fcfs"))]
     swapped += [compare.relabelled(outcomes["os"], "random@nice"), compare.relabelled(outcomes["random@nice"], "os")]
-    assert [claim.holds for claim in demo.papers_orderings([swapped])] == [False] * 4
+    assert [claim.holds for claim in orderings.papers_orderings([swapped])] == [False] * 4
 
 
 def test_progress_is_told_from_nothing_to_everything() -> None:

@@ -1,0 +1,112 @@
+"""`treadle bench …` and `treadle demo`: what Treadle costs and what it is good for, measured on this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from treadle.errors import ConfigError
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.group()
+def bench() -> None:
+    """Measure Treadle itself."""
+
+
+@bench.command("core")
+@_json
+def bench_core(as_json: bool) -> None:
+    """What a control round costs, and how fast the simulator is."""
+    from treadle.bench import core
+
+    _measure(lambda told: core.run(progress=lambda what: told(what, 0.0)), as_json=as_json)
+
+
+@bench.command("pipelines")
+@_json
+@click.option("--repetitions", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--seconds", type=click.FloatRange(min=5), default=20.0, show_default=True, help="Of each run.")
+def bench_pipelines(as_json: bool, repetitions: int, seconds: float) -> None:
+    """Spark's FIFO and FAIR against Treadle and its policies, on 13 queries that fill the machine (15 minutes)."""
+    from treadle.bench import pipelines
+
+    _measure(lambda told: pipelines.run(repetitions=repetitions, seconds=seconds, progress=told), as_json=as_json)
+
+
+@bench.command("hops")
+@_json
+def bench_hops(as_json: bool) -> None:
+    """What a small batch costs, on Spark's default set-up and on Treadle's (5 minutes)."""
+    from treadle.bench import hops
+
+    _measure(lambda told: hops.run(progress=told), as_json=as_json)
+
+
+@bench.command("channels")
+@_json
+def bench_channels(as_json: bool) -> None:
+    """How fast rows go through the embedded channel, through files and through Kafka (3 minutes)."""
+    from treadle.bench import channels
+
+    _measure(lambda told: channels.run(progress=told), as_json=as_json)
+
+
+@click.command()
+@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default="out", show_default=True)
+@click.option("--simulator", is_flag=True, help="Three comparisons in virtual time instead; needs no Spark.")
+def demo(folder: Path, simulator: bool) -> None:
+    """Show what scheduling does: 13 queries on real Spark under FIFO, FAIR and Treadle, with a table and a picture."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"can't make it: {error.strerror}", where=str(folder), remedy="name another folder") from None
+    from treadle.cli import _progress
+
+    shown: list[tuple[str, Any]]
+    with _progress(quiet=False) as told:
+        if simulator:
+            from treadle.bench import orderings
+
+            shown = [(part.name, part) for part in orderings.run(progress=told)]
+        else:
+            from treadle.bench import demo as on_spark
+
+            shown = [("urgent-queries", on_spark.run(progress=told))]
+    for name, part in shown:
+        _tell(part.table, part.claims)
+        part.draw(folder / f"{name}.png")
+        click.echo(f"  picture: {folder / name}.png\n")
+
+
+def _tell(table: Table, claims: Sequence[Any]) -> None:
+    from treadle.cli import _out
+
+    _out.print(table)
+    for claim in claims:
+        mark = "[green]yes[/]" if claim.holds else "[red]NO[/]"
+        _out.print(f"  {mark}  {escape(claim.text)}")
+
+
+def _measure(run: Callable[[Any], dict[str, Any]], *, as_json: bool) -> None:
+    from treadle.cli import _progress, _show
+
+    with _progress(quiet=False) as told:
+        figures = run(told)
+    if as_json:
+        click.echo(json.dumps(figures))
+    else:
+        _show(["figure", "value"], [(key, _shown(value)) for key, value in figures.items()])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return "\n".join(_shown(each) for each in value)
+    return ", ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, dict) else f"{value}"
