@@ -36,7 +36,7 @@ class Cluster:
         self.lost = -1.0
         """When it was last out of reach, by the monotonic clock."""
         self._client = AdminClient(client_config(bootstrap))
-        self._watched: dict[str, tuple[list[int], Seen]] = {}
+        self._watched: dict[str, tuple[str, list[int], Seen]] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -85,10 +85,10 @@ class Cluster:
 
         self._client.delete_records([TopicPartition(topic, each, offset) for each, offset in before.items()])
 
-    def watch(self, topic: str, partitions: Iterable[int], seen: Seen) -> None:
-        """From now on `seen` is told where the topic ends, and when that was, ten times a second."""
+    def watch(self, channel: str, topic: str, partitions: Iterable[int], seen: Seen) -> None:
+        """From now on `seen`, of a channel of this name, is told where the topic ends, and when that was."""
         with self._lock:
-            self._watched[topic] = (list(partitions), seen)
+            self._watched[channel] = (topic, list(partitions), seen)
         self.start()
 
     def start(self) -> None:
@@ -100,11 +100,12 @@ class Cluster:
     def poll(self) -> bool:
         """Look at all topics now; false where the brokers don't answer."""
         with self._lock:
-            watched = dict(self._watched)
-        found, _ = self._offsets({topic: partitions for topic, (partitions, _) in watched.items()}, False)
+            watched = list(self._watched.values())
+        found, _ = self._offsets({topic: partitions for topic, partitions, _ in watched}, False)
         now = time.time()
-        for topic, ends in found.items():
-            watched[topic][1](ends, now)
+        for topic, _, seen in watched:
+            if topic in found:
+                seen(found[topic], now)
         there = bool(found) or self._answers(1.0)
         if not there:
             self.lost = time.monotonic()

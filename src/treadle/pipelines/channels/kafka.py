@@ -154,7 +154,7 @@ class KafkaChannel(_Readers):
         self._left_out: dict[str, list[Part]] = {}
         self._deleted: dict[int, int] = {}
         self._recover()
-        cluster.watch(topic, self._partitions, self._seen)
+        cluster.watch(self.name, topic, self._partitions, self._seen)
 
     def refresh(self) -> bool:
         """What is decided is known without asking."""
@@ -280,7 +280,7 @@ class Topic(_Readers):
         self._start = end if self.options.get("startingOffsets") == "latest" else begin
         self._parts.ends = dict(begin)
         self.wrote(end, now, now)
-        cluster.watch(topic, self._partitions, self._seen)
+        cluster.watch(self.name, topic, self._partitions, self._seen)
 
     def refresh(self) -> bool:
         before = self._parts.version

@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from treadle import jars
+from treadle.broker import Broker, free_port
+from treadle.errors import ConfigError, EngineError
+from treadle.pipelines.channels import encoded
+from treadle.pipelines.channels.channel import Replan
+from treadle.pipelines.channels.cluster import ANSWER, Cluster, client_config
+from treadle.pipelines.channels.kafka import KafkaChannel, Topic, done_up_to, planned
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOW = {"oldest": "1000000", "mean": "3000000"}
+
+
+@pytest.fixture
+def cluster(broker: Broker) -> Iterator[Cluster]:
+    made = Cluster(broker.bootstrap)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> SparkSession:
+    """One of its own, as a query's is, so that what is set there stays there."""
+    jars.fetch("spark-kafka")
+    encoded.load(spark)
+    return spark.newSession()
+
+
+class Place:
+    """A topic of its own and the folders around it."""
+
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        self.topic = f"t-{uuid.uuid4().hex}"
+
+    def checkpoint(self, consumer: str) -> Path:
+        return self.folder / "checkpoints" / consumer
+
+    def open(self, schema: str = "a bigint", limit_rows: int = 1000) -> KafkaChannel:
+        where = self.folder / "channels" / "numbers"
+        rest: dict[str, Any] = {"cluster": self.cluster, "limit_rows": limit_rows, "checkpoint": self.checkpoint}
+        return KafkaChannel(where, self.topic, schema, **rest)
+
+    def produce(self, *values: str) -> None:
+        from confluent_kafka import Producer
+
+        producer = Producer(client_config(self.cluster.bootstrap))
+        for value in values:
+            producer.produce(self.topic, value)
+        assert producer.flush(30) == 0
+
+
+@pytest.fixture
+def place(tmp_path: Path, cluster: Cluster) -> Place:
+    return Place(tmp_path, cluster)
+
+
+def numbers(session: SparkSession, *values: int) -> Any:
+    return session.createDataFrame([(value,) for value in values], "a bigint")
+
+
+def read(session: SparkSession, channel: KafkaChannel | Topic, place: Place, consumer: str = "reader") -> list[Any]:
+    """All rows that a query gets, in the way the runner does it; it goes on where the last one stopped."""
+    found: list[Any] = []
+
+    def batch(rows: Any, batch_id: int) -> None:
+        until_decided(lambda: channel.begin(consumer, batch_id) is not None)
+        found.extend(rows.collect())
+        channel.finish(consumer)
+
+    rows = channel.read(session, "", consumer)
+    if consumer not in channel.positions:
+        channel.register(consumer)
+    writer = rows.writeStream.foreachBatch(batch).option("checkpointLocation", str(place.checkpoint(consumer)))
+    query = writer.trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+    return found
+
+
+def until_decided(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_rows_of_every_type_come_back_as_they_were(session: SparkSession, place: Place) -> None:
+    utc = datetime.UTC
+    schema = (
+        "flag boolean, tiny tinyint, small smallint, whole int, large bigint, half float, real double, "
+        "money decimal(38, 18), text string, raw binary, day date, at timestamp, there timestamp_ntz, "
+        "many array<int>, inner struct<x: int, y: string>, named map<string, timestamp>"
+    )
+    when = datetime.datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=utc)
+    local = datetime.datetime(2026, 3, 29, 2, 30, 0, 654321)
+    money = decimal.Decimal("12345678901234567890.123456789012345678")
+    full: tuple[Any, ...] = (
+        True,
+        -1,
+        300,
+        2**31 - 1,
+        -(2**63),
+        0.1,
+        1 / 3,
+        money,
+        'ö "\n\\ 漢',
+        b"\x00\xff\x80",
+        when.date(),
+        when,
+    )
+    full += (local, [1, None, 3], (None, "y"), {"k": when})
+    odd: tuple[Any, ...] = (
+        None,
+        None,
+        None,
+        None,
+        None,
+        float("inf"),
+        float("-inf"),
+        None,
+        "",
+        b"",
+        None,
+        None,
+        None,
+        [],
+        None,
+        {},
+    )
+    channel = place.open(schema)
+    rows = session.createDataFrame([full, odd], channel.schema)
+    assert channel.append(rows, 0, NOW) == 2
+    came = read(session, channel, place)
+    assert sorted(map(repr, came)) == sorted(map(repr, rows.collect()))
+    nothing = session.createDataFrame([(None,) * len(channel.schema.names)], channel.schema)
+    assert channel.append(nothing, 1, NOW) == 1
+    assert read(session, channel, place) == nothing.collect()
+
+
+def test_a_type_that_can_not_be_carried_is_refused_by_name(place: Place) -> None:
+    with pytest.raises(ConfigError, match=r"column 'deep\.m' is map<int,string>"):
+        place.open("deep struct<m: map<int, string>>")
+
+
+def test_a_batch_that_is_there_is_not_written_again(session: SparkSession, place: Place) -> None:
+    channel = place.open()
+    assert channel.append(numbers(session, 1, 2), 0, NOW) == 2
+    assert channel.append(numbers(session, 1, 2), 0, NOW) == 0
+    again = place.open()
+    assert again.append(numbers(session, 1, 2), 0, NOW) == 0
+    assert again.append(numbers(session, 3), 1, NOW) == 1
+    assert sorted(row.a for row in read(session, again, place)) == [1, 2, 3]
+
+
+def test_what_a_crashed_attempt_has_left_is_never_read(session: SparkSession, place: Place) -> None:
+    channel = place.open()
+    channel.append(numbers(session, 1, 2), 0, NOW)
+    place.produce('{"a": 3}')  # written, but the process is killed before the ledger says so
+    again = place.open()
+    assert again.append(numbers(session, 3, 4), 1, NOW) == 2
+    again.register("reader")
+    assert again.backlog("reader").rows == 4
+    assert sorted(row.a for row in read(session, again, place)) == [1, 2, 3, 4]
+    assert again.backlog("reader").rows == 0
+
+
+def test_rows_that_come_late_make_a_query_start_anew_without_them(session: SparkSession, place: Place) -> None:
+    channel = place.open()
+    channel.append(numbers(session, 1), 0, NOW)
+    rows = channel.read(session, "", "reader")  # planned before the late row is there
+    channel.register("reader")
+    place.produce('{"a": 99}')
+    until_decided(lambda: bool(channel.ledger.parts.voids({})))
+    channel.append(numbers(session, 2), 1, NOW)
+    raised: list[type] = []
+
+    def batch(_: Any, batch_id: int) -> None:
+        try:
+            channel.begin("reader", batch_id)
+        except Replan:
+            raised.append(Replan)
+            raise
+
+    writer = rows.writeStream.foreachBatch(batch).option("checkpointLocation", str(place.checkpoint("reader")))
+    query = writer.trigger(availableNow=True).start()
+    with pytest.raises(Exception, match="void rows"):
+        query.awaitTermination()
+    assert raised == [Replan]
+    assert sorted(row.a for row in read(session, channel, place)) == [1, 2]
+
+
+def test_a_batch_whose_rows_are_not_decided_yet_has_to_wait(session: SparkSession, place: Place) -> None:
+    channel = place.open()
+    channel.append(numbers(session, 1), 0, NOW)
+    channel.register("reader")
+    offsets = place.checkpoint("reader") / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text(f'v1\n{{}}\n{{"{place.topic}":{{"0":2}}}}\n')
+    channel.read(session, "", "reader")
+    assert channel.begin("reader", 0) is None
+    channel.append(numbers(session, 2), 1, {"oldest": "5000000", "mean": "5000000"})
+    assert channel.begin("reader", 0) == [(1, 1_000_000, 3_000_000), (1, 5_000_000, 5_000_000)]
+
+
+def test_the_backlog_is_exact_and_survives_a_restart(session: SparkSession, place: Place) -> None:
+    channel = place.open(limit_rows=3)
+    channel.register("reader")
+    assert not channel.full
+    channel.append(numbers(session, 1, 2), 0, NOW)
+    channel.append(numbers(session, 3), 1, {"oldest": "7000000", "mean": "9000000"})
+    assert channel.backlog("reader") == (3, 3 * len('{"a":1}'), 1.0, 5.0)
+    assert channel.full
+    read(session, channel, place)
+    assert not channel.full
+    channel.append(numbers(session, 4), 2, NOW)
+    again = place.open()
+    again.register("reader")
+    assert again.backlog("reader").rows == again.rows == 1
+
+
+def test_the_arrival_comes_from_a_column_where_one_has_it(session: SparkSession, place: Place) -> None:
+    channel = place.open("a bigint, at timestamp")
+    channel.register("reader")
+    rows = session.sql("SELECT 1L AS a, timestamp_seconds(10) AS at UNION ALL SELECT 2L, timestamp_seconds(30)")
+    channel.append(rows, 0, {"born": "at"})
+    assert channel.backlog("reader")[2:] == (10.0, 20.0)
+
+
+def test_a_second_writer_is_noticed(session: SparkSession, place: Place) -> None:
+    channel = place.open()
+    over = threading.Event()
+
+    def disturb() -> None:
+        while not over.is_set():
+            place.produce('{"a": 0}')
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        with pytest.raises(EngineError, match="somebody else writes to it"):
+            channel.append(numbers(session, 1), 0, NOW)
+    finally:
+        over.set()
+        thread.join()
+    channel.register("reader")
+    assert channel.append(numbers(session, 1), 0, NOW) == 1
+    assert [row.a for row in read(session, channel, place)] == [1]
+
+
+def test_a_topic_that_was_deleted_under_its_ledger_is_an_error(session: SparkSession, place: Place) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    place.open().append(numbers(session, 1), 0, NOW)
+    admin: Any = AdminClient(client_config(place.cluster.bootstrap))
+    admin.delete_topics([place.topic])[place.topic].result()
+    until_decided(lambda: not place.cluster.partitions(place.topic))
+    with pytest.raises(EngineError, match="fewer rows than the ledger says"):
+        place.open()
+
+
+def test_a_topic_of_others_is_counted_from_where_it_begins(place: Place) -> None:
+    rest: dict[str, Any] = {"cluster": place.cluster, "limit_rows": 10, "checkpoint": place.checkpoint}
+    with pytest.raises(EngineError, match="does not exist"):
+        Topic("numbers", place.topic, "a bigint", **rest)
+    place.cluster.ensure(place.topic, {})
+    place.produce('{"a": 1}', '{"a": 2}')
+    topic = Topic("numbers", place.topic, "a bigint", **rest)
+    topic.register("reader")
+    assert topic.backlog("reader").rows == 2
+    late = Topic("later", place.topic, "a bigint", options={"startingOffsets": "latest"}, **rest)
+    late.register("reader")
+    assert late.backlog("reader").rows == 0
+    before = time.time()
+    place.produce('{"a": 3}')
+    topic.refresh()
+    assert topic.backlog("reader").rows == 3
+    until_decided(lambda: late.backlog("reader").rows == 1)
+    assert before - 1 < late.backlog("reader").oldest <= time.time()
+
+
+def test_a_broker_that_is_not_there_is_one_clear_error_within_seconds() -> None:
+    began = time.monotonic()
+    with pytest.raises(EngineError, match="treadle kafka start"):
+        Cluster(f"127.0.0.1:{free_port()}")
+    assert time.monotonic() - began < 2 * ANSWER
+
+
+def test_what_spark_has_planned_and_done_is_found_in_its_checkpoint(tmp_path: Path) -> None:
+    assert done_up_to(tmp_path, "t") is None
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+    for batch in range(3):
+        lines = ["v1", "{}", "17", json.dumps({"other": {"0": 1}}), json.dumps({"t": {"0": batch, "1": 10 * batch}})]
+        (tmp_path / "offsets" / str(batch)).write_text("\n".join(lines))
+    (tmp_path / "commits" / "1").write_text("v1\n{}")
+    (tmp_path / "commits" / ".2.tmp").write_text("")
+    assert planned(tmp_path, 2, "t") == {0: 2, 1: 20}
+    assert planned(tmp_path, 3, "t") is None
+    assert done_up_to(tmp_path, "t") == {0: 1, 1: 10}
