@@ -207,6 +207,7 @@ class Run:
         self._stopping.set()
         self._server.close()
         self._thread.join()
+        self._turns.halt()
         self._until(lambda: not self.gate.stats.holding, limit)
         self._end()
 

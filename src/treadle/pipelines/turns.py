@@ -57,6 +57,12 @@ class Turns:
                 if grant is not None:
                     self.gate.offer(hop.id, grant)
 
+    def halt(self) -> None:
+        """No more grants: who waits stays parked, so that only batches that run now are waited for."""
+        for hop in list(self.hops.values()):
+            if hop.parked:
+                self.gate.withdraw(hop.id)
+
     def admit(self, hop: Hop, rows: str) -> None:
         """Let it run, with so many rows of each input (name=rows, with commas)."""
         with self.lock:

@@ -34,7 +34,7 @@ class Embedded:
         self.limit_rows = limit_rows
         with log.Writer(folder, schema):  # makes the folder, or checks its schema and clears away what a crash left
             pass
-        self.view = View(self.folder)
+        self.view = View(self.folder, watch=True)
         self.positions: dict[str, int] = {}
 
     def register(self, consumer: str) -> None:
@@ -75,7 +75,7 @@ class Embedded:
         return self.rows >= self.limit_rows
 
     def collect(self) -> int:
-        return log.collect(self.folder)
+        return log.collect(self.folder, self.view)
 
     def read(self, spark: SparkSession, hop: str, consumer: str) -> DataFrame:
         """Its rows as a streaming DataFrame. `hop` names the turn that decides how many at a time."""
