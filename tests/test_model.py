@@ -242,6 +242,20 @@ class TestPriorityOfAnOperator:
         assert replace(topology, queries=queries).priority.tolist() == wanted
 
 
+class TestLatencyGoalOfAnOperator:
+    MIXED = Query(
+        "mixed",
+        (Operator("a", latency_goal=0.1), Operator("b", ("a",)), Operator("c", ("a",), latency_goal=np.inf)),
+        latency_goal=2.0,
+    )
+
+    def test_an_operator_without_one_has_its_querys_and_one_may_have_none(self) -> None:
+        assert Topology.of([self.MIXED]).latency_goal.tolist() == pytest.approx([0.1, 2.0, np.nan], nan_ok=True)
+
+    def test_fused_operators_have_the_smallest_of_theirs(self) -> None:
+        assert Topology.of([self.MIXED], fused=[("mixed", ("b", "c"))]).latency_goal.tolist() == [0.1, 2.0]
+
+
 def test_threads_know_their_row_and_role() -> None:
     main, helper = ThreadRef(1), ThreadRef(2, role=Role.HELPER)
     instances = (

@@ -43,12 +43,14 @@ class ThreadRef:
 class Operator:
     """A logical operator. Without upstream it is a source; nothing downstream makes it a sink.
 
-    `priority` is its own where the query's parts matter differently; without one it has its query's.
+    `priority` and `latency_goal` are its own where the query's parts matter differently; without one it has its
+    query's. A goal of inf is none at all.
     """
 
     name: str
     upstream: tuple[str, ...] = ()
     priority: float | None = None
+    latency_goal: float | None = None
 
 
 @dataclass(frozen=True)
@@ -176,18 +178,30 @@ class Topology:
         """Row -> user priority: the highest of its operators', an operator without one of its own has its query's."""
         of_query = np.array([q.priority for q in self.queries], dtype=np.float64)[self.query_of]
         own = {(q.name, op.name): op.priority for q in self.queries for op in q.operators if op.priority is not None}
-        if not own:
-            return of_query
-        width = np.array([len(i.operators) for i in self.instances], dtype=np.int64)
-        each = [own.get((i.query, name), np.nan) for i in self.instances for name in i.operators]
-        filled = np.where(np.isnan(each), np.repeat(of_query, width), each)
-        return np.maximum.reduceat(filled, np.cumsum(width) - width)
+        return self._of_operators(of_query, own, np.maximum) if own else of_query
 
     @cached_property
     def latency_goal(self) -> Floats:
-        """Row -> its query's latency goal in seconds, NaN where there is none."""
-        goals = [np.nan if q.latency_goal is None else q.latency_goal for q in self.queries]
-        return np.array(goals, dtype=np.float64)[self.query_of]
+        """Row -> the smallest latency goal of its operators in seconds, or its query's; NaN where there is none."""
+        goals = [np.inf if q.latency_goal is None else q.latency_goal for q in self.queries]
+        found = np.array(goals, dtype=np.float64)[self.query_of]
+        own = {
+            (q.name, op.name): op.latency_goal
+            for q in self.queries
+            for op in q.operators
+            if op.latency_goal is not None
+        }
+        if own:
+            found = self._of_operators(found, own, np.minimum)
+        return np.where(np.isinf(found), np.nan, found)
+
+    def _of_operators(self, of_query: Floats, own: dict[tuple[str, str], float], which: np.ufunc) -> Floats:
+        """Row -> the best of its operators' own numbers, of which those without one have their query's."""
+        width = np.array([len(i.operators) for i in self.instances], dtype=np.int64)
+        each = [own.get((i.query, name), np.nan) for i in self.instances for name in i.operators]
+        filled = np.where(np.isnan(each), np.repeat(of_query, width), each)
+        found: Floats = which.reduceat(filled, np.cumsum(width) - width)
+        return found
 
     @cached_property
     def edges(self) -> tuple[Ints, Ints, Floats]:

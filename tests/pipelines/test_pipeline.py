@@ -300,6 +300,18 @@ class TestQueries:
             "archive": 0.0,
         }
 
+    def test_an_operator_has_the_smallest_goal_of_the_sinks_it_reaches_or_none(self) -> None:
+        p = build(feeds="a", operators={"o": "a", "q": "o"}, sinks={"late": "o"})
+        p.sink(name="soon", latency_goal="1s")(take("q"))
+        p.sink(name="sooner", latency_goal="500ms")(take("o"))
+        goal = dict(zip(p.topology().ids, p.topology().latency_goal.tolist(), strict=True))
+        assert {name.partition(".")[2]: value for name, value in goal.items() if value == value} == {
+            "o[0]": 0.5,
+            "q[0]": 1.0,
+            "soon[0]": 1.0,
+            "sooner[0]": 0.5,
+        }
+
     def test_the_first_of_equal_sinks_gives_the_name(self) -> None:
         p = build(feeds="a", operators={"o": "a"}, sinks={"one": "o", "two": "o"})
         assert [query.name for query in p.queries()] == ["one"]

@@ -6,6 +6,7 @@ Functions on frozen nodes, no state. It doesn't know what the nodes' functions d
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from treadle.errors import ConfigError
@@ -85,6 +86,16 @@ def priority_of_node(nodes: Nodes) -> dict[str, float]:
     return found
 
 
+def goal_of_node(nodes: Nodes) -> dict[str, float]:
+    """Node -> the smallest latency goal of the sinks that its rows can reach; inf where none has one."""
+    found: dict[str, float] = {}
+    readers = downstream(nodes)
+    for node in reversed(in_order(nodes)):
+        own = math.inf if node.latency_goal is None else node.latency_goal
+        found[node.name] = own if node.kind.ends else min(found[name] for name in readers[node.name])
+    return found
+
+
 def parts(nodes: Nodes, *, through: bool) -> list[list[Node]]:
     """The connected parts of the graph, each in running order, in the order of definition of their first nodes.
 
@@ -110,12 +121,12 @@ def parts(nodes: Nodes, *, through: bool) -> list[list[Node]]:
 
 def queries(nodes: Nodes) -> tuple[Query, ...]:
     """Each connected part as a query, called like its most important sink; operators matter as what they reach."""
-    priority = priority_of_node(nodes)
+    priority, goal = priority_of_node(nodes), goal_of_node(nodes)
     found = []
     for part in parts(nodes, through=False):
         mine = {node.name for node in part}
         sinks = [node for node in nodes.values() if node.name in mine and node.kind.ends]
-        operators = tuple(Operator(n.name, _running(n, nodes), priority[n.name]) for n in part)
+        operators = tuple(Operator(n.name, _running(n, nodes), priority[n.name], goal[n.name]) for n in part)
         # max() keeps the first of equals, and sinks are in the order of definition.
         found.append(_query(max(sinks, key=lambda sink: sink.priority), sinks, operators))
     return tuple(found)
