@@ -102,6 +102,7 @@ class Run:
         self.work = Work(folder, pipeline.name, pipeline.fingerprint(), options.layout, options.channels)
         self._joints = Joints(pipeline.name, options, self.work)
         self.hops: dict[str, Hop] = {}
+        self._feeds: list[Feed] = []
         self._nodes = {node.name: node for node in pipeline.nodes}
         self._lock = threading.RLock()
         self._stopping = threading.Event()
@@ -167,11 +168,12 @@ class Run:
         return status.of(self)
 
     def feed(self, name: str) -> Feed:
-        """What fills a feed of this pipeline from this process."""
+        """What fills a feed of this pipeline from this process, until it is closed or the run ends."""
         node = self.pipeline.node(name)
         if node.kind is not Kind.FEED:
             raise ConfigError("is no feed", where=node.where, remedy="define it with p.feed")
-        return Feed(self.channels[name], self._turns.consider_all)
+        self._feeds.append(Feed(self.channels[name], self._turns.consider_all))
+        return self._feeds[-1]
 
     def wait(self, seconds_: Duration | None = None) -> None:
         """Until a hop fails for good, which is raised, somebody asks for an end (`treadle ctl stop`), or for a time."""
@@ -223,6 +225,8 @@ class Run:
             if self._watch is not None:
                 self.spark._jsparkSession.streams().removeListener(self._watch)
         finally:
+            for feed in self._feeds:
+                feed.close()
             self._joints.close()
             self.work.close()
 
@@ -288,7 +292,7 @@ class Run:
         brokers = [channel.cluster for channel in (*plan.inputs, *((output,) if output else ()))]
         brokers.append(self._joints.brokers_of(node))
         latency = Latency() if node.kind.ends else None
-        hop = Hop(identity, node.name, key, plan.inputs, output, plan.stateful, latency)
+        hop = Hop(identity, node.name, key, plan.inputs, output, plan.stateful, plan.foreign, latency)
         hop.clusters = frozenset(cluster for cluster in brokers if cluster is not None)
         self.hops[node.name] = self._turns.hops[key] = hop
         self.gate.register(identity)
@@ -310,11 +314,11 @@ class Run:
         hop = self._by_run.pop(run_id, None)
         if hop is None or self._stopping.is_set():
             return
-        self.gate.release(hop.id)
         with self._lock:
             hop.parked = False
             hop.error = told(error or "its query was stopped by somebody else")
             self._try_again(hop)
+        self.gate.release(hop.id)  # only now: from here on a grant that comes finds nobody parked
 
     def _try_again(self, hop: Hop) -> None:
         """A hop that has failed starts again after a pause, unless it has failed too often by its own fault."""
@@ -380,7 +384,7 @@ class Run:
                 if all(cluster.reachable for cluster in hop.clusters):
                     self._restart(hop)
             elif hop.stateful and hop.parked and hop.state is State.IDLE:
-                self.gate.offer(hop.id, lambda hop=hop: self._turns.admit(hop, ""))  # type: ignore[misc]
+                self._turns.tick(hop)
 
     def _restart(self, hop: Hop) -> None:
         try:

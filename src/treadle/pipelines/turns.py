@@ -13,11 +13,12 @@ from typing import Any
 
 from treadle.decide.batch import BatchSizer
 from treadle.enforce.gate import Gate
-from treadle.errors import EngineError
 from treadle.pipelines.hop import Hop, State
 
 ALL_ROWS = 2**53
 """No limit: as many as there are."""
+CHEAP = 0.3
+"""Seconds up to which a look at timeouts, with Spark's pause after it, needs no slot."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,13 @@ class Turns:
             rows = hop.done(report)
             hop.parked = True
             hop.state = State.IDLE
-            if rows and self.sizer is not None:
+            if not rows:
+                hop.ticked = report["seconds"]
+            elif self.sizer is not None:
                 self.sizer.observe(hop.id, rows, report["seconds"])
             if hop.output is not None and report["written"]:
                 hop.output.refresh()
-        if rows:
+        if rows or report["written"]:
             self.consider_all(but=hop)  # the gate is to choose among all that could run now
         again = self._ready(hop)
         if self.gate.release(hop.id, again=again) is None and again is not None:
@@ -63,25 +66,24 @@ class Turns:
             if hop.parked:
                 self.gate.withdraw(hop.id)
 
-    def admit(self, hop: Hop, rows: str) -> None:
-        """Let it run, with so many rows of each input (name=rows, with commas)."""
-        with self.lock:
-            hop.parked = False
-            hop.state = State.RUNNING
-        if not self.jvm.treadle.Turn.admit(hop.key, rows, self.pool(hop)):
-            raise EngineError("is not parked in the JVM", where=f"hop '{hop.name}'", remedy="it has just ended")
+    def tick(self, hop: Hop) -> None:
+        """Let a hop that has no rows see whether a timeout is due.
+
+        Mostly none is: then Spark does nothing but sleep for a moment, for which it needs no slot.
+        """
+        if hop.ticked < CHEAP:
+            self._admit(hop, "")
+        else:
+            self.gate.offer(hop.id, lambda: self._hand_over(hop, ""))
 
     def _ready(self, hop: Hop) -> Callable[[], None] | None:
         """What lets the hop run, if it is parked, has something to read and room for what it writes."""
-        if self.stopping.is_set() or not hop.parked:
-            return None
-        if hop.blocked:
-            hop.state = State.BLOCKED
-            return None
-        if not any(backlog.rows for backlog in hop.backlogs()):
-            return None
-        hop.state = State.WAITING
-        return lambda: self._grant(hop)
+        waits = any(backlog.rows for backlog in hop.backlogs())
+        with self.lock:
+            if self.stopping.is_set() or not hop.parked:
+                return None
+            hop.state = State.IDLE if not waits else State.BLOCKED if hop.blocked else State.WAITING
+            return (lambda: self._grant(hop)) if hop.state is State.WAITING else None
 
     def _grant(self, hop: Hop) -> None:
         """So many rows of each input, in proportion to what waits there."""
@@ -94,4 +96,18 @@ class Turns:
             for channel, backlog in zip(hop.inputs, backlogs, strict=True)
             if backlog.rows
         )
-        self.admit(hop, rows)
+        self._hand_over(hop, rows)
+
+    def _hand_over(self, hop: Hop, rows: str) -> None:
+        """It has a slot; one that has just ended, or looks at its timeouts at this moment, gives it back."""
+        if not self._admit(hop, rows):
+            self.gate.release(hop.id)
+
+    def _admit(self, hop: Hop, rows: str) -> bool:
+        """Let it go on in the JVM, with so many rows of each input (name=rows, with commas), if it is parked."""
+        with self.lock:
+            if not hop.parked:
+                return False
+            hop.parked = False
+            hop.state = State.RUNNING
+        return bool(self.jvm.treadle.Turn.admit(hop.key, rows, self.pool(hop)))
