@@ -30,6 +30,8 @@ class Plan:
     node: Node
     inputs: tuple[Source, ...]
     rows: DataFrame
+    foreign: bool = False
+    """Whether it also reads what no channel of ours holds."""
 
     @property
     def stateful(self) -> bool:
@@ -44,7 +46,7 @@ def hop(node: Node, spark: SparkSession, channels: Sources, key: str) -> Plan:
     inputs = tuple(channels[name] for name in node.inputs)
     rows = [channel.read(spark, key, node.name) for channel in inputs]
     if node.kind is Kind.SOURCE:
-        return Plan(node, (), _called(node, spark))
+        return Plan(node, (), _called(node, spark), foreign=True)
     return Plan(node, inputs, _called(node, *rows) if node.kind is Kind.OPERATOR else rows[0])
 
 
@@ -67,7 +69,7 @@ def fused(node: Node, nodes: Mapping[str, Node], spark: SparkSession, channels: 
 
     rows = rows_of(node.inputs[0])
     foreign = any(nodes[name].kind is Kind.SOURCE for name in made)
-    return Plan(node, () if foreign else tuple(read), rows)
+    return Plan(node, tuple(read), rows, foreign)
 
 
 def sink(node: Node) -> Callable[[DataFrame, int], None]:

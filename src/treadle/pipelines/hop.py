@@ -48,6 +48,8 @@ class Hop:
     inputs: Sequence[Source] = ()
     output: Channel | None = None
     stateful: bool = False
+    foreign: bool = False
+    """Whether it also reads what no channel of ours holds."""
     latency: Latency | None = None
     """For a sink: how old its rows were."""
     query: StreamingQuery | None = None
@@ -58,6 +60,7 @@ class Hop:
     busy: float = 0.0
     batches: int = 0
     ticked: float = 0.0
+    """Seconds that it last took to see that there was nothing to do, Spark's pause after it included."""
     failures: int = 0
     """In a row: without a batch in between."""
     well: float = 0.0
@@ -74,7 +77,7 @@ class Hop:
     @property
     def gated_by_turn(self) -> bool:
         """Whether it asks for each batch, its size included, before it reads: when all it reads are our channels."""
-        return bool(self.inputs) and all(channel.asks for channel in self.inputs)
+        return bool(self.inputs) and not self.foreign and all(channel.asks for channel in self.inputs)
 
     @property
     def cut_off(self) -> bool:

@@ -87,6 +87,9 @@ class Joints:
         return None
 
     def close(self) -> None:
+        for source in self.sources.values():
+            if isinstance(source, Embedded):
+                source.close()
         for cluster in self.clusters.values():
             cluster.close()
 

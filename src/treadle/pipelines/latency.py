@@ -7,7 +7,6 @@ come evenly in between. So a percentile is as fine as the parts are, which the c
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -16,7 +15,8 @@ import numpy as np
 from treadle.model import Floats
 
 POINTS = 16
-"""Into how many equal shares of rows a part is cut for percentiles."""
+"""Into how many equal shares of rows a part is cut for percentiles, where there are not many parts."""
+MOST_POINTS = 100_000
 
 
 class Summary(NamedTuple):
@@ -42,34 +42,49 @@ class Latency:
     """The latest parts of a sink, at most `keep` of them. May be written and read by different threads."""
 
     def __init__(self, keep: int = 100_000) -> None:
-        self._parts: deque[Part] = deque(maxlen=keep)
+        self._keep = keep
+        self._table = np.empty((min(keep, 1024), len(Part._fields)))
+        self._count = 0
         self._lock = threading.Lock()
 
     def add(self, time: float, ages: Iterable[Sequence[float]]) -> None:
         """A batch is done: for each part of it its rows, and the oldest and mean arrival in microseconds."""
-        parts = [Part(time, int(n), time - oldest / 1e6, time - mean / 1e6) for n, oldest, mean in ages if n > 0]
+        parts = [(time, n, time - oldest / 1e6, time - mean / 1e6) for n, oldest, mean in ages if n > 0]
         with self._lock:
-            self._parts.extend(parts)
+            for part in parts:
+                if self._count == len(self._table) < self._keep:
+                    self._table = np.resize(self._table, (min(2 * self._count, self._keep), len(part)))
+                self._table[self._count % len(self._table)] = part
+                self._count += 1
 
     def parts(self, since: float = -np.inf) -> list[Part]:
         """What left the sink since then."""
-        with self._lock:
-            return [part for part in self._parts if part.time >= since]
+        return [Part(time, int(rows), oldest, mean) for time, rows, oldest, mean in self._since(since).tolist()]
 
     def summary(self, since: float = -np.inf) -> Summary:
-        return summarise(self.parts(since))
+        return _summary(self._since(since))
+
+    def _since(self, since: float) -> Floats:
+        with self._lock:
+            full = self._count >= len(self._table)
+            kept = np.roll(self._table, -self._count, axis=0) if full else self._table[: self._count].copy()
+        return kept[kept[:, 0] >= since]
 
 
 def summarise(parts: Sequence[Part]) -> Summary:
     """All parts together."""
-    if not parts:
+    return _summary(np.array(parts, dtype=np.float64).reshape(-1, len(Part._fields)))
+
+
+def _summary(parts: Floats) -> Summary:
+    if not len(parts):
         return Summary(0, np.nan, np.nan, np.nan, np.nan)
-    table = np.array([(part.rows, part.oldest, part.mean) for part in parts], dtype=np.float64)
-    rows, oldest, mean = table.T
+    _, rows, oldest, mean = parts.T
     youngest = np.maximum(2.0 * mean - oldest, 0.0)  # even between the two
-    at = (np.arange(POINTS) + 0.5) / POINTS
+    points = min(POINTS, max(1, MOST_POINTS // len(parts)))
+    at = (np.arange(points) + 0.5) / points
     ages = youngest[:, None] + (oldest - youngest)[:, None] * at
-    weights = np.repeat(rows / POINTS, POINTS)
+    weights = np.repeat(rows / points, points)
     p50, p99 = _quantiles(ages.ravel(), weights, (0.5, 0.99))
     return Summary(int(rows.sum()), float(np.average(mean, weights=rows)), p50, p99, float(oldest.max()))
 

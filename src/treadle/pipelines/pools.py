@@ -20,7 +20,8 @@ LADDER = tuple(f"rung-{number}" for number in range(6))
 def allocation_file() -> Path:
     """The file that tells Spark of the ladder (`spark.scheduler.allocation.file`)."""
     pools = "".join(
-        f'  <pool name="{name}"><schedulingMode>FAIR</schedulingMode><minShare>0</minShare><weight>{2**rung}</weight></pool>\n'
+        f'  <pool name="{name}"><schedulingMode>FAIR</schedulingMode><minShare>0</minShare>'
+        f"<weight>{2**rung}</weight></pool>\n"
         for rung, name in enumerate(LADDER)
     )
     path = home() / "pools.xml"

@@ -35,7 +35,18 @@ def started(writer: Any, node: Node, checkpoint: Path) -> StreamingQuery:
 
 
 def told(error: str) -> str:
-    """The line of a Spark error that says what happened: of a Python function that raised, its own last line."""
-    lines = [line.strip() for line in error.splitlines() if line.strip()]
-    raised = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line) and "py4j" not in line.lower()]
-    return (raised[-1] if "Traceback" in error and raised else lines[0] if lines else "no reason was given")[:500]
+    """The line of a Spark error that says what happened: what a Python function raised, or else what a task died of."""
+    lines = error.splitlines()
+    raised: list[str] = []
+    for at, line in enumerate(lines):
+        if line.rstrip().endswith("Traceback (most recent call last):"):
+            # A traceback is indented, and what was raised is the first line after it that is not.
+            end = next((text for text in lines[at + 1 :] if text[:1] not in ("", " ", "\t")), "")
+            if not end.startswith("py4j."):
+                raised.append(end.removeprefix("pyspark.errors.exceptions.captured."))
+    lost = re.search(r"Lost task [^\n]*? executor [^\n]*?\): (.+)", error)
+    first = next((line.strip() for line in lines if line.strip()), "no reason was given")
+    return (raised[-1] if raised else lost[1] if lost else re.sub(_FAILED, "", first))[:500]
+
+
+_FAILED = r"^(\[STREAM_FAILED\] )?(Query \[.*?\] terminated with exception: )?"

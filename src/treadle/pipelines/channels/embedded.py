@@ -74,6 +74,10 @@ class Embedded:
     def full(self) -> bool:
         return self.rows >= self.limit_rows
 
+    def close(self) -> None:
+        """Look no more."""
+        self.view.close()
+
     def collect(self) -> int:
         return log.collect(self.folder, self.view)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from bisect import bisect_right
 from contextlib import suppress
@@ -32,8 +33,8 @@ class Backlog(NamedTuple):
 class View:
     """The visible segments of a channel, for somebody who looks again and again.
 
-    A folder that is not there yet is an empty channel. With `watch` the kernel says what has changed, until `close`;
-    otherwise it is the time of the folder's last change that tells.
+    Several threads may ask. A folder that is not there yet is an empty channel. With `watch` the kernel says what has
+    changed, until `close`; otherwise it is the time of the folder's last change that tells.
     """
 
     def __init__(self, folder: Folder, *, watch: bool = False) -> None:
@@ -42,6 +43,7 @@ class View:
         self.hidden: list[Segment] = []
         """Behind a gap or overlapping: left by an interrupted writer, or in the middle of being renamed."""
         self._path = os.fspath(folder)
+        self._lock = threading.RLock()
         self._stamp: tuple[int, int] | None = None
         self._watches = watch
         self._watch: Watch | None = None
@@ -69,13 +71,14 @@ class View:
 
     def refresh(self) -> bool:
         """Looks again; true if what is visible has changed."""
-        if self._watch is not None and not self._watch.ended:
-            events = self._watch.take()
-            if events is not None:
-                return bool(events) and self._follow(events)
-            if not self._watch.ended:
-                return self.rescan()
-        return self._look()
+        with self._lock:
+            if self._watch is not None and not self._watch.ended:
+                events = self._watch.take()
+                if events is not None:
+                    return bool(events) and self._follow(events)
+                if not self._watch.ended:
+                    return self.rescan()
+            return self._look()
 
     def close(self) -> None:
         """Watch no more."""
@@ -120,30 +123,32 @@ class View:
 
     def rescan(self) -> bool:
         """Looks into the folder whatever its mtime says."""
-        while True:
-            known, appended = self._listed()
-            if appended is not None:
-                more, hidden = visible([*self.segments[-1:], *appended])
-                run = self.segments + more[1:]
-            else:
-                run, hidden = visible(list(known.values()))
-            # Deletion is oldest first. So a gap is one only if the segment before it is still there: otherwise others
-            # were deleted while the folder was being listed.
-            if not hidden or os.path.exists(self.folder / run[-1].name):
-                return self._show(known, run, hidden)
+        with self._lock:
+            while True:
+                known, appended = self._listed()
+                if appended is not None:
+                    more, hidden = visible([*self.segments[-1:], *appended])
+                    run = self.segments + more[1:]
+                else:
+                    run, hidden = visible(list(known.values()))
+                # Deletion is oldest first. So a gap is one only if the segment before it is still there: otherwise
+                # others were deleted while the folder was being listed.
+                if not hidden or os.path.exists(self.folder / run[-1].name):
+                    return self._show(known, run, hidden)
 
     def backlog(self, position: int) -> Backlog:
         """What lies behind that row number. Of a segment read in part, bytes count by rows."""
-        index = bisect_right(self._ends, position)
-        if index == len(self.segments):
-            return _NOTHING
-        part = self.segments[index]
-        left = min(part.rows, part.end - position)
-        rows = self._ends[-1] - part.end + left
-        weight = part.bytes * left // part.rows + self._bytes[-1] - self._bytes[index]
-        arrivals = (part.mean - self._base) * left + self._arrivals[-1] - self._arrivals[index]
-        oldest = min([segment.oldest for segment in self.segments[index:]])
-        return Backlog(rows, weight, oldest, self._base + arrivals / rows)
+        with self._lock:
+            index = bisect_right(self._ends, position)
+            if index == len(self.segments):
+                return _NOTHING
+            part = self.segments[index]
+            left = min(part.rows, part.end - position)
+            rows = self._ends[-1] - part.end + left
+            weight = part.bytes * left // part.rows + self._bytes[-1] - self._bytes[index]
+            arrivals = (part.mean - self._base) * left + self._arrivals[-1] - self._arrivals[index]
+            oldest = min([segment.oldest for segment in self.segments[index:]])
+            return Backlog(rows, weight, oldest, self._base + arrivals / rows)
 
     def _listed(self) -> tuple[dict[str, Segment], list[Segment] | None]:
         """The segments there are, in the order of their names, and those that came at the end, if that was all.

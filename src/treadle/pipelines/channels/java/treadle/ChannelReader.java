@@ -43,6 +43,9 @@ final class ChannelReader implements PartitionReader<ColumnarBatch> {
         open(slice.segments[next++]);
       }
       if (row >= slice.high || !loaded()) {
+        if (row < Math.min(slice.high, segment().end())) {
+          throw damaged(new IOException("it ends at row " + row));
+        }
         shut();
         continue;
       }
@@ -77,10 +80,18 @@ final class ChannelReader implements PartitionReader<ColumnarBatch> {
   private boolean loaded() throws IOException {
     try {
       return reader.loadNextBatch();
-    } catch (Exception damaged) {
-      throw new IOException("segment " + slice.segments[next - 1].file + " is damaged (rows " + slice.segments[next - 1].first + " to "
-          + slice.segments[next - 1].end() + "): restore the file from a copy, or skip it by deleting this hop's checkpoint", damaged);
+    } catch (Exception unreadable) {
+      throw damaged(unreadable);
     }
+  }
+
+  private IOException damaged(Exception why) {
+    return new IOException("segment " + segment().file + " is damaged (rows " + segment().first + " to " + segment().end()
+        + "): put the file back from a copy, and what waits behind it goes on", why);
+  }
+
+  private Segments.Segment segment() {
+    return slice.segments[next - 1];
   }
 
   private void take(VectorSchemaRoot root, int from, int to) {

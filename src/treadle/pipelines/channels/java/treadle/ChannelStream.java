@@ -45,8 +45,12 @@ final class ChannelStream implements MicroBatchStream, SupportsAdmissionControl 
   public Offset latestOffset(Offset start, ReadLimit limit) {
     long from = ((Row) start).number;
     Turn turn = Turn.of(hop);
-    long most = turn != null ? turn.ask(name, from) : limit instanceof ReadMaxRows ? ((ReadMaxRows) limit).maxRows() : Long.MAX_VALUE;
-    return most == 0 ? start : new Row(Math.max(from, Math.min(Segments.end(folder), from + Math.min(most, Long.MAX_VALUE - from))));
+    long most = turn != null ? turn.ask(this, name) : limit instanceof ReadMaxRows ? ((ReadMaxRows) limit).maxRows() : Long.MAX_VALUE;
+    if (most == 0) {
+      return start;
+    }
+    long end = Math.max(from, Math.min(Segments.end(folder), from + Math.min(most, Long.MAX_VALUE - from)));
+    return new Row(turn != null ? turn.end(name, end) : end);
   }
 
   @Override

@@ -1,8 +1,11 @@
 package treadle;
 
+import java.util.Collections;
 import java.util.HashMap;
+import java.util.IdentityHashMap;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.SparkContext;
 
@@ -28,7 +31,8 @@ public final class Turn {
   private final String hop;
   private final Listener listener;
   private final Map<String, Long> admitted = new HashMap<String, Long>();
-  private final Map<String, Long> asked = new LinkedHashMap<String, Long>();
+  private final Set<Object> asked = Collections.newSetFromMap(new IdentityHashMap<Object, Boolean>());
+  private final Map<String, Long> ends = new HashMap<String, Long>();
   private final Map<String, Batch> batches = new LinkedHashMap<String, Batch>();
   private boolean running = false;
   private boolean parked = false;
@@ -94,15 +98,19 @@ public final class Turn {
     notifyAll();
   }
 
-  /** How many rows a source may give from {@code start} on. Parks where a new batch begins. */
-  long ask(String source, long start) {
+  /**
+   * How many rows of a source a reader may give. Parks where a new batch begins, which is when one asks again: a query that joins
+   * a source with itself has several readers of it.
+   */
+  long ask(Object reader, String source) {
     String report = null;
     synchronized (this) {
-      if (!running || asked.containsKey(source)) {
+      if (!running || asked.contains(reader)) {
         report = report();
         running = false;
         parked = true;
         asked.clear();
+        ends.clear();
         batches.clear();
         written = 0;
         epoch = -1;
@@ -117,6 +125,7 @@ public final class Turn {
           wait();
         }
       } catch (InterruptedException stop) {
+        parked = false;
         Thread.currentThread().interrupt();
         return 0;
       }
@@ -124,10 +133,16 @@ public final class Turn {
         SparkContext.getOrCreate().setLocalProperty("spark.scheduler.pool", pool);
       }
       running = true;
-      asked.put(source, Long.valueOf(start));
+      asked.add(reader);
       Long rows = free ? null : admitted.get(source);
       return rows == null ? 0 : rows.longValue();
     }
+  }
+
+  /** Where the batch ends in a source: what its first reader found there, for all of them. */
+  synchronized long end(String source, long found) {
+    Long first = ends.putIfAbsent(source, Long.valueOf(found));
+    return first == null ? found : first.longValue();
   }
 
   /** A source says what the batch reads. */
