@@ -18,7 +18,8 @@ from treadle.errors import ConfigError, EngineError
 from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.channel import Replan
 from treadle.pipelines.channels.cluster import ANSWER, Cluster, client_config
-from treadle.pipelines.channels.kafka import KafkaChannel, Topic, done_up_to, planned
+from treadle.pipelines.channels.kafka import WORTH_DELETING, KafkaChannel, Topic, done_up_to, planned
+from treadle.pipelines.channels.segment import arrow_schema, conform
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -156,6 +157,23 @@ def test_rows_of_every_type_come_back_as_they_were(session: SparkSession, place:
     assert read(session, channel, place) == nothing.collect()
 
 
+def test_rows_that_python_writes_are_those_that_spark_reads(session: SparkSession, place: Place) -> None:
+    schema = "text string, raw binary, at timestamp, money decimal(20, 3), real double, day date, many array<bigint>"
+    when = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=datetime.UTC)
+    full = {"text": "ö", "raw": b"\xff", "at": when, "money": decimal.Decimal("12345678901234567.125"), "real": 0.1}
+    full |= {"day": when.date(), "many": [1, 2**60]}
+    nothing = {**dict.fromkeys(full), "real": float("inf")}
+    table = conform([full, nothing], arrow_schema(schema), "")
+    place.cluster.ensure(place.topic, {})
+    place.produce(*[value.decode() for value in encoded.values(table)])
+    rest: dict[str, Any] = {"cluster": place.cluster, "limit_rows": 10, "checkpoint": place.checkpoint}
+    topic = Topic("numbers", place.topic, schema, **rest)
+    came = sorted((row.asDict() for row in read(session, topic, place)), key=lambda row: row["text"] or "")
+    assert came[0] == nothing
+    local = when.astimezone().replace(tzinfo=None)  # as PySpark gives timestamps
+    assert came[1] == {**full, "raw": bytearray(b"\xff"), "at": local}
+
+
 def test_a_type_that_can_not_be_carried_is_refused_by_name(place: Place) -> None:
     with pytest.raises(ConfigError, match=r"column 'deep\.m' is map<int,string>"):
         place.open("deep struct<m: map<int, string>>")
@@ -181,6 +199,31 @@ def test_what_a_crashed_attempt_has_left_is_never_read(session: SparkSession, pl
     assert again.backlog("reader").rows == 4
     assert sorted(row.a for row in read(session, again, place)) == [1, 2, 3, 4]
     assert again.backlog("reader").rows == 0
+
+
+def test_void_rows_are_told_partition_by_partition(session: SparkSession, place: Place) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    admin: Any = AdminClient(client_config(place.cluster.bootstrap))
+    admin.create_topics([NewTopic(place.topic, num_partitions=3)])[place.topic].result()
+    until_decided(lambda: len(place.cluster.partitions(place.topic)) == 3)
+    place.open().append(numbers(session, *range(30)).repartition(3), 0, NOW)
+    place.produce(*['{"a": 99}'] * 30)
+    again = place.open()
+    again.append(numbers(session, *range(30, 60)).repartition(3), 1, NOW)
+    assert sorted(row.a for row in read(session, again, place)) == list(range(60))
+
+
+def test_rows_that_all_have_read_are_deleted(session: SparkSession, place: Place) -> None:
+    channel = place.open()
+    channel.append(session.range(WORTH_DELETING).selectExpr("id AS a"), 0, NOW)
+    assert len(read(session, channel, place)) == WORTH_DELETING
+    assert channel.collect() == 0  # Spark has not begun the next batch, so it may still repeat this one
+    channel.append(numbers(session, 1), 1, NOW)
+    assert len(read(session, channel, place)) == 1
+    assert channel.collect() == WORTH_DELETING
+    until_decided(lambda: place.cluster.ends(place.topic, [0], first=True) == {0: WORTH_DELETING})
+    assert place.open().ledger.batch == 1
 
 
 def test_rows_that_come_late_make_a_query_start_anew_without_them(session: SparkSession, place: Place) -> None:

@@ -11,15 +11,16 @@ import datetime
 import decimal
 import json
 import math
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle import jars
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, EngineError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Observation, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import DataType, StructType
 
@@ -30,6 +31,7 @@ _FORMATS = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 _CORRUPT = "_treadle_corrupt"
+PATIENCE = 60.0
 _V1 = "spark.sql.sources.useV1SourceList"
 
 
@@ -136,7 +138,7 @@ def write(rows: DataFrame, born: Mapping[str, str], bootstrap: str, topic: str, 
     counted = values.observe(seen, count, size, f.min("born").alias("oldest"), f.avg("born").alias("mean"))
     every = {"kafka.bootstrap.servers": bootstrap, "topic": topic, **options}
     counted.select("value").write.format("kafka").options(**every).mode("append").save()
-    found = seen.get
+    found = _counts(seen)
     oldest = int(born.get("oldest", 0)) if found["oldest"] is None else int(found["oldest"])
     mean = int(born.get("mean", oldest)) if found["mean"] is None else int(found["mean"])
     return Written(int(found["rows"]), int(found["bytes"] or 0), oldest, mean)
@@ -146,6 +148,17 @@ def values(table: pa.Table) -> Iterator[bytes]:
     """The rows of a table, each as Kafka carries it, without Spark."""
     for row in table.to_pylist():
         yield json.dumps({name: _plain(value) for name, value in row.items()}).encode()
+
+
+def _counts(seen: Observation) -> dict[str, Any]:
+    """What was observed. Spark tells it after the write, under great load perhaps never: so not for ever."""
+    future: Any = seen._jo.future()  # type: ignore[union-attr]
+    until = time.monotonic() + PATIENCE
+    while not future.isCompleted():
+        if time.monotonic() > until:
+            raise EngineError("Spark has not told how many rows it wrote", remedy="the batch is tried again")
+        time.sleep(0.001)
+    return dict(seen.get)
 
 
 def _plain(value: Any) -> Any:
