@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import threading
 import time
 import uuid
@@ -159,6 +160,10 @@ def test_hops_joined_by_topics_give_every_row_once_and_go_on_after_a_restart(
     assert sorted(came) == [*range(200), *range(1000, 1200)]
     with pytest.raises(EngineError, match="another kind of channels"):
         p.start(spark, folder=tmp_path / "work")
+    shutil.rmtree(tmp_path / "work" / "checkpoints" / "large")  # batch 0 would be taken for one that is there already
+    with pytest.raises(EngineError, match="its checkpoint only none"):
+        p.start(spark, **options)
+    assert holder(tmp_path / "work") is None
 
 
 def test_an_operator_that_fails_is_told_and_a_stop_ends_what_waits(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from treadle.errors import EngineError
 from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.channel import Channel, Source
 from treadle.pipelines.channels.cluster import Cluster
@@ -77,6 +78,7 @@ class Joints:
                 limit_rows=self._options.limit_rows,
                 checkpoint=self._work.checkpoint,
             )
+        self._check_order(name, made)
         self.sources[name] = made
         return made
 
@@ -92,6 +94,17 @@ class Joints:
                 source.close()
         for cluster in self.clusters.values():
             cluster.close()
+
+    def _check_order(self, name: str, channel: Channel) -> None:
+        """Spark plans a batch before it is written. Where the channel has later ones, the checkpoint is not its own."""
+        folder = self._work.checkpoint(name) / "offsets"
+        planned = [int(file.name) for file in folder.iterdir() if file.name.isdecimal()] if folder.is_dir() else []
+        if channel.batch > max(planned, default=-1):
+            raise EngineError(
+                f"its channel has batch {channel.batch}, its checkpoint only {max(planned, default='none')}",
+                where=f"hop '{name}' in {self._work.folder}",
+                remedy="put the checkpoint back; to start from nothing, delete the whole folder",
+            )
 
     def _cluster(self, bootstrap: str) -> Cluster:
         if bootstrap not in self.clusters:

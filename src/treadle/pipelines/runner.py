@@ -25,7 +25,7 @@ from treadle.errors import ConfigError, EngineError
 from treadle.loop import Binding, Loop
 from treadle.observe import METRICS, plannable
 from treadle.observe.pressure import Pressure
-from treadle.pipelines import build, ctl, jvm, status
+from treadle.pipelines import build, commands, ctl, jvm, status
 from treadle.pipelines.channels.channel import Channel, Source
 from treadle.pipelines.channels.embedded import Embedded
 from treadle.pipelines.engine import OFFERS, HopEngine
@@ -53,7 +53,6 @@ TICK = 0.02
 """Seconds between looks at what comes from outside: feeds, stateful hops, restarts."""
 SLOW_TICK = 1.0
 LONGEST_PAUSE = 30.0
-LONGEST_DRAIN = 3600.0
 
 
 def run(
@@ -127,7 +126,7 @@ class Run:
             self._loop = self._make_loop(policy)
             self._thread = threading.Thread(target=self._control, name="treadle-control", daemon=True)
             self._thread.start()
-            self._server = ctl.Server(ctl.path_for(pipeline.name), self._commands())
+            self._server = ctl.Server(ctl.path_for(pipeline.name), commands.of(self))
         except BaseException:
             self._stopping.set()
             with suppress(Exception):  # what went wrong first is to be told
@@ -199,6 +198,14 @@ class Run:
             blind = any(not cluster.reachable for cluster in self._joints.clusters.values())
             return not busy and not blind and not any(channel.rows for channel in self.channels.values())
 
+    def drain(self, timeout: Duration) -> bool:
+        """Wait until what is there is worked off; false if it is not by then, or a hop has failed."""
+        return self._until(self.drained, time.monotonic() + seconds(timeout, what="timeout", where="drain"))
+
+    def end(self) -> None:
+        """Let whoever waits for it go on, and stop it."""
+        self._over.set()
+
     def stop(self, *, drain: bool = False, timeout: Duration = 30.0) -> None:
         """Stop all hops: after what waits is worked off, or after the batches that run now. A restart goes on there."""
         limit = time.monotonic() + seconds(timeout, what="timeout", where="stop")
@@ -229,27 +236,6 @@ class Run:
                 feed.close()
             self._joints.close()
             self.work.close()
-
-    def _commands(self) -> dict[str, Callable[..., object]]:
-        """What can be asked over the control socket."""
-
-        def policy(name: str | None = None) -> str:
-            if name is not None:
-                self.set_policy(name)
-            return self.policy
-
-        def slots(count: int | None = None) -> int:
-            if count is not None:
-                self.set_slots(count)
-            return self.gate.slots
-
-        def stop(drain: bool = False) -> bool:
-            if drain:
-                self._until(self.drained, time.monotonic() + LONGEST_DRAIN)
-            self._over.set()
-            return True
-
-        return {"policy": policy, "slots": slots, "status": self.status, "stop": stop}
 
     def _start_hops(self) -> None:
         self._watch = self._jvm.treadle.Watch(self._listener)

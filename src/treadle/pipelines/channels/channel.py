@@ -65,6 +65,10 @@ class Source(Protocol):
 class Channel(Source, Protocol):
     """Rows on their way from one hop to others."""
 
+    @property
+    def batch(self) -> int:
+        """The last one that was written, -1 before the first."""
+
     def append(self, rows: DataFrame, batch_id: int, born: Mapping[str, str]) -> int:
         """Append a batch, as in foreachBatch; if it was there already, nothing happens. Returns the number of rows.
 

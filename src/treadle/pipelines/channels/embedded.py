@@ -71,6 +71,10 @@ class Embedded:
         return self.view.end - min(self.positions.values(), default=self.view.end)
 
     @property
+    def batch(self) -> int:
+        return self.view.epoch
+
+    @property
     def full(self) -> bool:
         return self.rows >= self.limit_rows
 

@@ -156,6 +156,10 @@ class KafkaChannel(_Readers):
         self._recover()
         cluster.watch(self.name, topic, self._partitions, self._seen)
 
+    @property
+    def batch(self) -> int:
+        return self.ledger.batch
+
     def refresh(self) -> bool:
         """What is decided is known without asking."""
         return False
