@@ -19,6 +19,7 @@ from treadle.pipelines.channels.log import (
     Writer,
     collect,
     positions,
+    prepare,
     read,
     register_consumer,
     remove_consumer,
@@ -274,3 +275,12 @@ def test_a_segment_that_was_taken_away_by_hand_does_not_cost_those_behind_it(ten
     (ten / "away").rename(lost)
     Writer(ten, SCHEMA).close()
     assert shown(ten) == list(range(100))
+
+
+def test_a_channel_that_somebody_fills_can_be_prepared_by_its_reader(tmp_path: Path) -> None:
+    with Writer(tmp_path, SCHEMA) as writer:
+        writer.append(ids(0, 1))
+        prepare(tmp_path, SCHEMA)
+        assert writer.end == 1
+        with pytest.raises(EngineError, match="column"):
+            prepare(tmp_path, pa.schema([("other", pa.int64())]))

@@ -32,8 +32,7 @@ class Embedded:
         self.folder = folder.absolute()
         self.schema = schema
         self.limit_rows = limit_rows
-        with log.Writer(folder, schema):  # makes the folder, or checks its schema and clears away what a crash left
-            pass
+        log.prepare(folder, schema)
         self.view = View(self.folder, watch=True)
         self.positions: dict[str, int] = {}
 

@@ -46,6 +46,7 @@ __all__ = [
     "Writer",
     "collect",
     "positions",
+    "prepare",
     "read",
     "register_consumer",
     "remove_consumer",
@@ -188,6 +189,14 @@ class Writer:
             (self.folder / segment.name).unlink(missing_ok=True)
         self.end, self.epoch = self._view.end, self._view.epoch
         self._sound = True
+
+
+def prepare(folder: Folder, schema: pa.Schema | StructType | str) -> None:
+    """Makes the folder, or checks its schema and clears away what a crash left, if nobody writes to it now."""
+    if holder(Path(folder)) is None:
+        with Writer(folder, schema):
+            return
+    _settle_schema(Path(folder), arrow_schema(schema))
 
 
 def read(folder: Folder, start: int | None = None, end: int | None = None) -> pa.Table:
