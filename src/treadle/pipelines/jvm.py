@@ -30,6 +30,8 @@ log = logging.getLogger("treadle.pipelines")
 CHANNEL = "treadle.Channel"
 """The data source of embedded channels, as Spark's `format`."""
 CHECKPOINTS = "treadle.LocalCheckpoints"
+_KEEPS_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
+"""Spark then holds on to columns that it gave to a pandas UDF, after their reader has gone on and freed them."""
 
 
 def jar() -> Path:
@@ -57,6 +59,7 @@ def load(spark: SparkSession) -> Any:
         loader.loadClass(CHANNEL)
     except Exception:
         loader.addURL(jvm.java.io.File(str(jar())).toURI().toURL())
+    spark.conf.set(_KEEPS_INPUT, "false")  # whoever made the session: with it, channels give rows that are gone
     return jvm
 
 
