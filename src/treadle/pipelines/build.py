@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.errors import ConfigError, EngineError, TreadleError
 from treadle.pipelines.channels.channel import Source
 from treadle.pipelines.node import Kind, Node
+from treadle.pipelines.queries import interruptible
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,10 +85,11 @@ def sink(node: Node) -> Callable[[DataFrame, int], None]:
     assert function is not None
 
     def call(rows: DataFrame, batch_id: int) -> None:
-        if node.takes_batch_id:
-            function(rows, batch_id)
-        else:
-            function(rows)
+        with interruptible():
+            if node.takes_batch_id:
+                function(rows, batch_id)
+            else:
+                function(rows)
 
     return call
 

@@ -21,6 +21,7 @@ from treadle.pipelines.channels.kafka import Topic
 from treadle.pipelines.channels.ledger import Ages
 from treadle.pipelines.hop import Hop, State
 from treadle.pipelines.node import Node
+from treadle.pipelines.queries import Stopped, interruptible
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,17 +32,6 @@ log = logging.getLogger("treadle.pipelines")
 LOOK = 0.01
 """Seconds between two looks at whether a batch may begin."""
 STOPPING = 60.0
-
-
-class Stopped(Exception):  # noqa: N818 - nothing is wrong
-    """The run ends: this batch is not done, and comes again with the next start.
-
-    Its text is what Spark takes for an interrupt of its own, which is no error of a query that is being stopped.
-    """
-
-    def __init__(self) -> None:
-        interrupt = "py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException"
-        super().__init__(interrupt)
 
 
 @dataclass(frozen=True)
@@ -70,7 +60,8 @@ class Outside:
                     begun = time.monotonic()
                     written = None
                     if hop.output is not None:
-                        written = hop.output.append(rows, batch_id, _born(node, ages, before, looked))
+                        with interruptible():
+                            written = hop.output.append(rows, batch_id, _born(node, ages, before, looked))
                     elif work is not None:
                         work(rows, batch_id)
                     _look_for_bad_rows(hop)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,31 @@ from treadle.pipelines.node import Node
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+
+class Stopped(Exception):  # noqa: N818 - nothing is wrong
+    """The run ends: this batch is not done, and comes again with the next start.
+
+    Its text is what Spark takes for an interrupt of its own, which is no error of a query that is being stopped.
+    """
+
+    def __init__(self) -> None:
+        interrupt = "py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException"
+        super().__init__(interrupt)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """A batch in Python that Spark interrupts, to stop its query, ends with `Stopped` and not with Spark's own words.
+
+    Spark looks for the interruption in the whole text of the error, and a long one overflows its stack.
+    """
+    try:
+        yield
+    except Exception as error:
+        if "InterruptedException" not in str(error):
+            raise
+        raise Stopped from None
 
 
 def started(writer: Any, node: Node, checkpoint: Path) -> StreamingQuery:
