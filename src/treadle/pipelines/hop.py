@@ -96,6 +96,8 @@ class Hop:
         rows = 0
         for channel in self.inputs:
             part = report["read"].get(channel.name)
+            if channel.name in report["at"] and isinstance(channel, Embedded):
+                channel.read_up_to(self.name, report["at"][channel.name])
             if part is not None and isinstance(channel, Embedded):
                 channel.read_up_to(self.name, part["end"])
                 rows += part["rows"]

@@ -52,7 +52,7 @@ class Embedded:
         return self.view.backlog(self.positions[consumer])
 
     def read_up_to(self, consumer: str, position: int) -> None:
-        self.positions[consumer] = position
+        self.positions[consumer] = max(position, self.positions[consumer])
 
     def begin(self, consumer: str, batch_id: int) -> Sequence[Ages] | None:  # noqa: ARG002 - it has row numbers
         """For a reader that also reads elsewhere and so does not ask: what the last batch has read, is known now."""
@@ -62,7 +62,7 @@ class Embedded:
         return ()
 
     def finish(self, consumer: str) -> None:
-        """Spark says so by itself, some moments later."""
+        """Its position is noted when it looks for more."""
 
     @property
     def rows(self) -> int:

@@ -20,6 +20,7 @@ final class ChannelStream implements MicroBatchStream, SupportsAdmissionControl 
   private final String consumer;
   private final long maxRows;
   private final int maxPartitions;
+  private long done = -1;
 
   ChannelStream(String folder, CaseInsensitiveStringMap options) {
     this.folder = folder;
@@ -44,8 +45,12 @@ final class ChannelStream implements MicroBatchStream, SupportsAdmissionControl 
   @Override
   public Offset latestOffset(Offset start, ReadLimit limit) {
     long from = ((Row) start).number;
+    if (consumer != null && from != done) { // the batch before is in Spark's commit log by now
+      Segments.done(folder, consumer, from);
+      done = from;
+    }
     Turn turn = Turn.of(hop);
-    long most = turn != null ? turn.ask(this, name) : limit instanceof ReadMaxRows ? ((ReadMaxRows) limit).maxRows() : Long.MAX_VALUE;
+    long most = turn != null ? turn.ask(this, name, from) : limit instanceof ReadMaxRows ? ((ReadMaxRows) limit).maxRows() : Long.MAX_VALUE;
     if (most == 0) {
       return start;
     }
@@ -101,12 +106,9 @@ final class ChannelStream implements MicroBatchStream, SupportsAdmissionControl 
     return new ChannelReader.Factory();
   }
 
+  /** Spark tells so only when it has planned the next batch: for an idle hop too late. */
   @Override
-  public void commit(Offset end) {
-    if (consumer != null) {
-      Segments.done(folder, consumer, ((Row) end).number);
-    }
-  }
+  public void commit(Offset end) {}
 
   @Override
   public void stop() {}

@@ -33,6 +33,7 @@ public final class Turn {
   private final Map<String, Long> admitted = new HashMap<String, Long>();
   private final Set<Object> asked = Collections.newSetFromMap(new IdentityHashMap<Object, Boolean>());
   private final Map<String, Long> ends = new HashMap<String, Long>();
+  private final Map<String, Long> starts = new LinkedHashMap<String, Long>();
   private final Map<String, Batch> batches = new LinkedHashMap<String, Batch>();
   private boolean running = false;
   private boolean parked = false;
@@ -99,12 +100,13 @@ public final class Turn {
   }
 
   /**
-   * How many rows of a source a reader may give. Parks where a new batch begins, which is when one asks again: a query that joins
-   * a source with itself has several readers of it.
+   * How many rows of a source a reader may give from {@code start} on. Parks where a new batch begins, which is when one asks
+   * again: a query that joins a source with itself has several readers of it.
    */
-  long ask(Object reader, String source) {
+  long ask(Object reader, String source, long start) {
     String report = null;
     synchronized (this) {
+      starts.put(source, Long.valueOf(start));
       if (!running || asked.contains(reader)) {
         report = report();
         running = false;
@@ -182,6 +184,12 @@ public final class Turn {
     String comma = "";
     for (Map.Entry<String, Batch> entry : batches.entrySet()) {
       text.append(comma).append('"').append(entry.getKey()).append("\":").append(entry.getValue().json());
+      comma = ",";
+    }
+    text.append("},\"at\":{");
+    comma = "";
+    for (Map.Entry<String, Long> entry : starts.entrySet()) {
+      text.append(comma).append('"').append(entry.getKey()).append("\":").append(entry.getValue());
       comma = ",";
     }
     return text.append("}}").toString();
