@@ -48,7 +48,15 @@ def hop(node: Node, spark: SparkSession, channels: Sources, key: str) -> Plan:
     rows = [channel.read(spark, key, node.name) for channel in inputs]
     if node.kind is Kind.SOURCE:
         return Plan(node, (), _called(node, spark), foreign=True)
-    return Plan(node, inputs, _called(node, *rows) if node.kind is Kind.OPERATOR else rows[0])
+    if node.kind is not Kind.OPERATOR:
+        return Plan(node, inputs, rows[0])
+    made = _called(node, *rows)
+    for name in made.columns:
+        if made.columns.count(name) > 1:
+            raise ConfigError(
+                f"column '{name}' is there more than once", where=node.where, remedy="give each its own name"
+            )
+    return Plan(node, inputs, made)
 
 
 def fused(node: Node, nodes: Mapping[str, Node], spark: SparkSession, channels: Sources, key: str) -> Plan:

@@ -40,11 +40,15 @@ def interruptible() -> Iterator[None]:
         raise Stopped from None
 
 
-def started(writer: Any, node: Node, checkpoint: Path) -> StreamingQuery:
-    """Start it in the mode that its plan allows: rows that are final, or, where no row ever is, rows as they change."""
+def started(writer: Any, node: Node, key: str, checkpoint: Path) -> StreamingQuery:
+    """Start it in the mode that its plan allows: rows that are final, or, where no row ever is, rows as they change.
+
+    `key` is its name in Spark, where several pipelines may run.
+    """
     from pyspark.errors import AnalysisException
 
-    writer = writer.queryName(node.name).option("checkpointLocation", str(checkpoint))
+    name = node.name if node.format == "memory" else key  # there it is also that of a table
+    writer = writer.queryName(name).option("checkpointLocation", str(checkpoint))
     refused: AnalysisException | None = None
     for mode in ("append", "update"):
         try:

@@ -107,6 +107,8 @@ class Run:
         self._stopping = threading.Event()
         self._over = threading.Event()
         self._watch: Any = None
+        self._policy = options.policy
+        self._server: ctl.Server | None = None
         try:
             self._joints.check(pipeline.nodes)
             self.spark = spark or session(pipeline.name, fair=options.enforce == "pools")
@@ -122,14 +124,16 @@ class Run:
             self._outside = Outside(self.gate, self._stopping, self._turns.consider_all, self._pool)
             self._listener = jvm.Listener(self._turns.parked, self._ended)
             self._by_run: dict[str, Hop] = {}
+            # Before any hop: one that runs under the same name here would be disturbed by it.
+            self._server = ctl.Server(ctl.path_for(pipeline.name), commands.of(self))
             self._start_hops()
             self._loop = self._make_loop(policy)
             self._thread = threading.Thread(target=self._control, name="treadle-control", daemon=True)
             self._thread.start()
-            self._server = ctl.Server(ctl.path_for(pipeline.name), commands.of(self))
         except BaseException:
             self._stopping.set()
             with suppress(Exception):  # what went wrong first is to be told
+                self._close_server()
                 self._end()
             raise
 
@@ -214,11 +218,15 @@ class Run:
         if self._stopping.is_set():
             return
         self._stopping.set()
-        self._server.close()
+        self._close_server()
         self._thread.join()
         self._turns.halt()
         self._until(lambda: not self.gate.stats.holding, limit)
         self._end()
+
+    def _close_server(self) -> None:
+        if self._server is not None:
+            self._server.close()
 
     def _end(self) -> None:
         """Stop what was started, and let go of the folder."""
@@ -265,7 +273,7 @@ class Run:
             self._jvm.treadle.Turn.open(key, self._listener)
         hop.well = time.monotonic()
         hop.state = State.STARTING
-        hop.query = started(self._writer(node, hop, plan), node, self.work.checkpoint(node.name))
+        hop.query = started(self._writer(node, hop, plan), node, key, self.work.checkpoint(node.name))
         run_id = str(hop.query.runId)
         self._by_run[run_id] = hop
         if not hop.query.isActive:  # it may have ended before its end could be noted
@@ -330,7 +338,6 @@ class Run:
     def _make_loop(self, policy: Any) -> Loop:
         rows = [self.hops[instance.operators[-1]] for instance in self._topology.instances]
         knobs: dict[str, Knob] = {"rank": GateKnob(self.gate), "rung": self.pools}
-        self._policy = self.options.policy
         engine = HopEngine(self._topology, rows, knobs)
         knob = "rung" if self.options.enforce == "pools" else "rank"
         return Loop([engine], [Binding(policy, knob, period=self.options.period)], metrics=_ALL_METRICS)
