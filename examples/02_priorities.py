@@ -12,7 +12,7 @@ from pathlib import Path
 
 import treadle
 
-OUT = Path("out/priorities")
+OUT = Path("out/priorities").absolute()
 JOBS = 4
 ROUNDS = 1000
 """Hashes for a row: about half a millisecond."""

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 import treadle
 
-OUT = Path("out/medallion")
+OUT = Path("out/medallion").absolute()
 IN_A_ROW = 3
 PAYMENT = "id bigint, card bigint, amount double, accepted boolean, at timestamp"
 

@@ -1,14 +1,27 @@
 """What the documents show, run as it stands there."""
 
+from __future__ import annotations
+
 import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from treadle import config
+from treadle.cli import cli
 from treadle.engines.simulator import scenario
 from treadle.engines.simulator.run import simulate
+from treadle.pipelines.options import Options
+from treadle.pipelines.session import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -38,3 +51,87 @@ def test_the_scenario_of_the_scenarios_page_helps_the_alert() -> None:
 def test_the_file_of_the_configuration_page_is_valid(tmp_path: Path) -> None:
     (tmp_path / "shown.toml").write_text(blocks("configuration.md", "toml")[0], encoding="utf-8")
     assert config.load(str(tmp_path / "shown.toml"))[0].simulate.seed == 1
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Pages write where they are run; sockets need a short path."""
+    sockets = Path(tempfile.mkdtemp(prefix="tdoc"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(sockets))
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    shutil.rmtree(sockets)
+
+
+def moved(code: str, place: Path) -> str:
+    """With its outputs there: for Spark, a relative path is one of where it was started."""
+    return code.replace('"out/', f'"{place}/out/')
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_all_python_on_a_page_is_python(page: Path) -> None:
+    for block in blocks(page.name, "python"):
+        compile(block, page.name, "exec")
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target, _, heading in re.findall(r"\]\(([\w./-]+\.md)(#([\w-]+))?\)", page.read_text(encoding="utf-8")):
+        text = (DOCS / target).read_text(encoding="utf-8")
+        headings = [re.sub(r"[^\w -]", "", line).strip().lower().replace(" ", "-") for line in text.splitlines()]
+        assert not heading or heading in headings, f"{target}#{heading}"
+
+
+def test_the_pipeline_of_the_pipelines_page_delivers_its_alert(spark: SparkSession, place: Path) -> None:
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in blocks("pipelines.md", "python"):
+        exec(moved(block, place), names)
+    assert [row.id for row in spark.read.parquet(f"{place}/out/alerts").collect()] == [1]
+    with names["p"].start(spark) as run:  # what the other process has put in is there
+        run.stop(drain=True, timeout=60)
+        run.check()
+    assert sorted(row.id for row in spark.read.parquet(f"{place}/out/archive").collect()) == [1, 2]
+
+
+def test_the_application_of_its_page_is_scheduled(spark: SparkSession, place: Path) -> None:
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(moved(blocks("existing-applications.md", "python")[0], place), names)
+    query, gate = names["query"], names["gate"]
+    try:
+        until = time.monotonic() + 120
+        while not gate.status()["hops"].get("orders", {}).get("batches", 0):
+            assert query.exception() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    finally:
+        query.stop()
+        gate.close()
+    assert list((place / "out" / "orders").glob("batch=*"))
+
+
+def test_the_page_of_cheap_hops_names_every_setting_with_its_value() -> None:
+    page = (DOCS / "cheap-hops.md").read_text(encoding="utf-8")
+    for setting in settings(fair=True):
+        value = "" if "/" in setting.value else f"`{setting.value}`"
+        assert f"| `{setting.key}` | {value}" in page, setting.key
+
+
+def test_the_page_of_pipelines_names_every_option_with_its_default() -> None:
+    page = (DOCS / "pipelines.md").read_text(encoding="utf-8")
+    for name in Options.__dataclass_fields__:
+        default = getattr(Options(), name)
+        if isinstance(default, float):
+            default = f"{default:g} s"
+        elif isinstance(default, int):
+            default = f"{default:,}"
+        assert f"| `{name}` | {default} |" in page.replace(f"`{default}`", default), name
+
+
+def test_commands_and_flags_on_the_pages_exist() -> None:
+    for page in ("pipelines.md", "existing-applications.md", "cheap-hops.md", "operations.md", "../examples/README.md"):
+        text = (DOCS / page).read_text(encoding="utf-8")
+        for words, flags in re.findall(r"\btreadle ((?:run|show|doctor|ctl \w+|kafka \w+|jars))((?: [^`\n]*)?)", text):
+            shown = CliRunner().invoke(cli, [*words.split(), "--help"])
+            assert shown.exit_code == 0, f"{page}: treadle {words}"
+            for flag in re.findall(r"--[a-z]+", flags):
+                assert flag in shown.output, f"{page}: treadle {words} {flag}"
