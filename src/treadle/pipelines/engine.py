@@ -37,6 +37,7 @@ class HopEngine:
         self._hops = tuple(hops)
         self._knobs = dict(knobs)
         self._now = now
+        self._before = (time.monotonic(), 0, 0.0)
 
     def topology(self) -> Topology:
         return self._topology
@@ -48,7 +49,15 @@ class HopEngine:
         now = self._now()
         table = np.array([_measures(hop, now) for hop in self._hops], dtype=np.float64).reshape(-1, 6)
         columns = dict(zip(_ORDER, table.T, strict=True))
-        return Sample(time.monotonic(), {name: columns[name] for name in wanted})
+        return Sample(time.monotonic(), {name: columns[name] for name in wanted & OFFERS}, self._totals())
+
+    def _totals(self) -> dict[str, float]:
+        """Of all sinks since the last look: the mean latency of what came out (NaN if nothing did), rows a second."""
+        sums = [hop.latency.total for hop in self._hops if hop.latency is not None]
+        then, rows, seconds = self._before
+        self._before = (time.monotonic(), sum(count for count, _ in sums), sum(total for _, total in sums))
+        took, came, waited = (now - before for now, before in zip(self._before, (then, rows, seconds), strict=True))
+        return {"latency": waited / came if came else np.nan, "output_rate": came / took if took > 0 else np.nan}
 
 
 _ORDER = ("queue", "head_age", "mean_age", "tuples_in", "tuples_out", "busy_time")

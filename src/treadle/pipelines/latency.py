@@ -45,6 +45,7 @@ class Latency:
         self._keep = keep
         self._table = np.empty((min(keep, 1024), len(Part._fields)))
         self._count = 0
+        self._total = (0, 0.0)
         self._lock = threading.Lock()
 
     def add(self, time: float, ages: Iterable[Sequence[float]]) -> None:
@@ -56,6 +57,12 @@ class Latency:
                     self._table = np.resize(self._table, (min(2 * self._count, self._keep), len(part)))
                 self._table[self._count % len(self._table)] = part
                 self._count += 1
+                self._total = (self._total[0] + int(part[1]), self._total[1] + part[1] * part[3])
+
+    @property
+    def total(self) -> tuple[int, float]:
+        """All rows so far, and the sum of their latencies."""
+        return self._total
 
     def parts(self, since: float = -np.inf) -> list[Part]:
         """What left the sink since then."""

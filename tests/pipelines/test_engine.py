@@ -1,0 +1,163 @@
+"""The hops of a pipeline as an engine: it holds to what the control loop expects, and its numbers are the channels'."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import treadle
+from treadle.decide import registry
+from treadle.enforce.gate import Gate, GateKnob
+from treadle.loop import Binding, Loop
+from treadle.pipelines.channels.embedded import Embedded
+from treadle.pipelines.engine import OFFERS, HopEngine
+from treadle.pipelines.hop import Hop
+from treadle.pipelines.latency import Latency
+from treadle.pipelines.pools import PoolKnob
+from treadle.testing import check_engine, check_knob
+
+NOW = 1_800_000_000.0
+SCHEMA = '{"type":"struct","fields":[{"name":"a","type":"long","nullable":true,"metadata":{}}]}'
+
+
+def report(read: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """What the JVM says of a batch."""
+    return {"seconds": 0.5, "time": NOW, "written": 0, "epoch": 0, "read": read or {}, "at": {}, **more}
+
+
+class Parts:
+    """A feed, an operator that reads it, its channel, a sink that reads that, and a source of which nothing is seen."""
+
+    def __init__(self, folder: Path) -> None:
+        p = treadle.Pipeline("engine")
+        p.feed("fed", schema="a bigint")
+        p.operator(name="op", inputs=("fed",))(lambda rows: rows)
+        p.write("out", reads="op", format="noop")
+        p.source(name="ticks")(lambda spark: spark)
+        p.write("tocks", reads="ticks", format="noop")
+        self.topology = p.topology()
+        self.fed, self.op = (Embedded(folder / name, SCHEMA, limit_rows=10) for name in ("fed", "op"))
+        inputs = {"op": (self.fed,), "out": (self.op,), "ticks": (), "tocks": ()}
+        self.gate, self.pools = Gate(1), PoolKnob()
+        self.hops = {}
+        for instance in self.topology.instances:
+            name = instance.operators[-1]
+            output = self.op if name == "op" else None
+            self.hops[name] = Hop(instance.id, name, f"engine/{name}", inputs[name], output)
+            for channel in inputs[name]:
+                channel.register(name)
+            self.gate.register(instance.id)
+            self.pools.register(instance.id)
+
+    def engine(self, now: Callable[[], float] = lambda: NOW) -> HopEngine:
+        rows = [self.hops[instance.operators[-1]] for instance in self.topology.instances]
+        return HopEngine(self.topology, rows, {"rank": GateKnob(self.gate), "rung": self.pools}, now=now)
+
+    def fill(self, channel: Embedded, count: int, oldest: float, mean: float) -> None:
+        from treadle.pipelines.channels import log
+
+        with log.Writer(channel.folder, SCHEMA) as writer:
+            writer.append([{"a": a} for a in range(count)], born=(oldest, mean))
+        channel.refresh()
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Parts:
+    return Parts(tmp_path)
+
+
+def test_it_is_a_good_engine(parts: Parts) -> None:
+    def work(_: HopEngine) -> None:
+        parts.fill(parts.fed, 4, NOW - 2, NOW - 1)
+        end = parts.fed.view.end
+        parts.hops["op"].done(report({"fed": {"end": end, "rows": 4, "ages": []}}, written=2))
+        time.sleep(0.001)
+
+    check_engine(parts.engine, pass_time=work, values={"rank": [0.0, 1.0, 2.0], "rung": [0.0, 1.0, 5.0]})
+
+
+def test_the_gates_knob_is_a_good_knob(parts: Parts) -> None:
+    names = list(parts.gate.ranks)[:3]
+    check_knob(lambda: GateKnob(parts.gate), names, [0.0, 1.0, 2.0])
+
+
+def test_queue_and_ages_are_those_of_the_rows_that_wait(parts: Parts) -> None:
+    parts.fill(parts.fed, 3, NOW - 10, NOW - 8)
+    parts.fill(parts.fed, 1, NOW - 4, NOW - 4)
+    engine = parts.engine()
+    row = engine.topology().row_of[parts.hops["op"].id]
+    columns = engine.sample(OFFERS).columns
+    assert columns["queue"][row] == 4
+    assert columns["head_age"][row] == pytest.approx(10.0)
+    assert columns["mean_age"][row] == pytest.approx(7.0)
+    parts.hops["op"].done(report({"fed": {"end": 3, "rows": 3, "ages": []}}, written=1))
+    columns = engine.sample(OFFERS).columns
+    assert [columns[name][row] for name in ("queue", "tuples_in", "tuples_out", "busy_time")] == [1, 3, 1, 0.5]
+    assert columns["head_age"][row] == pytest.approx(4.0)
+
+
+def test_latency_and_rate_of_all_sinks_since_the_last_look_are_totals(parts: Parts) -> None:
+    parts.hops["out"].latency, engine = Latency(), parts.engine()
+    assert math.isnan(engine.sample(OFFERS).totals["latency"])
+    ages = [[2, (NOW - 4) * 1e6, (NOW - 3) * 1e6], [1, (NOW - 6) * 1e6, (NOW - 6) * 1e6]]
+    parts.hops["out"].done(report({"op": {"end": 3, "rows": 3, "ages": ages}}))
+    totals = engine.sample(OFFERS).totals
+    assert totals["latency"] == pytest.approx(4.0)
+    assert totals["output_rate"] > 0
+    assert math.isnan(engine.sample(OFFERS).totals["latency"])
+
+
+def test_what_waits_outside_is_unknown_and_what_is_empty_is_nothing(parts: Parts) -> None:
+    engine = parts.engine()
+    columns = engine.sample(OFFERS).columns
+    rows = {name: engine.topology().row_of[hop.id] for name, hop in parts.hops.items()}
+    assert all(math.isnan(columns[name][rows["ticks"]]) for name in ("queue", "head_age", "mean_age"))
+    assert [columns[name][rows["out"]] for name in ("queue", "head_age", "mean_age")] == [0.0, 0.0, 0.0]
+    assert columns["tuples_in"][rows["ticks"]] == 0
+
+
+def test_an_arrival_in_the_future_is_no_negative_age(parts: Parts) -> None:
+    parts.fill(parts.fed, 1, NOW + 5, NOW + 5)
+    columns = parts.engine().sample(frozenset({"head_age", "mean_age"})).columns
+    assert set(columns) == {"head_age", "mean_age"}
+    assert np.nanmin(columns["head_age"]) == np.nanmin(columns["mean_age"]) == 0.0
+
+
+def test_where_a_reader_stands_is_known_also_from_where_it_asks(parts: Parts) -> None:
+    """After a crash Spark may be ahead of what was noted."""
+    parts.fill(parts.fed, 4, NOW, NOW)
+    hop = parts.hops["op"]
+    assert hop.done(report(at={"fed": 3})) == 0
+    assert hop.backlogs()[0].rows == 1
+    assert hop.batches == 0
+    hop.done(report(at={"fed": 1}))
+    assert hop.backlogs()[0].rows == 1
+
+
+def test_a_channel_is_full_by_its_slowest_reader(parts: Parts) -> None:
+    parts.fed.register("other")
+    parts.fill(parts.fed, 10, NOW, NOW)
+    assert parts.fed.full
+    parts.fed.read_up_to("op", 10)
+    assert (parts.fed.rows, parts.fed.full) == (10, True)
+    parts.fed.read_up_to("other", 1)
+    assert (parts.fed.rows, parts.fed.full) == (9, False)
+
+
+@pytest.mark.parametrize(
+    "name", [d.name for d in registry.describe() if d.name != "weighted"] + ["weighted:qs=0.7,hr=0.3"]
+)
+def test_every_policy_of_the_core_can_rank_hops(parts: Parts, name: str) -> None:
+    parts.fill(parts.fed, 5, NOW - 5, NOW - 3)
+    loop = Loop([parts.engine()], [Binding(registry.create(name), "rank", period=0.1)])
+    for _ in range(3):
+        parts.hops["op"].tuples_in += 3
+        parts.hops["op"].busy += 0.1
+        loop.round(force=True)
+    assert loop.stats.troubles == {}

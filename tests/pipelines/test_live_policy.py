@@ -1,0 +1,121 @@
+"""Policy and slots are changed while rows flow, over the control socket: nothing is lost, nonsense is refused."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import treadle
+from treadle import cli
+from treadle.errors import ConfigError
+from treadle.pipelines import ctl
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LONG = 120.0
+
+
+@pytest.fixture(autouse=True)
+def _sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder for sockets, whose paths must be short, where nobody else's are seen."""
+    folder = Path(tempfile.mkdtemp(prefix="tlive"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    monkeypatch.setattr(ctl, "_own_folder", lambda: folder / "own")
+    yield
+    shutil.rmtree(folder)
+
+
+def treadle_says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """The command as a user gives it: its exit code, and all it printed."""
+    monkeypatch.setattr("sys.argv", ["treadle", *words])
+    capsys.readouterr()
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    told = capsys.readouterr()
+    return code, " ".join((told.out + told.err).split())
+
+
+def until(condition: Callable[[], Any]) -> None:
+    limit = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < limit, "it never came"
+        time.sleep(0.01)
+
+
+def test_changes_in_full_flow_lose_no_row_and_wrong_ones_change_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    p, came = treadle.Pipeline(f"live-{uuid.uuid4().hex[:8]}"), {"one": list[int](), "two": list[int]()}
+    p.feed("fed", schema="a bigint")
+
+    @p.operator
+    def copied(fed: DataFrame) -> DataFrame:
+        return fed
+
+    @p.sink(priority=1)
+    def one(copied: DataFrame) -> None:
+        came["one"] += [row.a for row in copied.collect()]
+
+    @p.sink
+    def two(copied: DataFrame) -> None:
+        came["two"] += [row.a for row in copied.collect()]
+
+    def say(*words: str) -> tuple[int, str]:
+        return treadle_says(monkeypatch, capsys, "ctl", *words)
+
+    with p.start(spark, folder=tmp_path, policy="fcfs", slots=1) as run:
+        feed, done, count = run.feed("fed"), threading.Event(), 0
+
+        def fill() -> None:
+            nonlocal count
+            while not done.is_set():
+                feed.append([{"a": a} for a in range(count, count + 20)])
+                count += 20
+                time.sleep(0.005)
+
+        def flows_on() -> None:
+            """Rows come out that came in after now."""
+            mark = count
+            until(lambda: all(rows and rows[-1] > mark for rows in came.values()))
+
+        filler = threading.Thread(target=fill)
+        filler.start()
+        try:
+            flows_on()
+            for policy in ("highest-rate", "chain", "multi-class", "none"):
+                assert say("policy", policy) == (0, policy)
+                assert run.status()["policy"] == policy
+                flows_on()
+            for wrong in ("fastest", "weighted:nonsense=1"):
+                code, told = say("policy", wrong)
+                assert code == 2
+                assert "error:" in told
+                assert say("policy") == (0, "none")
+            with pytest.raises(ConfigError, match="there is no policy 'fastest'"):
+                run.set_policy("fastest")
+            flows_on()
+            assert say("slots", "3") == (0, "3")
+            flows_on()
+            code, told = say("slots", "0")
+            assert (code, "slots" in told) == (2, True)
+            assert say("slots") == (0, "3")
+            assert say("slots", "1") == (0, "1")
+            flows_on()
+        finally:
+            done.set()
+            filler.join()
+        run.check()
+        run.stop(drain=True, timeout=LONG)
+    assert came == {"one": list(range(count)), "two": list(range(count))}
