@@ -184,6 +184,9 @@ class Loop:
                         remedy="name it in Loop(metrics=…)",
                     )
         rule.binding = replace(rule.binding, policy=policy)
+        # What the one before it failed with, and how long that was to be left alone, is not its own.
+        at = self._troubles.index(rule.trouble)
+        rule.trouble = self._troubles[at] = Trouble(rule.binding.where, rule.binding.period, rule.trouble.longest)
 
     def restore(self) -> tuple[Outcomes, ...]:
         """Put everything back that was changed. Harmless when there is nothing, and when called again."""

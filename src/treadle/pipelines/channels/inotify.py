@@ -98,6 +98,8 @@ class _Instance:
                     meant = self._watches.get(number, []) if number >= 0 else self._all()
                     for each in meant:
                         each.note(kind, name)
+                    if kind & _IGNORED:
+                        self._watches.pop(number, None)
 
     def _all(self) -> list[Watch]:
         return [each for watches in self._watches.values() for each in watches]
