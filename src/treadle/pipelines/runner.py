@@ -371,7 +371,7 @@ class Run:
         for channel in self.channels.values():
             channel.refresh()
             channel.collect()
-        self._turns.consider_all()
+        self._turns.consider_all(thorough=True)
         for hop in self.hops.values():
             if hop.state is State.RESTARTING and now >= hop.retry_at:
                 if all(cluster.reachable for cluster in hop.clusters):

@@ -52,10 +52,10 @@ class Turns:
         if self.gate.release(hop.id, again=again) is None and again is not None:
             self.gate.offer(hop.id, again)
 
-    def consider_all(self, but: Hop | None = None) -> None:
-        """Something has changed: offer whoever could run now."""
+    def consider_all(self, but: Hop | None = None, *, thorough: bool = False) -> None:
+        """Something has changed: offer whoever could run now. Those that wait at the gate are left out unless asked."""
         for hop in list(self.hops.values()):
-            if hop is not but and hop.parked:
+            if hop is not but and hop.parked and (thorough or hop.state is not State.WAITING):
                 grant = self._ready(hop)
                 if grant is not None:
                     self.gate.offer(hop.id, grant)
