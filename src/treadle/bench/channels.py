@@ -1,7 +1,7 @@
 """`treadle bench channels`: how fast rows of 100 bytes go through a hop, out of a channel and into another.
 
-The embedded channel, Spark's own file source and sink on Parquet, and Kafka, in one session, one after the other and
-again: rows a second from the start of the query to its end, and as ratios.
+The embedded channel, the same segments read by a Python Data Source, Spark's own file source and sink on Parquet, and
+Kafka, in one session, one after the other and again: rows a second from the start of the query to its end.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ def run(*, rows: int = 2_000_000, repetitions: int = 3, progress: Progress | Non
     try:
         media: Mapping[str, _Medium] = {
             "embedded": _Embedded(spark, folder / "embedded"),
+            "python_source": _PythonSource(spark, folder / "python"),
             "parquet": _Parquet(spark, folder / "parquet"),
             "kafka": _Kafka(spark, folder / "kafka-checkpoints", broker.bootstrap),
         }
@@ -55,6 +56,7 @@ def run(*, rows: int = 2_000_000, repetitions: int = 3, progress: Progress | Non
         found = {f"{name}_rows_per_s": round(float(np.median(each[1:]))) for name, each in speeds.items()}
         return {
             **found,
+            "embedded_to_python_source": round(found["embedded_rows_per_s"] / found["python_source_rows_per_s"], 2),
             "embedded_to_parquet": round(found["embedded_rows_per_s"] / found["parquet_rows_per_s"], 2),
             "embedded_to_kafka": round(found["embedded_rows_per_s"] / found["kafka_rows_per_s"], 2),
         }
@@ -100,10 +102,65 @@ class _Embedded(_Medium):
             pass
         rows.write.format(CHANNEL).options(path=str(self.folder / "in"), epoch="0").mode("append").save()
 
+    def _rows(self) -> DataFrame:
+        return self.spark.readStream.format(CHANNEL).load(str(self.folder / "in"))
+
     def _query(self, number: int) -> Any:
-        rows = self.spark.readStream.format(CHANNEL).load(str(self.folder / "in"))
+        rows = self._rows()
         (self.folder / f"out{number}" / "positions").mkdir(parents=True)
         return rows.writeStream.format(CHANNEL).option("path", str(self.folder / f"out{number}"))
+
+
+class _PythonSource(_Embedded):
+    """What the embedded channel could have been: its segments read in Python, in processes of Spark's."""
+
+    def _rows(self) -> DataFrame:
+        self.spark.dataSource.register(_source())
+        return self.spark.readStream.format("segments").load(str(self.folder / "in"))
+
+
+def _source() -> Any:
+    """Made here, so that Spark's workers get the class by value."""
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+    class Reader(DataSourceStreamReader):
+        def __init__(self, folder: str) -> None:
+            self.folder = folder
+
+        def initialOffset(self) -> dict[str, int]:  # noqa: N802
+            return {"segment": 0}
+
+        def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: ARG002, N802
+            return {"segment": len(self._segments())}
+
+        def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+            return [InputPartition(name) for name in self._segments()[start["segment"] : end["segment"]]]
+
+        def read(self, partition: InputPartition) -> Any:
+            import pyarrow as pa
+
+            with pa.memory_map(f"{self.folder}/{partition.value}") as file:
+                reader = pa.ipc.open_file(file)
+                for number in range(reader.num_record_batches):
+                    yield reader.get_batch(number)
+
+        def _segments(self) -> list[str]:
+            import os
+
+            return sorted(name for name in os.listdir(self.folder) if name.endswith(".arrow"))
+
+    class Segments(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "segments"
+
+        def schema(self) -> str:
+            return SCHEMA
+
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802
+            return Reader(self.options["path"])
+
+    return Segments
 
 
 class _Parquet(_Medium):

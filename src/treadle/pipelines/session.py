@@ -37,7 +37,7 @@ def settings(*, fair: bool = False, local: bool = True) -> tuple[Setting, ...]:
         Setting("spark.sql.streaming.numRecentProgressUpdates", "10", "each query keeps 100 reports otherwise"),
         Setting("spark.sql.streaming.minBatchesToRetain", "10", "fewer checkpoint files to list after each batch"),
         Setting("spark.sql.adaptive.enabled", "false", "a plan that lives for milliseconds is not worth replanning"),
-        Setting("spark.ui.enabled", "false", "the page keeps every job and task; the OS has no time for it"),
+        Setting("spark.ui.enabled", "false", "the page keeps every job and task of every batch in memory"),
         Setting("spark.ui.showConsoleProgress", "false", "no progress bars between log lines"),
         Setting("spark.sql.session.timeZone", "UTC", "one time zone for channels and results"),
     ]
