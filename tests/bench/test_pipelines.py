@@ -1,0 +1,55 @@
+"""The benchmark of pipelines in its short form: all variants run on one session, and claims follow from figures."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+
+from treadle.bench.multi_class import VARIANTS, Measured, measure
+from treadle.bench.pipelines import claims
+from treadle.pipelines.latency import Part
+from treadle.workloads.multi_class import chains
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KEYS = ("high_p99_ms", "high_mean_ms", "low_p99_ms", "rows_per_s")
+
+
+@pytest.mark.parametrize("variant", ["fifo", "fair", "treadle"])
+def test_a_short_run_gives_all_figures(spark: SparkSession, variant: str) -> None:
+    """How good they are is for a long one on a quiet machine."""
+    told: list[str] = []
+    queries = chains(2e-6, high=1, low=2, high_load=0.05, low_load=0.1, bursts=(0.5, 0.1))
+    found = measure(spark, queries, variant, seconds=2.5, warm=1.0, progress=lambda what, _: told.append(what))
+    figures = found.figures()
+    assert all(math.isfinite(value) for value in figures.values()), figures
+    assert all(figures[key] > 0 for key in KEYS)
+    assert figures["high_mean_ms"] <= figures["high_max_ms"]
+    assert 0 <= figures["slot_idle_share"] < 1
+    assert told[0] == f"{variant}: warming up"
+    assert found.seconds >= 2.5
+
+
+def test_rows_that_still_wait_count_with_their_age() -> None:
+    done, waits = Part(10.0, 100, 0.2, 0.1), Part(10.0, 100, 20.0, 10.0)
+    some = Measured("x", (done,), (done,), (), (), 1.0, ((0.0, 1.0, 2.0),), 0.0, 1.0)
+    stuck = Measured("x", (done,), (done,), (), (waits,), 1.0, ((0.0, 1.0, 2.0),), 0.0, 1.0)
+    assert some.figures()["low_p99_ms"] < 1000 < stuck.figures()["low_p99_ms"]
+    assert some.figures()["high_p99_ms"] == stuck.figures()["high_p99_ms"]
+
+
+def test_claims_are_ratios_against_sparks_own_and_say_whether_they_hold() -> None:
+    figures = {
+        name: dict.fromkeys((*KEYS, "mean_ms", "max_ms", "queued_rows", "queue_variance"), 10.0) for name in VARIANTS
+    }
+    figures["fifo"]["high_p99_ms"], figures["fair"]["high_p99_ms"] = 40.0, 12.0
+    figures["hr"]["mean_ms"] = 5.0
+    found = {claim["what"]: (claim["ratio"], claim["holds"]) for claim in claims(figures)}
+    assert found["urgent p99 latency, fifo : treadle"] == (4.0, True)
+    assert found["urgent p99 latency, fair : treadle"] == (1.2, False)
+    assert found["rows/s, treadle : fifo"] == (1.0, True)
+    assert found["mean_ms, fifo : hr"] == (2.0, True)
+    assert claims({}) == []
