@@ -179,6 +179,20 @@ def test_a_source_that_is_no_stream_is_refused_and_one_without_more_files_idles(
         until(lambda: came == ["x", "y", "z"])
 
 
+@pytest.mark.parametrize("layout", ["hops", "fused"])
+@pytest.mark.parametrize(("arrival", "message"), [("when", "is not there"), ("value", "is of type bigint")])
+def test_an_arrival_column_that_is_no_time_names_those_that_are(
+    spark: SparkSession, tmp_path: Path, layout: str, arrival: str, message: str
+) -> None:
+    p = treadle.Pipeline(named("arrival"))
+    p.source(name="ticks", arrival=arrival)(lambda spark: spark.readStream.format("rate").load())
+    p.write("out", reads="ticks", format="noop")
+    error = refused(lambda: p.start(spark, folder=tmp_path, layout=layout))
+    assert f"its arrival column '{arrival}' {message}" in str(error)
+    assert "source 'ticks' (test_bad_input.py:" in str(error)
+    assert error.remedy == "name one of timestamp"
+
+
 def test_the_folder_of_another_pipeline_or_layout_or_graph_is_refused_and_unharmed(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -72,6 +72,35 @@ def test_many_parts_are_summed_up_like_few() -> None:
     assert summary.p99 == pytest.approx(np.quantile(ages, 0.99), rel=0.01)
 
 
+@pytest.mark.parametrize("layout", ["hops", "fused"])
+def test_a_foreign_sources_arrival_column_is_what_counts(spark: SparkSession, tmp_path: Path, layout: str) -> None:
+    p, true = treadle.Pipeline(f"arrival-{uuid.uuid4().hex[:8]}"), list[float]()
+
+    @p.source(arrival="at")
+    def ticks(spark: SparkSession) -> DataFrame:
+        rate = spark.readStream.format("rate").option("rowsPerSecond", 50).load()
+        return rate.selectExpr("value", "timestamp - INTERVAL 1 hour AS at")
+
+    @p.sink
+    def out(ticks: DataFrame) -> None:
+        arrived = [row.at for row in ticks.selectExpr("unix_micros(at) AS at").collect()]
+        true.extend(time.time() - np.array(arrived) / 1e6)
+
+    with p.start(spark, folder=tmp_path, layout=layout) as run:
+        limit = time.monotonic() + LONG
+        while len(true) < 100:
+            run.check()
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+        run.stop(drain=True, timeout=LONG)
+        hop = run.hops["out"]
+        assert hop.latency is not None
+        estimate = hop.latency.summary()
+    assert estimate.rows == hop.tuples_in == len(true)
+    assert estimate.mean == pytest.approx(np.mean(true), abs=1.0)
+    assert estimate.mean > 3600
+
+
 def test_the_estimate_is_true_to_every_rows_own_latency(spark: SparkSession, tmp_path: Path) -> None:
     p, true = treadle.Pipeline(f"latency-{uuid.uuid4().hex[:8]}"), list[float]()
     p.feed("fed", schema=SCHEMA)

@@ -160,6 +160,7 @@ class TestLayouts:
                 until(partial(longer, came, 25 * (life + 1)), run)
                 until(lambda: not run.hops["ahead"].backlogs()[0].rows, run)
                 run.channels["fed"].collect()
+            assert run.status()["hops"]["out"]["rows_in"] == (25 if layout == "hops" else 10)  # or the files' alone
         expected = [*range(10), *range(100, 110), *range(1000, 1015), *range(1100, 1115)]
         assert sorted(came) == expected
 

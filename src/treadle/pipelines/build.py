@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import ConfigError, EngineError, TreadleError
+from treadle.pipelines import arrivals
 from treadle.pipelines.channels.channel import Source
 from treadle.pipelines.node import Kind, Node
 from treadle.pipelines.queries import interruptible
@@ -31,8 +32,8 @@ class Plan:
     node: Node
     inputs: tuple[Source, ...]
     rows: DataFrame
-    foreign: bool = False
-    """Whether it also reads what no channel of ours holds."""
+    foreign: tuple[str, ...] = ()
+    """The sources in it whose rows no channel of ours holds."""
 
     @property
     def stateful(self) -> bool:
@@ -47,7 +48,7 @@ def hop(node: Node, spark: SparkSession, channels: Sources, key: str) -> Plan:
     inputs = tuple(channels[name] for name in node.inputs)
     rows = [channel.read(spark, key, node.name) for channel in inputs]
     if node.kind is Kind.SOURCE:
-        return Plan(node, (), _called(node, spark), foreign=True)
+        return Plan(node, (), _from(node, spark), (node.name,))
     if node.kind is not Kind.OPERATOR:
         return Plan(node, inputs, rows[0])
     made = _called(node, *rows)
@@ -68,7 +69,7 @@ def fused(node: Node, nodes: Mapping[str, Node], spark: SparkSession, channels: 
         if name not in made:
             upstream = nodes[name]
             if upstream.kind is Kind.SOURCE:
-                made[name] = _called(upstream, spark)
+                made[name] = arrivals.watched(upstream, _from(upstream, spark))
             elif upstream.kind is Kind.OPERATOR:
                 made[name] = _called(upstream, *[rows_of(each) for each in upstream.inputs])
             else:
@@ -77,7 +78,7 @@ def fused(node: Node, nodes: Mapping[str, Node], spark: SparkSession, channels: 
         return made[name]
 
     rows = rows_of(node.inputs[0])
-    foreign = any(nodes[name].kind is Kind.SOURCE for name in made)
+    foreign = tuple(name for name in made if nodes[name].kind is Kind.SOURCE)
     return Plan(node, tuple(read), rows, foreign)
 
 
@@ -100,6 +101,12 @@ def sink(node: Node) -> Callable[[DataFrame, int], None]:
                 function(rows)
 
     return call
+
+
+def _from(source: Node, spark: SparkSession) -> DataFrame:
+    rows = _called(source, spark)
+    arrivals.check(source, rows)
+    return rows
 
 
 def _called(node: Node, *arguments: Any) -> DataFrame:

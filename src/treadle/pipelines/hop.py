@@ -48,8 +48,8 @@ class Hop:
     inputs: Sequence[Source] = ()
     output: Channel | None = None
     stateful: bool = False
-    foreign: bool = False
-    """Whether it also reads what no channel of ours holds."""
+    foreign: tuple[str, ...] = ()
+    """The sources in it whose rows no channel of ours holds."""
     latency: Latency | None = None
     """For a sink: how old its rows were."""
     query: StreamingQuery | None = None

@@ -14,7 +14,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from treadle.enforce.gate import Gate
-from treadle.pipelines import build
+from treadle.pipelines import arrivals, build
 from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.channel import Replan
 from treadle.pipelines.channels.kafka import Topic
@@ -64,6 +64,7 @@ class Outside:
                             written = hop.output.append(rows, batch_id, _born(node, ages, before, looked))
                     elif work is not None:
                         work(rows, batch_id)
+                        ages += _seen(hop, before, looked)
                     _look_for_bad_rows(hop)
                     hop.did(ages, written, time.monotonic() - begun)
                     hop.state = State.IDLE
@@ -119,6 +120,12 @@ def _query(hop: Hop) -> StreamingQuery:
     while hop.query is None:
         time.sleep(LOOK)
     return hop.query
+
+
+def _seen(hop: Hop, before: float, now: float) -> list[Ages]:
+    """What a sink has read of sources that are part of its own query."""
+    found = [arrivals.seen(_query(hop), name, before, now) for name in hop.foreign]
+    return [ages for ages in found if ages is not None]
 
 
 def _look_for_bad_rows(hop: Hop) -> None:
