@@ -8,6 +8,7 @@ The alert wants rows within 2 s (`latency_goal`), the others have all the time t
 the alert needs goes first when its time gets short. Tables are in out/medallion, one folder for each batch.
 """
 
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -103,7 +104,10 @@ def save(rows, table, batch_id):
 
 
 if __name__ == "__main__":
-    run = p.run(seconds="30s", policy="min-latency")
-    for name, hop in run.status()["hops"].items():
-        if seen := hop.get("latency_seconds"):
-            print(f"{name:8} {hop['rows_in']:6} rows, p50 {seen['p50']} s, p99 {seen['p99']} s")
+    with p.start(policy="min-latency") as run:
+        run.wait("10s")
+        warm = time.time()
+        run.wait("20s")
+    for sink in p.sinks:
+        seen = run.hops[sink.name].latency.summary(since=warm)
+        print(f"{sink.name:8} {seen.rows:6} rows, p50 {seen.p50:.3f} s, p99 {seen.p99:.3f} s")

@@ -103,10 +103,13 @@ class TestPriorities:
         assert [row[:3] for row in marked] == [(1, 7, 31.5), (2, 7, 20.0)]
         assert marked[0][3] != marked[1][3]
 
-    def test_the_alert_ranks_above_the_jobs_and_all_get_their_rows(self, spark: SparkSession) -> None:
+    def test_the_alert_ranks_above_the_jobs_and_all_get_their_rows(
+        self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("JOBS", "3")
         p, names = example("02_priorities.py")
         with p.start(spark) as run:
-            until(lambda: len(names["latencies"](run.status())) == 1 + names["JOBS"], run)
+            until(lambda: len(names["latencies"](run)) == 1 + names["JOBS"], run)
             until(lambda: ranks_apart(run), run)
         alerts = spark.read.json(str(names["OUT"]))
         assert alerts.count() > 0
@@ -187,4 +190,4 @@ class TestMedallion:
             assert 0 < read[table].select(key).distinct().count() == read[table].count()
         assert 0 < read["gold"].select("window", "card").distinct().count() == read["gold"].count()
         assert read["alert"].where(f"declined < {names['IN_A_ROW']}").count() == 0
-        assert read["alert"].join(read["silver"].where("NOT accepted"), "id").count() == read["alert"].count()
+        assert read["alert"].join(read["silver"].where("accepted"), "id").count() == 0  # silver may be behind
