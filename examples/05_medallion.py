@@ -1,4 +1,4 @@
-"""Bronze, silver, gold: payments as they came, the clean ones, and what people look at; with an alert that is on time.
+"""Bronze, silver, gold: payments as they came, the clean ones, what people look at; and an alert with a latency goal.
 
     treadle show examples/05_medallion.py --svg out/medallion.svg
     treadle run examples/05_medallion.py --policy min-latency --for 30s
