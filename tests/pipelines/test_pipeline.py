@@ -191,7 +191,6 @@ class TestRefusedDefinitions:
             ),
             (lambda p: p.operator(name="o", inputs={"z": "a"})(take("a")), "inputs has 'z', which is no parameter"),
             (lambda p: p.operator(name="o", inputs=[fraud])(take("a")), "an input is given as <function fraud"),
-            (lambda p: p.operator(name="o", partitions=0)(take("a")), "partitions is 0"),
             (lambda p: p.sink(name="s", priority="high")(take("a")), "priority is 'high'"),
             (lambda p: p.sink(name="s", priority=float("nan"))(take("a")), "priority is nan"),
             (lambda p: p.sink(name="s", priority=True)(take("a")), "priority is True"),

@@ -31,16 +31,20 @@ Progress = Callable[[str, float], None]
 LOOK = 0.25
 """Seconds between two looks at the queues."""
 
+_FIFO = {"enforce": "none", "policy": "none"}
 VARIANTS: Mapping[str, dict[str, Any]] = {
-    "fifo": {"enforce": "none", "policy": "none"},
-    "fair": {"enforce": "pools", "policy": "user-priority"},
-    "treadle": {"policy": "multi-class"},
-    "hr": {"policy": "highest-rate"},
-    "chain": {"policy": "chain"},
-    "fcfs": {"policy": "fcfs"},
-    "qs": {"policy": "queue-size"},
+    "fifo": {"layout": "fused", **_FIFO},
+    "fair": {"layout": "fused", "enforce": "pools", "policy": "user-priority"},
+    "treadle": {"layout": "fused", "policy": "multi-class"},
+    "hr": {"layout": "fused", "policy": "highest-rate"},
+    "chain": {"layout": "fused", "policy": "chain"},
+    "fcfs": {"layout": "fused", "policy": "fcfs"},
+    "qs": {"layout": "fused", "policy": "queue-size"},
+    "fifo, hops": {"layout": "hops", **_FIFO},
+    "treadle, hops": {"layout": "hops", "policy": "multi-class"},
 }
-"""What can be compared: Spark's own two schedulers, Treadle for this very scenario, and single policies."""
+"""What can be compared: Spark's own two schedulers, Treadle for this very scenario, and single policies, with a query
+for each of the 13; and the first and the third with a query for each operator and sink."""
 
 
 @dataclass(frozen=True)

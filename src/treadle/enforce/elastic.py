@@ -42,8 +42,8 @@ def usable_cores() -> int:
 
 
 def starting_slots(slots: int | Literal["auto"]) -> int:
-    """The slots to begin with: as asked, or with "auto" as many as usable cores."""
-    return usable_cores() if slots == "auto" else slots
+    """The slots to begin with: as asked, or with "auto" one more than usable cores: a batch is not always on a core."""
+    return usable_cores() + 1 if slots == "auto" else slots
 
 
 class Elastic:

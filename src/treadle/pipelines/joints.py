@@ -5,9 +5,10 @@ It knows the options and the pipeline's folder. What flows through a channel, an
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from treadle.errors import EngineError
+from treadle.errors import ConfigError, EngineError
 from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.channel import Channel, Source
 from treadle.pipelines.channels.cluster import Cluster
@@ -43,6 +44,13 @@ class Joints:
 
     def prepare(self, spark: SparkSession) -> None:
         """Make known to Spark what it needs for these channels."""
+        master = str(spark.sparkContext.master)
+        if self._options.channels == "embedded" and not master.startswith("local"):
+            raise ConfigError(
+                f"embedded channels are folders of this machine, but the master is {master}",
+                where="channels",
+                remedy="use channels='kafka' on a cluster, or a local master",
+            )
         if self.clusters:
             encoded.load(spark)
 
@@ -87,6 +95,12 @@ class Joints:
         if node.kind is Kind.TOPIC or (node.kind is Kind.WRITER and node.format == "kafka"):
             return self._cluster(node.options.get(_BROKERS, self._options.kafka))
         return None
+
+    def with_brokers(self, node: Node) -> Node:
+        """A writer to Kafka that names no brokers writes to those of the run."""
+        if node.kind is Kind.WRITER and node.format == "kafka" and _BROKERS not in node.options:
+            return replace(node, options={**node.options, _BROKERS: self._options.kafka})
+        return node
 
     def close(self) -> None:
         for source in self.sources.values():

@@ -69,7 +69,6 @@ class Node:
     format: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     stateful: bool | None = None
-    partitions: int | None = None
     priority: float = 0.0
     latency_goal: float | None = None
     min_accuracy: float | None = None
@@ -229,15 +228,6 @@ def check_schema(schema: Any, where: str, *, needed: bool) -> Any:
         return schema
     problem = "has no schema" if schema is None else f"its schema is {schema!r}"
     raise ConfigError(problem, where=where, remedy="give one as schema='id long, ts timestamp' or a StructType")
-
-
-def check_partitions(partitions: object, where: str) -> int | None:
-    """A number of partitions, at least one."""
-    if partitions is None:
-        return None
-    if isinstance(partitions, int) and not isinstance(partitions, bool) and partitions >= 1:
-        return partitions
-    raise ConfigError(f"partitions is {partitions!r}", where=where, remedy="give a whole number from 1 on")
 
 
 def check_topic(topic: object, where: str) -> str:

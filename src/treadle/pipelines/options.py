@@ -22,9 +22,9 @@ class Options:
     slots: int | Literal["auto"] = "auto"
     enforce: str = "gate"
     period: float = 0.1
-    batch: float = 0.2
+    batch: float = 0.5
     patience: float = 5.0
-    express: int = 0
+    express: int = 1
     limit_rows: int = 1_000_000
     retries: int = 3
     channels: str = "embedded"

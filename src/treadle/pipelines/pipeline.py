@@ -58,21 +58,12 @@ class Pipeline:
     @overload
     def source(self, function: F, /) -> F: ...
     @overload
-    def source(
-        self, *, name: str | None = None, arrival: str | None = None, schema: str | StructType | None = None
-    ) -> Callable[[F], F]: ...
-    def source(
-        self,
-        function: Any = None,
-        *,
-        name: str | None = None,
-        arrival: str | None = None,
-        schema: str | StructType | None = None,
-    ) -> Any:
+    def source(self, *, name: str | None = None, arrival: str | None = None) -> Callable[[F], F]: ...
+    def source(self, function: Any = None, *, name: str | None = None, arrival: str | None = None) -> Any:
         """Define a source: a function (spark) -> streaming DataFrame.
 
         `arrival` names the column with the time at which a row arrived (default: when Spark read it), from which
-        latencies are counted. `schema` is what its rows are to look like; without one it is what the function gives.
+        latencies are counted.
         """
 
         def define(decorated: F) -> F:
@@ -81,8 +72,7 @@ class Pipeline:
                 raise ConfigError(
                     "its function must take the session and nothing else", where=where, remedy=f"def {own}(spark): …"
                 )
-            shape = checks.check_schema(schema, where, needed=False)
-            self._add(Node(own, Kind.SOURCE, function=decorated, arrival=arrival, schema=shape, place=place))
+            self._add(Node(own, Kind.SOURCE, function=decorated, arrival=arrival, place=place))
             return decorated
 
         return define if function is None else define(function)
@@ -127,7 +117,6 @@ class Pipeline:
         name: str | None = None,
         inputs: Inputs | None = None,
         stateful: bool | None = None,
-        partitions: int | None = None,
     ) -> Callable[[F], F]: ...
     def operator(
         self,
@@ -136,13 +125,12 @@ class Pipeline:
         name: str | None = None,
         inputs: Inputs | None = None,
         stateful: bool | None = None,
-        partitions: int | None = None,
     ) -> Any:
         """Define an operator: a function of one or several DataFrames that gives one.
 
         It reads the nodes that its parameters are named after, or those that `inputs` names in their place; a parameter
         with a default is no input. `stateful` says that it keeps state from batch to batch (default: Spark's plan
-        tells), `partitions` in how many parts it keeps it.
+        tells).
         """
 
         def define(decorated: F) -> F:
@@ -154,7 +142,6 @@ class Pipeline:
                     checks.inputs_of(decorated, inputs, where),
                     decorated,
                     stateful=stateful,
-                    partitions=checks.check_partitions(partitions, where),
                     place=place,
                 )
             )

@@ -70,7 +70,7 @@ def start(
     *,
     folder: str | Path | None = None,
     period: Duration = 0.1,
-    batch: Duration = 0.2,
+    batch: Duration = 0.5,
     **options: Any,
 ) -> Run:
     """Start a pipeline and come back at once.
@@ -102,7 +102,7 @@ class Run:
         self._joints = Joints(pipeline.name, options, self.work)
         self.hops: dict[str, Hop] = {}
         self._feeds: list[Feed] = []
-        self._nodes = {node.name: node for node in pipeline.nodes}
+        self._nodes = {node.name: self._joints.with_brokers(node) for node in pipeline.nodes}
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._over = threading.Event()

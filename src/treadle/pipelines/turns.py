@@ -42,7 +42,7 @@ class Turns:
             hop.state = State.IDLE
             if not rows:
                 hop.ticked = report["seconds"]
-            elif self.sizer is not None:
+            elif self.sizer is not None and hop.batches > 1:  # the first one pays for compiling
                 self.sizer.observe(hop.id, rows, report["seconds"])
             if hop.output is not None and report["written"]:
                 hop.output.refresh()

@@ -52,7 +52,7 @@ def chains(
     low: int = 10,
     length: int = 1,
     high_load: float = 0.3,
-    low_load: float = 1.0,
+    low_load: float = 1.5,
     row_cost: float = 50e-6,
     bursts: tuple[float, float] = (2.0, 4.0),
     cores: float = 2.0,
@@ -98,7 +98,7 @@ def pipeline(queries: Sequence[Chain], name: str = "multi-class") -> Pipeline:
 
 def flows(queries: Sequence[Chain], run: Run) -> list[Flow]:
     """What has to come into the feeds of a run."""
-    return [Flow(str(run.channels[query.feed].folder), query.rate, query.on, query.off) for query in queries]
+    return [Flow(str(run.work.channel(query.feed)), query.rate, query.on, query.off) for query in queries]
 
 
 def calibrate(spark: SparkSession, seconds: float = 1.0) -> float:
