@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check bench lock clean
+.PHONY: setup demo test check bench soak lock clean
 
 setup: .venv/installed
 
@@ -26,6 +26,13 @@ check: setup
 
 bench: setup
 	$(BIN)/treadle bench core
+	$(BIN)/treadle bench hops
+	$(BIN)/treadle bench channels
+	$(BIN)/treadle bench pipelines
+
+# Half an hour: 50 hops for ten minutes, then 20 kills of a driver on each kind of channel.
+soak: setup
+	$(BIN)/python benchmarks/soak.py
 
 # Writes the lock file anew from pyproject.toml; the only target that chooses versions.
 lock:
