@@ -322,7 +322,7 @@ class TestBackPressure:
                     feed.append(numbers(50, count), timeout=0.01)
                     count += 50
                 status = run.status()
-                return status["channels"]["fed"]["full"] and status["hops"]["copied"]["state"] == "blocked"
+                return bool(status["channels"]["fed"]["full"] and status["hops"]["copied"]["state"] == "blocked")
 
             until(fill, run)
             assert run.status()["channels"]["copied"]["full"]
