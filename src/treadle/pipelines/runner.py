@@ -120,7 +120,7 @@ class Run:
             self.pools = PoolKnob()
             self._elastic = Elastic(self.gate, Pressure()) if gated and options.slots == "auto" else None
             sizer = BatchSizer(period=options.batch) if gated else None
-            self._turns = Turns(self.gate, self._stopping, self._jvm, sizer, self._pool, self._lock)
+            self._turns = Turns(self.gate, self._stopping, self._jvm.treadle.Turn.admit, sizer, self._pool, self._lock)
             self._outside = Outside(self.gate, self._stopping, self._turns.consider_all, self._pool)
             self._listener = jvm.Listener(self._turns.parked, self._ended)
             self._by_run: dict[str, Hop] = {}

@@ -27,7 +27,8 @@ class Turns:
 
     gate: Gate
     stopping: threading.Event
-    jvm: Any
+    go_on: Callable[[str, str, str], bool]
+    """`Turn.admit` in the JVM. Looked up once: each lookup is a question to the JVM of its own."""
     sizer: BatchSizer | None
     pool: Callable[[Hop], str]
     lock: threading.RLock
@@ -110,4 +111,4 @@ class Turns:
                 return False
             hop.parked = False
             hop.state = State.RUNNING
-        return bool(self.jvm.treadle.Turn.admit(hop.key, rows, self.pool(hop)))
+        return bool(self.go_on(hop.key, rows, self.pool(hop)))
