@@ -27,11 +27,12 @@ from treadle.enforce.gate import Gate, GateKnob
 from treadle.errors import ConfigError, EngineError, TargetGone, TreadleError
 from treadle.loop import Binding, Loop
 from treadle.model import Operator, Query, Topology
-from treadle.observe import METRICS, plannable
 from treadle.observe.pressure import Pressure
 from treadle.pipelines import ctl
 from treadle.pipelines import node as checks
-from treadle.pipelines.wrapped import MEASURES, Stopped, Wish, Wrapped
+from treadle.pipelines.engine import ALL_METRICS, MEASURES, OFFERS
+from treadle.pipelines.queries import Stopped
+from treadle.pipelines.wrapped import Wish, Wrapped
 from treadle.values import Sample
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ log = logging.getLogger("treadle.pipelines")
 BatchFunction = Callable[["DataFrame", int], None]
 """What `foreachBatch` takes."""
 
-OFFERS = frozenset(MEASURES)
 TICK = 0.02
 SLOW_TICK = 1.0
 """Seconds between looks at Spark: which queries have ended, which batches are done."""
@@ -102,7 +102,7 @@ class QueryGate:
         self._version = 0
         engine = _Engine(self)
         binding = Binding(chosen, "rank", period=seconds(period, what="period", where="gate"))
-        self._loop = Loop([engine], [binding], metrics=_ALL_METRICS)
+        self._loop = Loop([engine], [binding], metrics=ALL_METRICS)
         self._pressure = Pressure() if slots == "auto" else None
         self._elastic = None if self._pressure is None else Elastic(self._gate, self._pressure)
         self._thread = threading.Thread(target=self._control, name="treadle-control", daemon=True)
@@ -152,7 +152,7 @@ class QueryGate:
                     turn.enter_context(self._gate.turn(query.id))
                 except TargetGone:
                     if not self._closed.is_set():
-                        raise Stopped(query.name) from None
+                        raise Stopped(f"query '{query.name}'") from None
                 with query.running():
                     function(rows, batch_id)
 
@@ -238,7 +238,7 @@ class QueryGate:
         everywhere = self.spark._jsparkSession.sharedState().activeStreamingQueries()
         query = everywhere.get(jvm.java.util.UUID.fromString(identity))
         if query is None:
-            raise Stopped(identity)
+            raise Stopped(f"query '{identity}'")
         return query
 
     def _register(self, query: Wrapped) -> Wrapped | None:
@@ -362,10 +362,6 @@ class _Engine:
 
     def knobs(self) -> Mapping[str, Knob]:
         return self._knobs
-
-
-_ALL_METRICS = frozenset(name for name in METRICS if plannable(name, OFFERS))
-"""All that any policy could want, so that one that comes later finds what it needs."""
 
 
 def _name_of(spark: SparkSession) -> str:

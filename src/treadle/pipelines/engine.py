@@ -12,10 +12,15 @@ import numpy as np
 
 from treadle.enforce import Knob
 from treadle.model import Topology
+from treadle.observe import METRICS, plannable
 from treadle.pipelines.hop import Hop
 from treadle.values import Sample
 
-OFFERS = frozenset({"queue", "head_age", "mean_age", "tuples_in", "tuples_out", "busy_time"})
+MEASURES = ("queue", "head_age", "mean_age", "tuples_in", "tuples_out", "busy_time")
+"""What is known of each hop, or query of an existing application, in this order."""
+OFFERS = frozenset(MEASURES)
+ALL_METRICS = frozenset(name for name in METRICS if plannable(name, OFFERS))
+"""All that any policy could want, so that one that comes later finds what it needs."""
 
 
 class HopEngine:
@@ -47,8 +52,8 @@ class HopEngine:
 
     def sample(self, wanted: frozenset[str]) -> Sample:
         now = self._now()
-        table = np.array([_measures(hop, now) for hop in self._hops], dtype=np.float64).reshape(-1, 6)
-        columns = dict(zip(_ORDER, table.T, strict=True))
+        table = np.array([_measures(hop, now) for hop in self._hops], dtype=np.float64).reshape(-1, len(MEASURES))
+        columns = dict(zip(MEASURES, table.T, strict=True))
         return Sample(time.monotonic(), {name: columns[name] for name in wanted & OFFERS}, self._totals())
 
     def _totals(self) -> dict[str, float]:
@@ -58,9 +63,6 @@ class HopEngine:
         self._before = (time.monotonic(), sum(count for count, _ in sums), sum(total for _, total in sums))
         took, came, waited = (now - before for now, before in zip(self._before, (then, rows, seconds), strict=True))
         return {"latency": waited / came if came else np.nan, "output_rate": came / took if took > 0 else np.nan}
-
-
-_ORDER = ("queue", "head_age", "mean_age", "tuples_in", "tuples_out", "busy_time")
 
 
 def _measures(hop: Hop, now: float) -> tuple[float, ...]:

@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-class Stopped(Exception):  # noqa: N818 - nothing is wrong
-    """The run ends: this batch is not done, and comes again with the next start.
+class Stopped(EngineError):  # noqa: N818 - nothing is wrong
+    """A query is stopped: this batch is not done, and comes again with the next start.
 
-    Its text is what Spark takes for an interrupt of its own, which is no error of a query that is being stopped.
+    Spark must not take that for a failure. It knows an error of a batch function for its own interruption by these very
+    words (SPARK-39218).
     """
 
-    def __init__(self) -> None:
-        interrupt = "py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException"
-        super().__init__(interrupt)
+    def __init__(self, where: str = "") -> None:
+        words = "py4j.protocol.Py4JJavaError: An error occurred while calling stop: java.lang.InterruptedException"
+        super().__init__(f"stopped before its batch was done; {words}", where=where)
 
 
 @contextmanager

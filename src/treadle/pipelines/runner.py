@@ -23,12 +23,11 @@ from treadle.enforce.elastic import Elastic, starting_slots
 from treadle.enforce.gate import Gate, GateKnob
 from treadle.errors import ConfigError, EngineError
 from treadle.loop import Binding, Loop
-from treadle.observe import METRICS, plannable
 from treadle.observe.pressure import Pressure
 from treadle.pipelines import build, commands, ctl, jvm, status
 from treadle.pipelines.channels.channel import Channel, Source
 from treadle.pipelines.channels.embedded import Embedded
-from treadle.pipelines.engine import OFFERS, HopEngine
+from treadle.pipelines.engine import ALL_METRICS, HopEngine
 from treadle.pipelines.feed import Feed
 from treadle.pipelines.hop import Hop, State
 from treadle.pipelines.joints import Joints
@@ -340,7 +339,7 @@ class Run:
         knobs: dict[str, Knob] = {"rank": GateKnob(self.gate), "rung": self.pools}
         engine = HopEngine(self._topology, rows, knobs)
         knob = "rung" if self.options.enforce == "pools" else "rank"
-        return Loop([engine], [Binding(policy, knob, period=self.options.period)], metrics=_ALL_METRICS)
+        return Loop([engine], [Binding(policy, knob, period=self.options.period)], metrics=ALL_METRICS)
 
     def _control(self) -> None:
         slow = time.monotonic()
@@ -393,7 +392,3 @@ class Run:
                 return False
             time.sleep(TICK)
         return True
-
-
-_ALL_METRICS = frozenset(name for name in METRICS if plannable(name, OFFERS))
-"""All that any policy could want of hops, so that one that comes later finds what it needs."""

@@ -16,14 +16,12 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from treadle.enforce.gate import HopStats
-from treadle.errors import EngineError
 from treadle.model import Instance
 from treadle.pipelines.hop import State
 from treadle.pipelines.progress import Arrivals, Progress
+from treadle.pipelines.queries import Stopped
 
 log = logging.getLogger("treadle.pipelines")
-
-MEASURES = ("queue", "head_age", "mean_age", "tuples_in", "tuples_out", "busy_time")
 
 
 class Wish(NamedTuple):
@@ -32,18 +30,6 @@ class Wish(NamedTuple):
     priority: float
     latency_goal: float | None
     name: str | None
-
-
-class Stopped(EngineError):  # noqa: N818 (an event more than an error)
-    """The query was stopped before its batch was done, which comes again after a restart.
-
-    Spark must not take that for a failure. It knows an error of a batch function for its own interruption by these very
-    words (SPARK-39218).
-    """
-
-    def __init__(self, name: str) -> None:
-        words = "py4j.protocol.Py4JJavaError: An error occurred while calling it: java.lang.InterruptedException"
-        super().__init__(f"stopped before its batch was done; {words}", where=f"query '{name}'")
 
 
 class Wrapped:
@@ -109,7 +95,7 @@ class Wrapped:
                 raise
             # Spark would look for its interruption in the whole text of this, and often overflow its stack with that.
             log.debug("query '%s' was stopped within its batch", self.name, exc_info=error)
-            raise Stopped(self.name) from None
+            raise Stopped(f"query '{self.name}'") from None
         finally:
             with self._lock:
                 self._held = time.monotonic() - began
@@ -140,7 +126,7 @@ class Wrapped:
             self._last = progress
 
     def measures(self, now: float) -> tuple[float, ...]:
-        """In the order of `MEASURES`; `now` in seconds since 1970."""
+        """In the order of `engine.MEASURES`; `now` in seconds since 1970."""
         with self._lock:
             oldest, youngest = self._ages()
             ages = (0.0, 0.0) if self._queue == 0 else (now - oldest, now - (oldest + youngest) / 2)
