@@ -82,6 +82,10 @@ class Embedded:
         self.view.close()
 
     def collect(self) -> int:
+        """Also see how far those readers are that do not ask, and so tell nobody when a batch is done."""
+        for consumer, position in log.positions(self.folder).items():
+            if consumer in self.positions:
+                self.read_up_to(consumer, position)
         return log.collect(self.folder, self.view)
 
     def read(self, spark: SparkSession, hop: str, consumer: str) -> DataFrame:
