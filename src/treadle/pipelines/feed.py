@@ -57,6 +57,7 @@ class _Producer:
         self._schema = arrow_schema(topic.schema)
         config = {**client_config(topic.cluster.bootstrap), "enable.idempotence": True, "linger.ms": 5}
         self._client = Producer({**config, "message.timeout.ms": int(_PATIENCE * 1000)})
+        self._closed = False
 
     def append(self, rows: Rows, *, born: Born, timeout: float | None) -> None:
         now = time.time()
@@ -90,10 +91,13 @@ class _Producer:
         topic.wrote(ends, int(oldest * 1e6), int(mean * 1e6))
 
     def close(self) -> None:
+        self._closed = True
         self._client.flush(_PATIENCE)
 
     def _wait(self, until: float | None, timeout: float | None) -> None:
         while self._topic.full:
+            if self._closed:  # nobody reads any more
+                raise EngineError("the feed is closed", where=f"topic '{self._topic.topic}'", remedy="open it again")
             if until is not None and time.monotonic() > until:
                 raise EngineError(
                     f"is still full after {timeout:g} s",

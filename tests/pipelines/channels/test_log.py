@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import resource
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -195,6 +196,25 @@ def test_a_full_channel_makes_the_writer_wait_for_its_slowest_consumer(tmp_path:
         writer.append(ids(20, 1), timeout=60)
     assert positions(tmp_path)["slow"] == (1 if "limit_rows" in limits else 20)
     assert shown(tmp_path) == list(range(21))
+
+
+def test_who_waits_for_a_full_channel_is_told_when_it_is_closed(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, SCHEMA, limit_rows=1)
+    writer.append(ids(0, 1))
+    told: list[EngineError] = []
+
+    def wait() -> None:
+        try:
+            writer.append(ids(1, 1))
+        except EngineError as error:
+            told.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    writer.close()
+    waiting.join(30)
+    assert "closed" in str(told[0])
+    assert shown(tmp_path) == [0]
 
 
 def test_a_channel_that_stays_full_is_an_error_in_the_end_and_nothing_is_lost(tmp_path: Path) -> None:

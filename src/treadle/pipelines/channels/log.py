@@ -132,8 +132,7 @@ class Writer:
         `born` tells when the rows arrived: a timestamp column, (oldest, mean) in epoch seconds, or None for now.
         """
         now = time.time()
-        if not self._lock.held:
-            raise EngineError("this writer is closed", where=str(self.folder), remedy="open the channel again")
+        self._check_open()
         if not self._sound:
             self._recover()
         if epoch is not None and epoch <= self.epoch:
@@ -156,6 +155,11 @@ class Writer:
                     remedy="see why its slowest consumer does not go on, remove it if it is gone, or raise the limit",
                 )
             self._clock.sleep(_POLL)
+            self._check_open()  # somebody may have closed it, so that nobody reads any more
+
+    def _check_open(self) -> None:
+        if not self._lock.held:
+            raise EngineError("this writer is closed", where=str(self.folder), remedy="open the channel again")
 
     def _commit(self, table: pa.Table, segment: Segment) -> Segment:
         tmp = self.folder / f"{_TMP}{segment.first:020d}"
