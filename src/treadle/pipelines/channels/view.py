@@ -82,9 +82,10 @@ class View:
 
     def close(self) -> None:
         """Watch no more."""
-        if self._watch is not None:
-            self._watch.close()
-            self._watch, self._watches = None, False
+        with self._lock:  # somebody may look at this moment
+            if self._watch is not None:
+                self._watch.close()
+                self._watch, self._watches = None, False
 
     def _look(self) -> bool:
         """Without word from the kernel: by the time of the folder's last change."""
