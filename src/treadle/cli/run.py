@@ -42,7 +42,7 @@ LONGEST_DRAIN = 3700.0
 @click.option("--for", "length", metavar="TIME", help="How long, as 60s (default: until it is ended).")
 @click.option("--folder", help="Where channels and checkpoints are kept (default: .treadle/NAME).")
 @click.option("--period", metavar="TIME", help="How often the policy decides (default: 100ms).")
-@click.option("--batch", metavar="TIME", help="How long a batch should hold its slot (default: 200ms).")
+@click.option("--batch", metavar="TIME", help="How long a batch should hold its slot (default: 500ms).")
 @click.option("--retries", type=click.IntRange(min=0), help="How often in a row a hop may fail (default: 3).")
 @click.option("--channels", help="What joins hops: embedded (default) or kafka.")
 @click.option("--kafka", metavar="HOST:PORT", help="The broker for topics and Kafka channels.")
