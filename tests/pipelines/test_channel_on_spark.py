@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import shutil
 import threading
 import time
 import uuid
@@ -164,6 +165,44 @@ def test_the_parts_of_an_epoch_become_visible_at_once(spark: SparkSession, tmp_p
     assert len(ends) > 1
     assert sorted(row["id"] for row in log.read(folder).to_pylist()) == list(range(320))
     assert len(View(folder).segments) == 1 + 8 * 4  # an empty one marks the beginning
+
+
+def test_an_epoch_that_two_processes_have_published_hides_nothing_that_follows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "twice"
+    with log.Writer(folder, "id bigint"):
+        pass
+    put(spark.range(0, 10, 1, 1), folder, 0, oldest=5_000_000, mean=6_000_000)
+    (segment,) = View(folder).segments
+    shutil.copy(folder / segment.name, folder / segment.name.replace("-5000000-", "-5500000-"))  # it was slow to die
+    for epoch in (1, 2):
+        put(spark.range(10 * epoch, 10 * epoch + 10, 1, 1), folder, epoch)
+    assert [row["id"] for row in log.read(folder).to_pylist()] == list(range(30))
+
+
+def test_a_hop_whose_turn_is_closed_is_given_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Not everything at once, as one that was never gated."""
+    with log.Writer(tmp_path / "numbers", "a bigint") as writer:
+        writer.append([{"a": a} for a in range(10)])
+    (tmp_path / "numbers" / "positions").mkdir()
+    key, parked, came = f"closed-{uuid.uuid4().hex}", list[str](), list[int]()
+    turn = jvm.load(spark).treadle.Turn
+    turn.open(key, jvm.Listener(lambda hop, _: parked.append(hop), lambda *_: None))
+    query = (
+        reader(spark, tmp_path / "numbers", hop=key, consumer="me")
+        .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .foreachBatch(lambda batch, _: came.extend(row.a for row in batch.collect()))
+        .start()
+    )
+    try:
+        until(lambda: parked == [key])
+        turn.close(key)
+        query.processAllAvailable()
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert came == []
 
 
 def test_an_epoch_that_comes_again_is_ignored(spark: SparkSession, tmp_path: Path) -> None:

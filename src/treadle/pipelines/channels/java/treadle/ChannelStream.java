@@ -21,6 +21,7 @@ final class ChannelStream implements MicroBatchStream, SupportsAdmissionControl 
   private final long maxRows;
   private final int maxPartitions;
   private long done = -1;
+  private Turn turn;
 
   ChannelStream(String folder, CaseInsensitiveStringMap options) {
     this.folder = folder;
@@ -49,7 +50,7 @@ final class ChannelStream implements MicroBatchStream, SupportsAdmissionControl 
       Segments.done(folder, consumer, from);
       done = from;
     }
-    Turn turn = Turn.of(hop);
+    Turn turn = turn();
     long most = turn != null ? turn.ask(this, name, from) : limit instanceof ReadMaxRows ? ((ReadMaxRows) limit).maxRows() : Long.MAX_VALUE;
     if (most == 0) {
       return start;
@@ -78,7 +79,7 @@ final class ChannelStream implements MicroBatchStream, SupportsAdmissionControl 
     long from = ((Row) start).number;
     long to = ((Row) end).number;
     List<Segments.Segment> segments = Segments.between(folder, from, to);
-    Turn turn = Turn.of(hop);
+    Turn turn = turn();
     if (turn != null) {
       turn.reads(name, from, to, segments);
     }
@@ -112,6 +113,14 @@ final class ChannelStream implements MicroBatchStream, SupportsAdmissionControl 
 
   @Override
   public void stop() {}
+
+  /** Kept once it is found: a hop whose turn has been closed is not one that was never gated, and is given nothing. */
+  private Turn turn() {
+    if (turn == null) {
+      turn = Turn.of(hop);
+    }
+    return turn;
+  }
 
   /** The number of a row. */
   static final class Row extends Offset {

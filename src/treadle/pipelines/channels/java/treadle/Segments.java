@@ -9,7 +9,9 @@ import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -123,8 +125,12 @@ final class Segments {
       }
       return;
     }
-    for (Segment hidden : all(folder)) { // of an earlier attempt that failed half-way: its parts must not meet ours
-      if (last == null || hidden.first > last.first) {
+    Set<String> shown = new HashSet<String>();
+    for (Segment segment : segments) {
+      shown.add(segment.file);
+    }
+    for (Segment hidden : all(folder)) { // of an attempt that failed half-way, or twice the same: its parts must not meet ours
+      if (last == null || hidden.first >= last.first && !shown.contains(hidden.file)) {
         Files.deleteIfExists(new File(hidden.file).toPath());
       }
     }

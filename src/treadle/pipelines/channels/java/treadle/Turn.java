@@ -106,6 +106,9 @@ public final class Turn {
   long ask(Object reader, String source, long start) {
     String report = null;
     synchronized (this) {
+      if (free) {
+        return 0;
+      }
       starts.put(source, Long.valueOf(start));
       if (!running || asked.contains(reader)) {
         report = report();
