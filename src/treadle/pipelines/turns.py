@@ -37,21 +37,13 @@ class Turns:
     def parked(self, key: str, report: dict[str, Any]) -> None:
         """The JVM says that a hop waits, and what it has done."""
         hop = self.hops[key]
-        with self.lock:
-            rows = hop.done(report)
-            hop.parked = True
-            hop.state = State.IDLE
-            if not rows:
-                hop.ticked = report["seconds"]
-            elif self.sizer is not None and hop.batches > 1:  # the first one pays for compiling
-                self.sizer.observe(hop.id, rows, report["seconds"])
-            if hop.output is not None and report["written"]:
-                hop.output.refresh()
-        if rows or report["written"]:
-            self.consider_all(but=hop)  # the gate is to choose among all that could run now
-        again = self._ready(hop)
-        if self.gate.release(hop.id, again=again) is None and again is not None:
-            self.gate.offer(hop.id, again)
+        again: Callable[[], None] | None = None
+        try:
+            self._note(hop, report)
+            again = self._ready(hop)
+        finally:  # whatever went wrong, its slot is not lost
+            if self.gate.release(hop.id, again=again) is None and again is not None:
+                self.gate.offer(hop.id, again)
 
     def consider_all(self, but: Hop | None = None, *, thorough: bool = False) -> None:
         """Something has changed: offer whoever could run now. Those that wait at the gate are left out unless asked."""
@@ -76,6 +68,20 @@ class Turns:
             self._admit(hop, "")
         else:
             self.gate.offer(hop.id, lambda: self._hand_over(hop, ""))
+
+    def _note(self, hop: Hop, report: dict[str, Any]) -> None:
+        with self.lock:
+            hop.parked = True
+            hop.state = State.IDLE
+            rows = hop.done(report)
+            if not rows:
+                hop.ticked = report["seconds"]
+            elif self.sizer is not None and hop.batches > 1:  # the first one pays for compiling
+                self.sizer.observe(hop.id, rows, report["seconds"])
+            if hop.output is not None and report["written"]:
+                hop.output.refresh()
+        if rows or report["written"]:
+            self.consider_all(but=hop)  # the gate is to choose among all that could run now
 
     def _ready(self, hop: Hop) -> Callable[[], None] | None:
         """What lets the hop run, if it is parked, has something to read and room for what it writes."""
