@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
 
 from treadle.enforce.gate import Gate
+from treadle.errors import TargetGone
 from treadle.pipelines import arrivals, build
 from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.channel import Replan
@@ -52,8 +54,8 @@ class Outside:
             nonlocal looked
             before, looked = looked, time.time()
             ages = self._wait(hop, batch_id)
-            with self.gate.turn(hop.id):
-                ran = not self.stopping.is_set()
+            with ExitStack() as turn:
+                ran = self._granted(hop, turn)
                 if ran:
                     self._enter_pool(hop, rows)
                     hop.state = State.RUNNING
@@ -73,6 +75,13 @@ class Outside:
             self.done()
 
         return batch
+
+    def _granted(self, hop: Hop, turn: ExitStack) -> bool:
+        """Wait for a slot, held until the end of `turn`; false where the run ends before there is one."""
+        with suppress(TargetGone):
+            turn.enter_context(self.gate.turn(hop.id))
+            return not self.stopping.is_set()
+        return False
 
     def _wait(self, hop: Hop, batch_id: int) -> list[Ages]:
         """Until all that the batch reads is decided, and there is room for what it writes."""

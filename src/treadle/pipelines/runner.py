@@ -220,7 +220,8 @@ class Run:
         self._close_server()
         self._thread.join()
         self._turns.halt()
-        self._until(lambda: not self.gate.stats.holding, limit)
+        while self.gate.stats.holding and time.monotonic() < limit:  # whatever the reason to stop is
+            time.sleep(TICK)
         self._end()
 
     def _close_server(self) -> None:

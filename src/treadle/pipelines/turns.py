@@ -54,9 +54,9 @@ class Turns:
                     self.gate.offer(hop.id, grant)
 
     def halt(self) -> None:
-        """No more grants: who waits stays parked, so that only batches that run now are waited for."""
+        """No more grants: who waits stays parked, or leaves, so that only batches that run now are waited for."""
         for hop in list(self.hops.values()):
-            if hop.parked:
+            if hop.parked or hop.state is State.WAITING:
                 self.gate.withdraw(hop.id)
 
     def tick(self, hop: Hop) -> None:
