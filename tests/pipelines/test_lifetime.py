@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import uuid
@@ -9,7 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import treadle
+from treadle.errors import EngineError
+from treadle.pipelines import ctl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,3 +85,41 @@ def test_a_batch_without_end_is_given_up_although_others_wait_for_its_slot(spark
         stopping.join(LONG)
         assert not stopping.is_alive()
     assert not [query for query in spark.streams.active if (query.name or "").startswith(p.name)]
+
+
+def test_a_run_that_starts_answers_already(spark: SparkSession, tmp_path: Path) -> None:
+    p, said = treadle.Pipeline(named("early")), list[dict[str, Any]]()
+    p.feed("fed", schema="a bigint")
+
+    @p.operator
+    def asks(fed: DataFrame) -> DataFrame:
+        said.append(ctl.ask(ctl.path_for(p.name), "status"))
+        with pytest.raises(EngineError, match="still starting"):
+            ctl.ask(ctl.path_for(p.name), "policy", name="fcfs")
+        return fed
+
+    p.write("out", reads="asks", format="noop")
+    with p.start(spark, folder=tmp_path) as run:
+        assert ctl.ask(ctl.path_for(p.name), "policy", name="fcfs") == "fcfs"
+        assert set(run.status()["hops"]) == {"asks", "out"}
+    assert said[0]["policy"] == "multi-class"
+
+
+def test_an_ended_run_keeps_no_file_of_the_kernel_open(spark: SparkSession, tmp_path: Path) -> None:
+    p = treadle.Pipeline(named("files"))
+    p.feed("fed", schema="a bigint")
+    p.write("out", reads="fed", format="noop")
+    before = kernel_files()
+    with p.start(spark, folder=tmp_path, slots="auto"):
+        assert len(kernel_files()) > len(before)
+    assert kernel_files() == before
+
+
+def kernel_files() -> list[str]:
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+        except FileNotFoundError:
+            continue
+    return sorted(name for name in found if name in ("/proc/stat", "/proc/pressure/cpu"))

@@ -108,6 +108,8 @@ class Run:
         self._watch: Any = None
         self._policy = options.policy
         self._server: ctl.Server | None = None
+        self._loop: Loop | None = None
+        self._pressure: Pressure | None = None
         try:
             self._joints.check(pipeline.nodes)
             self.spark = spark or session(pipeline.name, fair=options.enforce == "pools")
@@ -117,7 +119,8 @@ class Run:
             slots = starting_slots(options.slots) if gated else max(1, len(self._topology))
             self.gate = Gate(slots, patience=options.patience, express=options.express if gated else 0)
             self.pools = PoolKnob()
-            self._elastic = Elastic(self.gate, Pressure()) if gated and options.slots == "auto" else None
+            self._pressure = Pressure() if gated and options.slots == "auto" else None
+            self._elastic = Elastic(self.gate, self._pressure) if self._pressure is not None else None
             sizer = BatchSizer(period=options.batch) if gated else None
             self._turns = Turns(self.gate, self._stopping, self._jvm.treadle.Turn.admit, sizer, self._pool, self._lock)
             self._outside = Outside(self.gate, self._stopping, self._turns.consider_all, self._pool)
@@ -126,13 +129,12 @@ class Run:
             # Before any hop: one that runs under the same name here would be disturbed by it.
             self._server = ctl.Server(ctl.path_for(pipeline.name), commands.of(self))
             self._start_hops()
-            self._loop = self._make_loop(policy)
-            self._thread = threading.Thread(target=self._control, name="treadle-control", daemon=True)
+            loop = self._loop = self._make_loop(policy)
+            self._thread = threading.Thread(target=self._control, args=(loop,), name="treadle-control", daemon=True)
             self._thread.start()
         except BaseException:
             self._stopping.set()
             with suppress(Exception):  # what went wrong first is to be told
-                self._close_server()
                 self._end()
             raise
 
@@ -156,7 +158,10 @@ class Run:
 
     def set_policy(self, spec: str) -> None:
         """From the next round on another policy decides. One that is unknown or can't be served changes nothing."""
-        self._loop.rebind(registry.create(spec))
+        chosen = registry.create(spec)
+        if self._loop is None:
+            raise EngineError("is still starting", where=f"pipeline '{self.pipeline.name}'", remedy="try again")
+        self._loop.rebind(chosen)
         self._policy = spec
         log.info("policy is now %s", spec, extra={"policy": spec})
 
@@ -217,19 +222,16 @@ class Run:
         if self._stopping.is_set():
             return
         self._stopping.set()
-        self._close_server()
         self._thread.join()
         self._turns.halt()
         while self.gate.stats.holding and time.monotonic() < limit:  # whatever the reason to stop is
             time.sleep(TICK)
         self._end()
 
-    def _close_server(self) -> None:
-        if self._server is not None:
-            self._server.close()
-
     def _end(self) -> None:
         """Stop what was started, and let go of the folder."""
+        if self._server is not None:
+            self._server.close()
         try:
             for hop in self.hops.values():
                 self._jvm.treadle.Turn.close(hop.key)
@@ -243,6 +245,8 @@ class Run:
             for feed in self._feeds:
                 feed.close()
             self._joints.close()
+            if self._pressure is not None:
+                self._pressure.close()
             self.work.close()
 
     def _start_hops(self) -> None:
@@ -288,11 +292,11 @@ class Run:
         latency = Latency() if node.kind.ends else None
         hop = Hop(identity, node.name, key, plan.inputs, output, plan.stateful, plan.foreign, latency)
         hop.clusters = frozenset(cluster for cluster in brokers if cluster is not None)
-        self.hops[node.name] = self._turns.hops[key] = hop
         self.gate.register(identity)
         self.pools.register(identity)
         for channel in plan.inputs:
             channel.register(node.name)
+        self.hops[node.name] = self._turns.hops[key] = hop  # last: somebody may ask for the status already
         return hop
 
     def _writer(self, node: Node, hop: Hop, plan: build.Plan) -> Any:
@@ -342,15 +346,15 @@ class Run:
         knob = "rung" if self.options.enforce == "pools" else "rank"
         return Loop([engine], [Binding(policy, knob, period=self.options.period)], metrics=ALL_METRICS)
 
-    def _control(self) -> None:
+    def _control(self, loop: Loop) -> None:
         slow = time.monotonic()
-        with self._loop:
+        with loop:
             while not self._stopping.wait(TICK):
                 try:
                     now = time.monotonic()
                     self._look_outside()
                     if self.options.enforce != "none":
-                        self._loop.round()
+                        loop.round()
                     if now >= slow:
                         slow = now + SLOW_TICK
                         self._tend(now)
@@ -366,8 +370,8 @@ class Run:
             self._turns.consider_all()
 
     def _tend(self, now: float) -> None:
-        if self._elastic is not None:
-            self._elastic.step()
+        if (elastic := self._elastic) is not None:  # a client of the control socket may take it away
+            elastic.step()
         for channel in self.channels.values():
             channel.refresh()
             channel.collect()

@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from treadle.enforce.gate import HopStats
     from treadle.pipelines.hop import Hop
     from treadle.pipelines.runner import Run
 
@@ -24,13 +25,15 @@ def of(run: Run) -> dict[str, Any]:
         "slots": gate.slots,
         "waiting": len(gate.waiting),
         "running": len(gate.holding),
-        "hops": {hop.name: _hop(hop, run) for hop in run.hops.values()},
-        "channels": {name: {"rows": channel.rows, "full": channel.full} for name, channel in run.channels.items()},
+        # Copies, since a run that starts may be asked too.
+        "hops": {hop.name: _hop(hop, gate.hops.get(hop.id)) for hop in list(run.hops.values())},
+        "channels": {
+            name: {"rows": channel.rows, "full": channel.full} for name, channel in list(run.channels.items())
+        },
     }
 
 
-def _hop(hop: Hop, run: Run) -> dict[str, Any]:
-    counts = run.gate.stats.hops.get(hop.id)
+def _hop(hop: Hop, counts: HopStats | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "state": str(hop.state),
         "rank": None if counts is None else _known(counts.rank),
