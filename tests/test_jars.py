@@ -162,7 +162,7 @@ def test_a_fetch_that_was_killed_leaves_nothing_in_the_way(
 
 
 def test_an_unknown_bundle_is_told_with_those_that_exist() -> None:
-    with pytest.raises(ConfigError, match=r"'kafak'.*bare-local-fs, kafka, spark-kafka"):
+    with pytest.raises(ConfigError, match=r"'kafak'.*kafka, spark-kafka"):
         jars.fetch("kafak")
 
 
@@ -241,6 +241,6 @@ def test_the_command_refuses_a_wrong_name_before_it_fetches(elsewhere: Path) -> 
 
 
 def test_the_command_says_where_the_jars_are() -> None:
-    result = CliRunner().invoke(parts.jars, ["bare-local-fs"])
+    result = CliRunner().invoke(parts.jars, ["spark-kafka"])
     assert result.exit_code == 0
-    assert result.output.replace("\n", "") == f"bare-local-fs: 1 jars in {jars.folder('bare-local-fs')}"
+    assert result.output.replace("\n", "") == f"spark-kafka: 4 jars in {jars.folder('spark-kafka')}"
