@@ -67,11 +67,13 @@ def refused(start: Callable[[], Any]) -> TreadleError:
         ({"enforce": "force"}, "enforce can't be 'force'", "gate, pools, none"),
         ({"channels": "pigeons"}, "channels can't be 'pigeons'", "embedded, kafka"),
         ({"retries": -1}, "retries can't be -1", "0 or more"),
+        ({"retries": "3"}, "retries can't be '3'", "whole number"),
         ({"limit_rows": 0}, "limit_rows is 0", "from 1 on"),
         ({"period": "soon"}, "soon", "500ms"),
         ({"batch": 0}, "batch", ""),
         ({"patience": -1}, "patience can't be -1", "0 or more"),
-        ({"express": -1}, "express", ""),
+        ({"patience": "long"}, "patience is no length of time", "500ms"),
+        ({"express": -1}, "express can't be -1", "0 or more"),
     ],
 )
 def test_an_option_that_makes_no_sense_starts_nothing(

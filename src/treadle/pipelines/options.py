@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from treadle.broker import HOST, PORT
+from treadle.durations import seconds
 from treadle.errors import ConfigError
 from treadle.pipelines.channels.embedded import check_limit
 
@@ -39,6 +40,10 @@ class Options:
             raise ConfigError(f"kafka can't be {self.kafka!r}", remedy=f"name a broker as host:port, as {HOST}:{PORT}")
         if self.slots != "auto" and (isinstance(self.slots, bool) or not isinstance(self.slots, int) or self.slots < 1):
             raise ConfigError(f"slots can't be {self.slots!r}", remedy="use 'auto' or a whole number from 1 on")
-        if self.retries < 0:
-            raise ConfigError(f"retries can't be {self.retries}", remedy="use 0 or more")
+        for name in ("retries", "express"):
+            count = getattr(self, name)
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise ConfigError(f"{name} can't be {count!r}", remedy="use a whole number, 0 or more")
+        if not isinstance(self.patience, int | float):  # written as people do; a number is checked by the gate
+            object.__setattr__(self, "patience", seconds(self.patience, what="patience"))
         check_limit(self.limit_rows)
