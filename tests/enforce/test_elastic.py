@@ -112,8 +112,8 @@ def test_the_same_looks_make_the_same_moves(loads: list[tuple[float, float]]) ->
     assert World(3).run(loads) == World(3).run(loads)
 
 
-def test_auto_starts_with_one_more_than_the_usable_cores() -> None:
-    assert starting_slots("auto") == usable_cores() + 1 >= 1
+def test_auto_starts_with_two_for_each_usable_core() -> None:
+    assert starting_slots("auto") == 2 * usable_cores() >= 2
     assert starting_slots(7) == 7
 
 

@@ -104,7 +104,11 @@ class QueryGate:
         binding = Binding(chosen, "rank", period=seconds(period, what="period", where="gate"))
         self._loop = Loop([engine], [binding], metrics=ALL_METRICS)
         self._pressure = Pressure() if slots == "auto" else None
-        self._elastic = None if self._pressure is None else Elastic(self._gate, self._pressure)
+        self._elastic = (
+            None
+            if self._pressure is None
+            else Elastic(self._gate, self._pressure, low=self._gate.slots, high=2 * self._gate.slots)
+        )
         self._thread = threading.Thread(target=self._control, name="treadle-control", daemon=True)
         self._server = self._listen()
         self._thread.start()

@@ -120,7 +120,9 @@ class Run:
             self.gate = Gate(slots, patience=options.patience, express=options.express if gated else 0)
             self.pools = PoolKnob()
             self._pressure = Pressure() if gated and options.slots == "auto" else None
-            self._elastic = Elastic(self.gate, self._pressure) if self._pressure is not None else None
+            self._elastic = None
+            if self._pressure is not None:
+                self._elastic = Elastic(self.gate, self._pressure, low=slots, high=2 * slots)
             sizer = BatchSizer(period=options.batch) if gated else None
             self._turns = Turns(self.gate, self._stopping, self._jvm.treadle.Turn.admit, sizer, self._pool, self._lock)
             self._outside = Outside(self.gate, self._stopping, self._turns.consider_all, self._pool)
