@@ -95,13 +95,26 @@ public final class LocalCheckpoints extends FileSystemBasedCheckpointFileManager
         if (overwrite) {
           Files.move(beside.toPath(), target.toPath(), StandardCopyOption.ATOMIC_MOVE);
         } else {
-          Files.createLink(target.toPath(), beside.toPath());
+          link();
         }
         Files.deleteIfExists(new File(target.getParentFile(), "." + target.getName() + ".crc").toPath()); // of Hadoop, now wrong
       } catch (java.nio.file.FileAlreadyExistsException taken) {
         throw new FileAlreadyExistsException("Failed to rename temp file " + beside + " to " + target + " because file exists");
       } finally {
         Files.deleteIfExists(beside.toPath());
+      }
+    }
+
+    private void link() throws IOException {
+      try {
+        Files.createLink(target.toPath(), beside.toPath());
+      } catch (java.nio.file.FileAlreadyExistsException taken) {
+        throw taken;
+      } catch (UnsupportedOperationException | java.nio.file.FileSystemException none) { // a file system without hard links
+        if (target.exists()) {
+          throw new java.nio.file.FileAlreadyExistsException(target.getPath());
+        }
+        Files.move(beside.toPath(), target.toPath(), StandardCopyOption.ATOMIC_MOVE);
       }
     }
 
