@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ def spark() -> Iterator[SparkSession]:
     """A Spark session with Treadle's settings; queries and tables are shared, so stop your own."""
     from treadle.pipelines.session import session
 
+    interrupt = signal.getsignal(signal.SIGINT)
     started = session("tests")
+    signal.signal(signal.SIGINT, interrupt)  # PySpark's handler would wait for a Spark that others don't have
     yield started
     started.stop()

@@ -862,7 +862,7 @@ class TestRestore:
 
     def test_a_handler_that_python_does_not_know_of_stays(self, world: World, tmp_path: Path) -> None:
         with (tmp_path / "stacks").open("w+") as stacks:
-            faulthandler.register(signal.SIGUSR2, stacks)
+            faulthandler.register(signal.SIGUSR2, stacks, all_threads=False)
             try:
                 with world.loop() as loop:
                     loop.round()

@@ -113,6 +113,8 @@ def arrow_schema(schema: pa.Schema | StructType | str) -> pa.Schema:
     try:
         if isinstance(schema, str):
             text = schema.lstrip()
+            if not text:  # which Spark takes for a schema without columns
+                raise ConfigError("the schema is empty", remedy="name the columns: 'id bigint, at timestamp'")
             spark = StructType.fromJson(json.loads(text)) if text.startswith("{") else StructType.fromDDL(text)
             if not isinstance(spark, StructType):
                 raise ConfigError(
