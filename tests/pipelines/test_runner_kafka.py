@@ -202,6 +202,7 @@ def test_a_broker_that_is_down_at_the_start_is_told_within_seconds_and_leaves_th
         p.start(spark, folder=tmp_path / "work", kafka=f"127.0.0.1:{free_port()}")
     assert time.monotonic() - began < 30  # Spark itself would try for a minute
     assert holder(tmp_path / "work") is None
+    assert not (tmp_path / "work" / "pipeline.json").exists()  # it may still become that of other channels
 
 
 def test_a_broker_that_vanishes_and_comes_back_costs_no_row_and_no_retry(

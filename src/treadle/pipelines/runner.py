@@ -130,6 +130,7 @@ class Run:
             self._by_run: dict[str, Hop] = {}
             # Before any hop: one that runs under the same name here would be disturbed by it.
             self._server = ctl.Server(ctl.path_for(pipeline.name), commands.of(self))
+            self.work.claim()
             self._start_hops()
             loop = self._loop = self._make_loop(policy)
             self._thread = threading.Thread(target=self._control, args=(loop,), name="treadle-control", daemon=True)

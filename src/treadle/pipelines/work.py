@@ -39,13 +39,17 @@ class Work:
                 remedy="end it first, or name another folder",
             )
         self._lock = Lock(self.folder)
-        card = {"pipeline": name, "layout": layout, "channels": channels, "graph": fingerprint}
+        self._card = {"pipeline": name, "layout": layout, "channels": channels, "graph": fingerprint}
         file = self.folder / _CARD
         if file.exists():
-            self._check(json.loads(file.read_text("utf-8")), card)
-        else:
+            self._check(json.loads(file.read_text("utf-8")), self._card)
+
+    def claim(self) -> None:
+        """From now on the folder is this pipeline's: what is refused before has not taken it from another."""
+        file = self.folder / _CARD
+        if not file.exists():
             fresh = file.with_suffix(".tmp")
-            fresh.write_text(json.dumps(card, indent=1) + "\n", "utf-8")
+            fresh.write_text(json.dumps(self._card, indent=1) + "\n", "utf-8")
             fresh.replace(file)
 
     def channel(self, name: str) -> Path:
