@@ -133,7 +133,7 @@ def _bundle(name: str) -> Check:
 def _cores() -> Check:
     usable, there = len(os.sched_getaffinity(0)), os.cpu_count() or 0
     of = f" of {there}" if there > usable else ""
-    return Check("usable cores", "ok", f"{usable}{of}: so many slots to begin with, four tasks for each")
+    return Check("usable cores", "ok", f"{usable}{of}: two slots for each to begin with, and four tasks")
 
 
 def _psi() -> Check:
