@@ -208,7 +208,9 @@ def pick(name: str | None = None) -> Path:
     if not running:
         raise EngineError("no pipeline is running", remedy="start one with: treadle run FILE.py")
     if len(running) > 1:
-        raise EngineError("several pipelines are running", remedy=f"name one of {', '.join(sorted(running))}")
+        raise EngineError(
+            "several pipelines are running", remedy=f"name one of {', '.join(sorted(running))} with --pipeline"
+        )
     return next(iter(running.values()))
 
 
