@@ -6,12 +6,13 @@ They only start, ask and show. Ctrl-C, and SIGTERM, end a pipeline as cleanly as
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,7 @@ def run(
     loaded = load(pipeline)
     _check(loaded, options)
     spark = _session(loaded.name, master, conf, options) if master or conf else None
+    _quieten()
     with _err.status(f"starting '{escape(loaded.name)}'", spinner="dots"):
         running = loaded.start(spark, **options)
     began = time.monotonic()
@@ -90,6 +92,17 @@ def run(
     if failure is not None:
         _err.print(f"[bold red]error:[/] {escape(' '.join(str(failure).split()))}", soft_wrap=True)
         sys.exit(1)
+
+
+def _quieten() -> None:
+    """Without -v: what py4j and PySpark log of a failure is in Spark's log and in our own error once more."""
+    if logging.getLogger().isEnabledFor(logging.INFO):
+        return
+    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+    with suppress(ImportError):  # the session says so better
+        from pyspark.logger import PySparkLogger
+
+        PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
 
 
 @click.group()
