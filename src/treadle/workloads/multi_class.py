@@ -102,7 +102,7 @@ def flows(queries: Sequence[Chain], run: Run) -> list[Flow]:
 
 
 def calibrate(spark: SparkSession, seconds: float = 0.6) -> float:
-    """What one burn costs here, in CPU seconds of one core, while all cores burn: the least of three, as others may run."""
+    """What one burn costs here, in CPU seconds of one core while all burn: the least of three, as others may run."""
     cores = spark.sparkContext.defaultParallelism
     rows, burns = 200 * cores, 50
     work = spark.range(0, rows, 1, cores).selectExpr(f"max({_burn('cast(id as string)', burns)}) as m")
