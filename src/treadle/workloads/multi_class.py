@@ -104,21 +104,19 @@ def flows(queries: Sequence[Chain], run: Run) -> list[Flow]:
 def calibrate(spark: SparkSession, seconds: float = 0.6) -> float:
     """What one burn costs here, in CPU seconds of one core while all burn: the least of three, as others may run."""
     cores = spark.sparkContext.defaultParallelism
-    rows, burns = 200 * cores, 50
-    work = spark.range(0, rows, 1, cores).selectExpr(f"max({_burn('cast(id as string)', burns)}) as m")
-    work.collect()  # compiled now
-    while True:
+    burns = 50
+
+    def took(rows: int) -> float:
+        # Made anew each time: Spark keeps what a query has shuffled, and would not burn twice for it.
+        work = spark.range(0, rows, 1, cores).selectExpr(f"max({_burn('cast(id as string)', burns)}) as m")
         began = time.perf_counter()
         work.collect()
-        took = time.perf_counter() - began
-        if took > seconds:
-            for _ in range(2):
-                began = time.perf_counter()
-                work.collect()
-                took = min(took, time.perf_counter() - began)
-            return took * _usable_cores() / (rows * burns)
-        rows *= 2 if took > seconds / 4 else 4
-        work = spark.range(0, rows, 1, cores).selectExpr(f"max({_burn('cast(id as string)', burns)}) as m")
+        return time.perf_counter() - began
+
+    rows = 200 * cores
+    while took(rows) < seconds:
+        rows *= 2
+    return min(took(rows) for _ in range(3)) * _usable_cores() / (rows * burns)
 
 
 def _operator(burn: int, keep: float) -> Callable[[DataFrame], DataFrame]:
