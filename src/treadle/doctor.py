@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from treadle import jars
+from treadle.enforce.elastic import usable_cores
 from treadle.errors import TreadleError
 from treadle.observe.pressure import PSI
 from treadle.pipelines import ctl, jvm
@@ -131,7 +132,7 @@ def _bundle(name: str) -> Check:
 
 
 def _cores() -> Check:
-    usable, there = len(os.sched_getaffinity(0)), os.cpu_count() or 0
+    usable, there = usable_cores(), os.cpu_count() or 0
     of = f" of {there}" if there > usable else ""
     return Check("usable cores", "ok", f"{usable}{of}: two slots for each to begin with, and four tasks")
 

@@ -6,7 +6,6 @@ claimed and whether it holds, and a picture of the urgent queries' latency over 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.table import Table
 
 from treadle.bench.multi_class import Measured, measure
 from treadle.bench.orderings import Claim
+from treadle.enforce.elastic import usable_cores
 from treadle.workloads import multi_class
 
 Progress = Callable[[str, float], None]
@@ -62,7 +62,7 @@ def run(progress: Progress | None = None, *, seconds: float = 24.0, warm: float 
 
 def table(runs: Sequence[Measured], queries: int) -> Table:
     """Latency of both classes, and what got done."""
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     grid = Table(title=f"{queries} streaming queries on {cores} cores: 3 urgent ones with bursts, the others fill them")
     for title in ("", "urgent: mean", "p99", "max", "others: mean", "p99", "rows/s"):
         grid.add_column(title, justify="right" if title else "left")

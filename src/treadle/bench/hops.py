@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -16,10 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from treadle.bench.apart import measured, medians
 from treadle.bench.usage import Meter
-from treadle.errors import EngineError
 from treadle.pipelines.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -40,10 +37,10 @@ def run(*, repetitions: int = 2, seconds: float = 20.0, warm: float = 20.0, prog
     for number in range(repetitions * len(SETUPS)):
         setup = SETUPS[number % len(SETUPS)]
         tell(f"{HOPS} small hops, {setup}'s set-up", number / steps)
-        found[setup].append(_apart({"what": "busy", "setup": setup, "seconds": seconds, "warm": warm}))
-    figures: dict[str, Any] = {setup: _medians(runs) for setup, runs in found.items()}
+        found[setup].append(_apart("busy", setup, seconds, warm))
+    figures: dict[str, Any] = {setup: medians(runs) for setup, runs in found.items()}
     tell(f"{IDLE_HOPS} idle hops", (steps - 1) / steps)
-    figures["idle"] = _apart({"what": "idle", "setup": "treadle", "seconds": seconds, "warm": warm})
+    figures["idle"] = _apart("idle", "treadle", seconds, warm)
     figures["times_batches_per_s"] = round(figures["treadle"]["batches_per_s"] / figures["spark"]["batches_per_s"], 2)
     return figures
 
@@ -62,17 +59,9 @@ def _double(rows: DataFrame) -> DataFrame:
     return rows.selectExpr("id", "v * 2 as v")
 
 
-def _apart(order: dict[str, Any]) -> dict[str, float]:
-    command = [sys.executable, "-m", __name__, json.dumps(order)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise EngineError(f"{order['what']} hops on {order['setup']}'s set-up failed", remedy="see its message above")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def _medians(runs: list[dict[str, float]]) -> dict[str, float]:
-    return {name: round(float(np.median([run[name] for run in runs])), 4) for name in runs[0]}
+def _apart(what: str, setup: str, seconds: float, warm: float) -> dict[str, float]:
+    order = {"what": what, "setup": setup, "seconds": seconds, "warm": warm}
+    return measured(__name__, order, f"{what} hops on {setup}'s set-up")
 
 
 def _main() -> None:

@@ -7,15 +7,12 @@ default set-up, which needs a session of its own, runs in a process of its own.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
+from treadle.bench.apart import measured, medians
 from treadle.bench.multi_class import VARIANTS, Measured, measure
-from treadle.errors import EngineError
 from treadle.workloads import multi_class
 
 Progress = Callable[[str, float], None]
@@ -51,10 +48,12 @@ def run(
 
         runs[name].append(measure(spark, queries, name, seconds=seconds, warm=warm, progress=told))
     spark.stop()
-    figures: dict[str, Any] = {name: _medians([each.figures() for each in each_run]) for name, each_run in runs.items()}
+    figures: dict[str, Any] = {name: medians([each.figures() for each in each_run]) for name, each_run in runs.items()}
     if default_setup:
         tell("Spark's default set-up", total / (total + 1))
-        figures["fifo on Spark's default set-up"] = _in_default_setup(unit, seconds, warm)
+        figures["fifo on Spark's default set-up"] = measured(
+            __name__, {"unit": unit, "seconds": seconds, "warm": warm}, "the run on Spark's default set-up"
+        )
     return {**figures, "claims": claims(figures)}
 
 
@@ -68,29 +67,15 @@ def claims(figures: dict[str, Any]) -> list[dict[str, Any]]:
             found.append(_claim(f"urgent p99 latency, {other} : treadle", ratio, least))
     if treadle and "fifo" in figures:
         found.append(_claim("rows/s, treadle : fifo", treadle["rows_per_s"] / figures["fifo"]["rows_per_s"], 1.0))
-    for policy, measured in MEANT_FOR.items():
+    for policy, figure in MEANT_FOR.items():
         if policy in figures and "fifo" in figures:
-            ratio = figures["fifo"][measured] / figures[policy][measured]
-            found.append(_claim(f"{measured}, fifo : {policy}", ratio, 1.0))
+            ratio = figures["fifo"][figure] / figures[policy][figure]
+            found.append(_claim(f"{figure}, fifo : {policy}", ratio, 1.0))
     return found
 
 
 def _claim(what: str, ratio: float, least: float) -> dict[str, Any]:
     return {"what": what, "ratio": round(ratio, 2), "at_least": least, "holds": bool(ratio >= least)}
-
-
-def _medians(all_figures: Sequence[dict[str, float]]) -> dict[str, float]:
-    names = all_figures[0]
-    return {name: round(float(np.median([figures[name] for figures in all_figures])), 4) for name in names}
-
-
-def _in_default_setup(unit: float, seconds: float, warm: float) -> dict[str, float]:
-    command = [sys.executable, "-m", __name__, json.dumps({"unit": unit, "seconds": seconds, "warm": warm})]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise EngineError("the run on Spark's default set-up failed", remedy="see its message above")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 def _main() -> None:
@@ -100,8 +85,8 @@ def _main() -> None:
     spark = session("bench-default", cheap=False)
     spark.sparkContext.setLogLevel("OFF")
     queries = multi_class.chains(order["unit"])
-    measured = measure(spark, queries, "fifo", seconds=order["seconds"], warm=order["warm"] + 10.0)
-    sys.stdout.write(json.dumps(_medians([measured.figures()])) + "\n")
+    outcome = measure(spark, queries, "fifo", seconds=order["seconds"], warm=order["warm"] + 10.0)
+    sys.stdout.write(json.dumps(medians([outcome.figures()])) + "\n")
 
 
 if __name__ == "__main__":

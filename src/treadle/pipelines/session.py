@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from treadle.enforce.elastic import usable_cores
 from treadle.errors import ConfigError, EngineError
 from treadle.pipelines import jvm
 from treadle.pipelines.pools import LADDER, allocation_file
@@ -74,7 +75,7 @@ def session(
     except ImportError:
         raise EngineError("PySpark is not installed", remedy="pip install 'treadle[spark]'") from None
     if master is None:
-        master = f"local[{4 * len(os.sched_getaffinity(0))}]"
+        master = f"local[{4 * usable_cores()}]"
     local = master.startswith("local")
     if not local and not master.startswith(("spark://", "yarn", "k8s://")):
         raise ConfigError(f"master '{master}' is unknown", remedy="use local[4], spark://host:7077, yarn or k8s://…")

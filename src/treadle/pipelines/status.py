@@ -36,7 +36,7 @@ def of(run: Run) -> dict[str, Any]:
 def _hop(hop: Hop, counts: HopStats | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "state": str(hop.state),
-        "rank": None if counts is None else _known(counts.rank),
+        "rank": None if counts is None else known(counts.rank),
         "queue": sum(backlog.rows for backlog in hop.backlogs()) if hop.inputs else None,
         "rows_in": hop.tuples_in,
         "rows_out": hop.tuples_out,
@@ -49,9 +49,10 @@ def _hop(hop: Hop, counts: HopStats | None) -> dict[str, Any]:
     if hop.latency is not None:
         summary = hop.latency.summary()
         figures = {"mean": summary.mean, "p50": summary.p50, "p99": summary.p99, "max": summary.max}
-        found["latency_seconds"] = {name: _known(round(value, 4)) for name, value in figures.items()}
+        found["latency_seconds"] = {name: known(round(value, 4)) for name, value in figures.items()}
     return found
 
 
-def _known(value: float) -> float | None:
+def known(value: float) -> float | None:
+    """A number as JSON can carry it."""
     return None if math.isnan(value) else value

@@ -20,6 +20,7 @@ from treadle.model import Instance
 from treadle.pipelines.hop import State
 from treadle.pipelines.progress import Arrivals, Progress
 from treadle.pipelines.queries import Stopped
+from treadle.pipelines.status import known
 
 log = logging.getLogger("treadle.pipelines")
 
@@ -145,10 +146,10 @@ class Wrapped:
         queue, age, *_ = self.measures(time.time())
         return {
             "state": str(self.state),
-            "rank": None if counts is None else _known(counts.rank),
+            "rank": None if counts is None else known(counts.rank),
             "priority": self.wish.priority,
-            "queue": _known(queue),
-            "head_age_seconds": _known(round(age, 3)),
+            "queue": known(queue),
+            "head_age_seconds": known(round(age, 3)),
             "rows_in": self._rows,
             "rows_out": self._rows,
             "batches": self.batches,
@@ -171,7 +172,3 @@ class Wrapped:
                 entry = entries.next()
                 found[str(entry._1().toString())] = json.loads(entry._2().json())
         return found
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from treadle.enforce.elastic import usable_cores
 from treadle.errors import ConfigError
 from treadle.pipelines.pipeline import Pipeline
 from treadle.workloads.generator import SCHEMA, Flow
@@ -116,7 +117,7 @@ def calibrate(spark: SparkSession, seconds: float = 0.6) -> float:
     rows = 200 * cores
     while took(rows) < seconds:
         rows *= 2
-    return min(took(rows) for _ in range(3)) * _usable_cores() / (rows * burns)
+    return min(took(rows) for _ in range(3)) * usable_cores() / (rows * burns)
 
 
 def _operator(burn: int, keep: float) -> Callable[[DataFrame], DataFrame]:
@@ -132,9 +133,3 @@ def _operator(burn: int, keep: float) -> Callable[[DataFrame], DataFrame]:
 def _burn(column: str, times: int) -> str:
     """An expression that costs as much as so many hashes, and can't be optimised away."""
     return f"aggregate(sequence(1, {times}), {column}, (a, x) -> sha2(a, 512))"
-
-
-def _usable_cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0))
