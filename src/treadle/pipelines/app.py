@@ -22,16 +22,16 @@ import numpy as np
 from treadle.decide import registry
 from treadle.durations import Duration, seconds
 from treadle.enforce import Knob
-from treadle.enforce.elastic import Elastic, starting_slots
+from treadle.enforce.elastic import starting_slots
 from treadle.enforce.gate import Gate, GateKnob
 from treadle.errors import ConfigError, EngineError, TargetGone, TreadleError
 from treadle.loop import Binding, Loop
 from treadle.model import Operator, Query, Topology
-from treadle.observe.pressure import Pressure
 from treadle.pipelines import ctl
 from treadle.pipelines import node as checks
 from treadle.pipelines.engine import ALL_METRICS, MEASURES, OFFERS
 from treadle.pipelines.queries import Stopped
+from treadle.pipelines.steering import Steering
 from treadle.pipelines.wrapped import Wish, Wrapped
 from treadle.values import Sample
 
@@ -92,7 +92,6 @@ class QueryGate:
         self.spark = spark
         self.name = _name_of(spark)
         chosen = registry.create(policy)
-        self._policy = policy
         self._gate = Gate(
             starting_slots(slots), patience=seconds(patience, what="patience", where="gate"), express=express
         )
@@ -103,12 +102,8 @@ class QueryGate:
         engine = _Engine(self)
         binding = Binding(chosen, "rank", period=seconds(period, what="period", where="gate"))
         self._loop = Loop([engine], [binding], metrics=ALL_METRICS)
-        self._pressure = Pressure() if slots == "auto" else None
-        self._elastic = (
-            None
-            if self._pressure is None
-            else Elastic(self._gate, self._pressure, low=self._gate.slots, high=2 * self._gate.slots)
-        )
+        self._steering = Steering(self._gate, policy, elastic=slots == "auto", where="gate")
+        self._steering.begin(self._loop)
         self._thread = threading.Thread(target=self._control, name="treadle-control", daemon=True)
         self._server = self._listen()
         self._thread.start()
@@ -165,13 +160,11 @@ class QueryGate:
     @property
     def policy(self) -> str:
         """The policy in charge."""
-        return self._policy
+        return self._steering.policy
 
     def set_policy(self, spec: str) -> None:
         """From the next round on another policy decides. One that is unknown or can't be served changes nothing."""
-        self._loop.rebind(registry.create(spec))
-        self._policy = spec
-        log.info("policy is now %s", spec, extra={"policy": spec})
+        self._steering.set_policy(spec)
 
     @property
     def slots(self) -> int:
@@ -180,8 +173,7 @@ class QueryGate:
 
     def set_slots(self, count: int) -> None:
         """How many batches may run at once from now on; that is then no more chosen automatically."""
-        self._gate.slots = count
-        self._elastic = None
+        self._steering.set_slots(count)
 
     def status(self) -> dict[str, Any]:
         """How everything is at this moment, as JSON can carry it."""
@@ -192,7 +184,7 @@ class QueryGate:
             "pipeline": self.name,
             "layout": "application",
             "enforce": "gate",
-            "policy": self._policy,
+            "policy": self.policy,
             "slots": stats.slots,
             "waiting": len(stats.waiting),
             "running": len(stats.holding),
@@ -211,8 +203,7 @@ class QueryGate:
         if self._server is not None:
             self._server.close()
         self._thread.join()
-        if self._pressure is not None:
-            self._pressure.close()
+        self._steering.close()
         atexit.unregister(self.close)
 
     # Queries
@@ -286,9 +277,7 @@ class QueryGate:
                     log.exception("the control thread goes on after an error")
 
     def _tend(self) -> None:
-        elastic = self._elastic
-        if elastic is not None:
-            elastic.step()
+        self._steering.step()
         with self._lock:
             queries = list(self._queries.values())
         for query in queries:
@@ -317,22 +306,12 @@ class QueryGate:
         return None
 
     def _commands(self) -> dict[str, Callable[..., object]]:
-        def policy(name: str | None = None) -> str:
-            if name is not None:
-                self.set_policy(name)
-            return self.policy
-
-        def slots(count: int | None = None) -> int:
-            if count is not None:
-                self.set_slots(count)
-            return self.slots
-
         def stop(drain: bool = False) -> object:  # noqa: ARG001 (what a pipeline takes)
             raise ConfigError(
                 "queries of an application are stopped by itself", where=self.name, remedy="end the application"
             )
 
-        return {"policy": policy, "slots": slots, "status": self.status, "stop": stop}
+        return {**self._steering.commands(), "status": self.status, "stop": stop}
 
 
 class _Engine:

@@ -14,20 +14,10 @@ LONGEST_DRAIN = 3600.0
 def of(run: Run) -> dict[str, Callable[..., object]]:
     """Command -> what answers it, with the command's arguments by name."""
 
-    def policy(name: str | None = None) -> str:
-        if name is not None:
-            run.set_policy(name)
-        return run.policy
-
-    def slots(count: int | None = None) -> int:
-        if count is not None:
-            run.set_slots(count)
-        return run.gate.slots
-
     def stop(drain: bool = False) -> bool:
         if drain:
             run.drain(LONGEST_DRAIN)
         run.end()
         return True
 
-    return {"policy": policy, "slots": slots, "status": run.status, "stop": stop}
+    return {**run.steering.commands(), "status": run.status, "stop": stop}

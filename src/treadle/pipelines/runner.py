@@ -19,11 +19,10 @@ from treadle.decide import registry
 from treadle.decide.batch import BatchSizer
 from treadle.durations import Duration, seconds
 from treadle.enforce import Knob
-from treadle.enforce.elastic import Elastic, starting_slots
+from treadle.enforce.elastic import starting_slots
 from treadle.enforce.gate import Gate, GateKnob
 from treadle.errors import ConfigError, EngineError
 from treadle.loop import Binding, Loop
-from treadle.observe.pressure import Pressure
 from treadle.pipelines import build, commands, ctl, jvm, status
 from treadle.pipelines.channels.channel import Channel, Source
 from treadle.pipelines.channels.embedded import Embedded
@@ -38,6 +37,7 @@ from treadle.pipelines.outside import Outside
 from treadle.pipelines.pools import PoolKnob
 from treadle.pipelines.queries import started, told
 from treadle.pipelines.session import folder_of, session
+from treadle.pipelines.steering import Steering
 from treadle.pipelines.turns import Turns
 from treadle.pipelines.work import Work
 
@@ -97,7 +97,12 @@ class Run:
         self.options = options
         self._topology = pipeline.topology(options.layout)
         policy = registry.create(options.policy)
+        gated = options.enforce == "gate"
+        slots = starting_slots(options.slots) if gated else max(1, len(self._topology))
+        self.gate = Gate(slots, patience=options.patience, express=options.express if gated else 0)
         self.work = Work(folder, pipeline.name, pipeline.fingerprint(), options.layout, options.channels)
+        where = f"pipeline '{pipeline.name}'"
+        self.steering = Steering(self.gate, options.policy, elastic=gated and options.slots == "auto", where=where)
         self._joints = Joints(pipeline.name, options, self.work)
         self.hops: dict[str, Hop] = {}
         self._feeds: list[Feed] = []
@@ -106,23 +111,13 @@ class Run:
         self._stopping = threading.Event()
         self._over = threading.Event()
         self._watch: Any = None
-        self._policy = options.policy
         self._server: ctl.Server | None = None
-        self._loop: Loop | None = None
-        self._pressure: Pressure | None = None
         try:
             self._joints.check(pipeline.nodes)
             self.spark = spark or session(pipeline.name, fair=options.enforce == "pools")
             self._joints.prepare(self.spark)
             self._jvm = jvm.load(self.spark)
-            gated = options.enforce == "gate"
-            slots = starting_slots(options.slots) if gated else max(1, len(self._topology))
-            self.gate = Gate(slots, patience=options.patience, express=options.express if gated else 0)
             self.pools = PoolKnob()
-            self._pressure = Pressure() if gated and options.slots == "auto" else None
-            self._elastic = None
-            if self._pressure is not None:
-                self._elastic = Elastic(self.gate, self._pressure, low=slots, high=2 * slots)
             sizer = BatchSizer(period=options.batch) if gated else None
             self._turns = Turns(self.gate, self._stopping, self._jvm.treadle.Turn.admit, sizer, self._pool, self._lock)
             self._outside = Outside(self.gate, self._stopping, self._turns.consider_all, self._pool)
@@ -132,7 +127,8 @@ class Run:
             self._server = ctl.Server(ctl.path_for(pipeline.name), commands.of(self))
             self.work.claim()
             self._start_hops()
-            loop = self._loop = self._make_loop(policy)
+            loop = self._make_loop(policy)
+            self.steering.begin(loop)
             self._thread = threading.Thread(target=self._control, args=(loop,), name="treadle-control", daemon=True)
             self._thread.start()
         except BaseException:
@@ -157,21 +153,15 @@ class Run:
     @property
     def policy(self) -> str:
         """The policy in charge."""
-        return self._policy
+        return self.steering.policy
 
     def set_policy(self, spec: str) -> None:
         """From the next round on another policy decides. One that is unknown or can't be served changes nothing."""
-        chosen = registry.create(spec)
-        if self._loop is None:
-            raise EngineError("is still starting", where=f"pipeline '{self.pipeline.name}'", remedy="try again")
-        self._loop.rebind(chosen)
-        self._policy = spec
-        log.info("policy is now %s", spec, extra={"policy": spec})
+        self.steering.set_policy(spec)
 
     def set_slots(self, count: int) -> None:
         """How many hops may run at once from now on; that is then no more chosen automatically."""
-        self.gate.slots = count
-        self._elastic = None
+        self.steering.set_slots(count)
 
     def status(self) -> dict[str, Any]:
         """How everything is at this moment, as JSON can carry it."""
@@ -248,8 +238,7 @@ class Run:
             for feed in self._feeds:
                 feed.close()
             self._joints.close()
-            if self._pressure is not None:
-                self._pressure.close()
+            self.steering.close()
             self.work.close()
 
     def _start_hops(self) -> None:
@@ -373,8 +362,7 @@ class Run:
             self._turns.consider_all()
 
     def _tend(self, now: float) -> None:
-        if (elastic := self._elastic) is not None:  # a client of the control socket may take it away
-            elastic.step()
+        self.steering.step()
         for channel in self.channels.values():
             channel.refresh()
             channel.collect()
