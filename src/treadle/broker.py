@@ -391,8 +391,9 @@ def _listener(port: int) -> str:
         with contextlib.suppress(OSError):
             rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
             inodes |= {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and int(row[1][-4:], 16) == port}
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if any(os.readlink(handle) in inodes for handle in (process / "fd").iterdir()):
+    for handle in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # handles and processes come and go
+            if os.readlink(handle) in inodes:
+                process = handle.parent.parent
                 return f" by process {process.name} ({(process / 'comm').read_text().strip()})"
     return ""

@@ -104,6 +104,11 @@ class Gate:
             self._slots = slots
         self._dispatch()
 
+    @property
+    def crowded(self) -> bool:
+        """Whether anybody waits at this moment."""
+        return bool(self._waiting)
+
     def register(self, name: str) -> None:
         """Make a hop known, so that it can have a rank and offer itself. Harmless if it is."""
         with self._lock:

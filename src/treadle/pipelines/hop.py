@@ -28,6 +28,8 @@ class State(StrEnum):
 
     STARTING = "starting"
     IDLE = "idle"
+    LINGERING = "lingering"
+    """Others wait, and the few rows that it has are not worth a batch yet."""
     WAITING = "waiting"
     RUNNING = "running"
     BLOCKED = "blocked"
@@ -52,6 +54,9 @@ class Hop:
     """The sources in it whose rows no channel of ours holds."""
     latency: Latency | None = None
     """For a sink: how old its rows were."""
+    urgent: bool = False
+    """Whether it has a higher priority than the least of its pipeline."""
+    latency_goal: float = math.inf
     query: StreamingQuery | None = None
     state: State = State.STARTING
     parked: bool = False

@@ -284,6 +284,8 @@ class Run:
         latency = Latency() if node.kind.ends else None
         hop = Hop(identity, node.name, key, plan.inputs, output, plan.stateful, plan.foreign, latency)
         hop.clusters = frozenset(cluster for cluster in brokers if cluster is not None)
+        row, priority = self._topology.row_of[identity], self._topology.priority
+        hop.urgent, hop.latency_goal = bool(priority[row] > priority.min()), float(self._topology.latency_goal[row])
         self.gate.register(identity)
         self.pools.register(identity)
         for channel in plan.inputs:
@@ -345,6 +347,7 @@ class Run:
                 try:
                     now = time.monotonic()
                     self._look_outside()
+                    self._turns.look()
                     if self.options.enforce != "none":
                         loop.round()
                     if now >= slow:

@@ -7,11 +7,13 @@ gate knows; hops that don't ask are `outside`'s business.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from treadle.decide.batch import BatchSizer
+from treadle.enforce.elastic import usable_cores
 from treadle.enforce.gate import Gate
 from treadle.pipelines.hop import Hop, State
 
@@ -19,11 +21,22 @@ ALL_ROWS = 2**53
 """No limit: as many as there are."""
 CHEAP = 0.3
 """Seconds up to which a look at timeouts, with Spark's pause after it, needs no slot."""
+FIXED_SHARE = 0.25
+"""Of the cores, what the fixed parts of batches may take while hops wait for one another: more often is no use."""
+WORTH = 2.0
+"""A batch whose rows cost so many times its fixed part is worth it at any time."""
+LONGEST_PAUSE = 1.0
+URGENT = 0.25
+"""Share of the pause, and of a latency goal, that a hop lingers which matters more than others do."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Turns:
-    """`hops` are by their name in the JVM; `sizer` says how many rows a batch should have, None: all there are."""
+    """`hops` are by their name in the JVM; `sizer` says how many rows a batch should have, None: all there are.
+
+    Each batch has a fixed cost. A hop that runs for every few rows that come takes that from those ranked below it, so
+    while others wait it lingers: until its rows are worth a batch, or `pause` seconds have passed since its last one.
+    """
 
     gate: Gate
     stopping: threading.Event
@@ -33,6 +46,7 @@ class Turns:
     pool: Callable[[Hop], str]
     lock: threading.RLock
     hops: dict[str, Hop] = field(default_factory=dict)
+    pause: float = 0.0
 
     def parked(self, key: str, report: dict[str, Any]) -> None:
         """The JVM says that a hop waits, and what it has done."""
@@ -49,9 +63,22 @@ class Turns:
         """Something has changed: offer whoever could run now. Those that wait at the gate are left out unless asked."""
         for hop in list(self.hops.values()):
             if hop is not but and hop.parked and (thorough or hop.state is not State.WAITING):
-                grant = self._ready(hop)
-                if grant is not None:
-                    self.gate.offer(hop.id, grant)
+                self._consider(hop)
+
+    def look(self) -> None:
+        """How long hops linger from now on, and whether those that do have done so long enough. Often."""
+        if self.sizer is None:
+            return
+        busy, lingering = 0.0, []
+        for hop in list(self.hops.values()):
+            if hop.state in (State.RUNNING, State.WAITING, State.LINGERING):
+                cost = self.sizer.cost(hop.id)
+                busy += 0.0 if cost is None else cost.fixed
+                if hop.state is State.LINGERING:
+                    lingering.append(hop)
+        self.pause = min(busy / (FIXED_SHARE * usable_cores()), LONGEST_PAUSE)
+        for hop in lingering:
+            self._consider(hop)
 
     def halt(self) -> None:
         """No more grants: who waits stays parked, or leaves, so that only batches that run now are waited for."""
@@ -83,14 +110,32 @@ class Turns:
         if rows or report["written"]:
             self.consider_all(but=hop)  # the gate is to choose among all that could run now
 
+    def _consider(self, hop: Hop) -> None:
+        grant = self._ready(hop)
+        if grant is not None:
+            self.gate.offer(hop.id, grant)
+
     def _ready(self, hop: Hop) -> Callable[[], None] | None:
-        """What lets the hop run, if it is parked, has something to read and room for what it writes."""
-        waits = any(backlog.rows for backlog in hop.backlogs())
+        """What lets the hop run, if it is parked, has something worth reading and room for what it writes."""
+        rows = sum(backlog.rows for backlog in hop.backlogs())
         with self.lock:
             if self.stopping.is_set() or not hop.parked:
                 return None
-            hop.state = State.IDLE if not waits else State.BLOCKED if hop.blocked else State.WAITING
+            if not rows:
+                hop.state = State.IDLE
+            elif hop.blocked:
+                hop.state = State.BLOCKED
+            elif hop.state is not State.WAITING:
+                hop.state = State.WAITING if self._worth(hop, rows) else State.LINGERING
             return (lambda: self._grant(hop)) if hop.state is State.WAITING else None
+
+    def _worth(self, hop: Hop, rows: int) -> bool:
+        """Whether it should run now; where nobody has to wait for it, it should."""
+        cost = None if self.sizer is None else self.sizer.cost(hop.id)
+        if cost is None or not self.gate.crowded or rows * cost.per_row >= WORTH * cost.fixed:
+            return True
+        pause = min(self.pause * (URGENT if hop.urgent else 1.0), URGENT * hop.latency_goal)
+        return time.monotonic() - hop.well >= pause
 
     def _grant(self, hop: Hop) -> None:
         """So many rows of each input, in proportion to what waits there."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from treadle.pipelines.runner import Run
+TRIES = 3
+"""As often in a row it must not have become cheaper."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def chains(
     low: int = 10,
     length: int = 1,
     high_load: float = 0.3,
-    low_load: float = 2.0,
+    low_load: float = 1.0,
     row_cost: float = 50e-6,
     bursts: tuple[float, float] = (2.0, 4.0),
     cores: float = 2.0,
@@ -103,7 +105,10 @@ def flows(queries: Sequence[Chain], run: Run) -> list[Flow]:
 
 
 def calibrate(spark: SparkSession, seconds: float = 0.6) -> float:
-    """What one burn costs here, in CPU seconds of one core while all burn: the least of three, as others may run."""
+    """What one burn costs here, in CPU seconds of one core while all burn: the least of several, as others may run.
+
+    The JVM makes it several times cheaper within the first seconds, so it is measured until that has come to an end.
+    """
     cores = spark.sparkContext.defaultParallelism
     burns = 50
 
@@ -114,10 +119,15 @@ def calibrate(spark: SparkSession, seconds: float = 0.6) -> float:
         work.collect()
         return time.perf_counter() - began
 
-    rows = 200 * cores
-    while took(rows) < seconds:
-        rows *= 2
-    return min(took(rows) for _ in range(3)) * usable_cores() / (rows * burns)
+    rows, least, tries = 200 * cores, math.inf, 0
+    while tries < TRIES:
+        now = took(rows)
+        if now < seconds:
+            rows, least, tries = 2 * rows, math.inf, 0
+        else:
+            tries = tries + 1 if now > 0.95 * least else 0
+            least = min(least, now)
+    return least * usable_cores() / (rows * burns)
 
 
 def _operator(burn: int, keep: float) -> Callable[[DataFrame], DataFrame]:
