@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer
 
+from support import until
 from treadle import broker as library
 from treadle.broker import Broker, Status
 from treadle.cli import parts
@@ -52,13 +52,6 @@ def read(broker: Broker, topic: str, count: int) -> list[bytes | None]:
         return [message.value() for message in messages]
     finally:
         consumer.close()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
 
 
 def test_what_is_produced_can_be_consumed(broker: Broker) -> None:

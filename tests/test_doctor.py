@@ -11,16 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from treadle import cli, doctor
-
-
-def treadle(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr("sys.argv", ["treadle", *words])
-    try:
-        cli.main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
+from support import treadle
+from treadle import doctor
 
 
 def check(report: doctor.Report, name: str) -> doctor.Check:

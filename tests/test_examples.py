@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import treadle
+from support import until
 from treadle import jars
 from treadle.broker import Broker
 from treadle.pipelines import show
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 FILES = sorted(EXAMPLES.glob("0*.py"))
-LONG = 180.0
 
 
 @pytest.fixture(autouse=True)
@@ -45,15 +44,6 @@ def example(name: str) -> tuple[Pipeline, dict[str, Any]]:
     p = treadle.load(EXAMPLES / name)
     function = next(node.function for node in p.nodes if node.function is not None)
     return p, function.__globals__
-
-
-def until(condition: Callable[[], object], run: Run | None = None) -> None:
-    deadline = time.monotonic() + LONG
-    while not condition():
-        if run is not None:
-            run.check()
-        assert time.monotonic() < deadline, run and run.status()
-        time.sleep(0.1)
 
 
 def rows(frame: Any) -> list[tuple[Any, ...]]:

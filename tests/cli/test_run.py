@@ -11,22 +11,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
 
-from treadle import cli
+from support import LONG, treadle, until
 from treadle.errors import TreadleError
 from treadle.pipelines import ctl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LONG = 120.0
 PIPELINE = """
 from treadle import Pipeline
 
@@ -59,23 +57,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (tmp_path / name).write_text(text)
     yield tmp_path
     shutil.rmtree(sockets)
-
-
-def treadle(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    """The command as a user gives it; its exit code."""
-    monkeypatch.setattr("sys.argv", ["treadle", *words])
-    try:
-        cli.main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def status() -> dict[str, Any]:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import treadle
+from support import LONG, until
 from treadle.decide import registry
 from treadle.errors import ConfigError, EngineError
 from treadle.pipelines import ctl, jvm
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 Start = Callable[..., "StreamingQuery"]
-LONG = 60.0
 
 
 @pytest.fixture
@@ -82,13 +81,6 @@ def hold() -> Iterator[Hold]:
     made = Hold()
     yield made
     made.go.set()  # before queries are stopped, which waits for their batches
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def hops(gate: QueryGate) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,23 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import treadle
+from support import LONG, named, until
 from treadle.errors import ConfigError, EngineError, TreadleError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-LONG = 120.0
-
-
-def named(what: str) -> str:
-    return f"{what}-{uuid.uuid4().hex[:8]}"
-
-
-def until(condition: Callable[[], Any]) -> None:
-    limit = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < limit, "it never came"
-        time.sleep(0.01)
 
 
 def simple(name: str | None = None) -> treadle.Pipeline:

@@ -6,15 +6,14 @@ import datetime as dt
 import decimal
 import shutil
 import threading
-import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import treadle
+from support import LONG, until
 from treadle.errors import EngineError
 from treadle.pipelines import jvm
 from treadle.pipelines.channels import log
@@ -23,7 +22,6 @@ from treadle.pipelines.channels.view import View
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LONG = 120.0
 ALL_TYPES = (
     "b boolean, y tinyint, s smallint, i int, l bigint, f float, d double, m decimal(20,6), t timestamp, "
     "z timestamp_ntz, day date, text string, raw binary, gap interval day to second, xs array<int>, "
@@ -56,13 +54,6 @@ HOLLOW = {**EMPTY, "text": "", "raw": b"", "xs": [], "kv": [], "st": {"a": None,
 @pytest.fixture(autouse=True)
 def _classes(spark: SparkSession) -> None:
     jvm.load(spark)
-
-
-def until(condition: Callable[[], Any]) -> None:
-    limit = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < limit, "it never came"
-        time.sleep(0.01)
 
 
 def reader(spark: SparkSession, folder: Path, **options: str | int) -> DataFrame:

@@ -11,13 +11,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support import until
 from treadle.errors import ConfigError, EngineError, RightsError, TargetGone, TreadleError
 from treadle.pipelines import ctl
 
@@ -66,13 +66,6 @@ HANDLERS: dict[str, Callable[..., object]] = {
 def server(path: Path) -> Iterator[ctl.Server]:
     with ctl.Server(path, HANDLERS) as running:
         yield running
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def connect(path: Path) -> socket.socket:

@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import treadle
+from support import LONG, named, until
 from treadle.errors import EngineError
 from treadle.pipelines import ctl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-LONG = 120.0
-
-
-def named(what: str) -> str:
-    return f"{what}-{uuid.uuid4().hex[:8]}"
-
-
-def until(condition: Callable[[], Any]) -> None:
-    limit = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < limit, "it never came"
-        time.sleep(0.01)
 
 
 def test_a_run_that_was_asked_to_end_still_finishes_the_batch_that_runs(spark: SparkSession, tmp_path: Path) -> None:

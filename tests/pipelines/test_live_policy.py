@@ -7,21 +7,20 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 import treadle
-from treadle import cli
+from support import LONG, until
+from support import treadle as command
 from treadle.errors import ConfigError
 from treadle.pipelines import ctl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-LONG = 120.0
 
 
 @pytest.fixture(autouse=True)
@@ -36,22 +35,10 @@ def _sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def treadle_says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     """The command as a user gives it: its exit code, and all it printed."""
-    monkeypatch.setattr("sys.argv", ["treadle", *words])
     capsys.readouterr()
-    code = 0
-    try:
-        cli.main()
-    except SystemExit as end:
-        code = int(end.code or 0)
+    code = command(monkeypatch, *words)
     told = capsys.readouterr()
     return code, " ".join((told.out + told.err).split())
-
-
-def until(condition: Callable[[], Any]) -> None:
-    limit = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < limit, "it never came"
-        time.sleep(0.01)
 
 
 def test_changes_in_full_flow_lose_no_row_and_wrong_ones_change_nothing(

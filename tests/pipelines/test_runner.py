@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Iterator, Sized
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import treadle
+from support import LONG, named, until
 from treadle.errors import EngineError
 from treadle.pipelines.channels import log
 from treadle.pipelines.channels.view import View
@@ -24,22 +24,7 @@ if TYPE_CHECKING:
 
     from treadle.pipelines.runner import Run
 
-LONG = 120.0
 LAYOUTS = ("hops", "fused")
-
-
-def named(what: str) -> str:
-    """Pipelines listen at a socket of their name, so each has its own."""
-    return f"{what}-{uuid.uuid4().hex[:8]}"
-
-
-def until(condition: Callable[[], Any], run: Run | None = None) -> None:
-    limit = time.monotonic() + LONG
-    while not condition():
-        if run is not None:
-            run.check()
-        assert time.monotonic() < limit, "it never came"
-        time.sleep(0.01)
 
 
 def numbers(count: int, first: int = 0) -> list[dict[str, Any]]:

@@ -5,14 +5,14 @@ import logging
 import shutil
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import treadle
+from support import LONG, named, until
 from treadle import jars
 from treadle.broker import Broker, free_port
 from treadle.broker import stop as stop_broker
@@ -22,8 +22,6 @@ from treadle.pipelines.channels.lock import holder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-LONG = 180.0
 
 
 @pytest.fixture(autouse=True)
@@ -39,10 +37,6 @@ def own_broker(kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory)
     stop_broker(started.folder)
 
 
-def named(what: str) -> str:
-    return f"{what}-{uuid.uuid4().hex[:8]}"
-
-
 def produce(bootstrap: str, topic: str, *values: str) -> None:
     from confluent_kafka import Producer
 
@@ -54,13 +48,6 @@ def produce(bootstrap: str, topic: str, *values: str) -> None:
 
 def numbers(count: int, first: int = 0) -> list[str]:
     return [json.dumps({"a": a}) for a in range(first, first + count)]
-
-
-def until(condition: Callable[[], Any]) -> None:
-    limit = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < limit, "it never came"
-        time.sleep(0.02)
 
 
 def test_a_topic_is_a_source_whose_bad_rows_are_counted_and_told(
