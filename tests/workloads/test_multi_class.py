@@ -32,22 +32,16 @@ def load_of(chain: Chain, unit: float) -> float:
     st.integers(1, 12),
     st.integers(1, 5),
     st.floats(0.1, 2.0),
-    st.floats(0.1, 2.0),
     st.integers(0, 1000),
 )
-def test_the_load_of_each_class_is_the_share_of_the_cores_that_was_asked_for(
-    high: int, low: int, length: int, high_load: float, low_load: float, seed: int
+def test_the_load_is_the_share_of_the_cores_that_was_asked_for_in_equal_parts(
+    high: int, low: int, length: int, load: float, seed: int
 ) -> None:
-    found = chains(
-        UNIT, high=high, low=low, length=length, high_load=high_load, low_load=low_load, cores=4.0, seed=seed
-    )
-    assert len(found) == high + low
-    for urgent, count, load in ((True, high, high_load), (False, low, low_load)):
-        mine = [load_of(chain, UNIT) for chain in found if chain.urgent is urgent]
-        assert len(mine) == count
-        if count:
-            assert sum(mine) == pytest.approx(4.0 * load)
-            assert max(mine) == pytest.approx(min(mine))
+    found = chains(UNIT, load, high=high, low=low, length=length, cores=4.0, seed=seed)
+    assert [chain.urgent for chain in found] == [True] * high + [False] * low
+    each = [load_of(chain, UNIT) for chain in found]
+    assert sum(each) == pytest.approx(4.0 * load)
+    assert max(each) == pytest.approx(min(each))
     for chain in found:
         assert len(chain.burns) == len(chain.keeps) == length
         assert chain.selectivity == pytest.approx(math.prod(chain.keeps))

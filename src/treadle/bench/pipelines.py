@@ -26,17 +26,21 @@ def run(
     repetitions: int = 3,
     seconds: float = 20.0,
     warm: float = 8.0,
+    load: float = multi_class.LOAD,
     default_setup: bool = True,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """The figures of each variant (medians over the repetitions), and what follows from them."""
+    """The figures of each variant (medians over the repetitions), and what follows from them.
+
+    `load` is what the queries ask for as a share of all cores, before what Spark takes for each batch.
+    """
     from treadle.pipelines.session import session
 
     tell = progress or (lambda *_: None)
     spark = session("bench-pipelines", fair=True)
     spark.sparkContext.setLogLevel("OFF")  # a batch that is stopped half-way is no error here
     unit = multi_class.calibrate(spark)
-    queries = multi_class.chains(unit)
+    queries = multi_class.chains(unit, load)
     measure(spark, queries, "fifo", seconds=1.0, warm=warm)  # the JVM compiles what all will use
     runs: dict[str, list[Measured]] = {name: [] for name in variants}
     total = repetitions * len(variants)
@@ -52,7 +56,9 @@ def run(
     if default_setup:
         tell("Spark's default set-up", total / (total + 1))
         figures["fifo on Spark's default set-up"] = measured(
-            __name__, {"unit": unit, "seconds": seconds, "warm": warm}, "the run on Spark's default set-up"
+            __name__,
+            {"unit": unit, "load": load, "seconds": seconds, "warm": warm},
+            "the run on Spark's default set-up",
         )
     return {**figures, "claims": claims(figures)}
 
@@ -84,7 +90,7 @@ def _main() -> None:
     order = json.loads(sys.argv[1])
     spark = session("bench-default", cheap=False)
     spark.sparkContext.setLogLevel("OFF")
-    queries = multi_class.chains(order["unit"])
+    queries = multi_class.chains(order["unit"], order["load"])
     outcome = measure(spark, queries, "fifo", seconds=order["seconds"], warm=order["warm"] + 10.0)
     sys.stdout.write(json.dumps(medians([outcome.figures()])) + "\n")
 

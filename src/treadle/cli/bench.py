@@ -34,11 +34,14 @@ def bench_core(as_json: bool) -> None:
 @_json
 @click.option("--repetitions", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--seconds", type=click.FloatRange(min=5), default=20.0, show_default=True, help="Of each run.")
-def bench_pipelines(as_json: bool, repetitions: int, seconds: float) -> None:
+@click.option("--load", type=click.FloatRange(min=0.05), default=1.3, show_default=True, help="Share of all cores.")
+def bench_pipelines(as_json: bool, repetitions: int, seconds: float, load: float) -> None:
     """Spark's FIFO and FAIR against Treadle and its policies, on 13 queries that fill the machine (15 minutes)."""
     from treadle.bench import pipelines
 
-    _measure(lambda told: pipelines.run(repetitions=repetitions, seconds=seconds, progress=told), as_json=as_json)
+    _measure(
+        lambda told: pipelines.run(repetitions=repetitions, seconds=seconds, load=load, progress=told), as_json=as_json
+    )
 
 
 @bench.command("hops")

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from treadle.pipelines.runner import Run
+LOAD = 1.3
+"""A share of all cores: with what Spark takes for each batch, clearly more than there is."""
 TRIES = 3
 """As often in a row it must not have become cheaper."""
 
@@ -50,27 +52,26 @@ class Chain:
 
 def chains(
     unit: float,
+    load: float = LOAD,
     *,
     high: int = 3,
     low: int = 10,
     length: int = 1,
-    high_load: float = 0.3,
-    low_load: float = 1.0,
     row_cost: float = 50e-6,
     bursts: tuple[float, float] = (2.0, 4.0),
-    cores: float = 2.0,
+    cores: float | None = None,
     seed: int = 1,
 ) -> tuple[Chain, ...]:
-    """Draw the queries. `unit` is the cost of one burn in seconds (`calibrate`); loads are shares of all cores.
+    """Draw the queries. `unit` is the cost of one burn in seconds (`calibrate`); `load` is a share of all cores.
 
-    `row_cost` is the mean cost of a row over a whole chain; queries differ by up to 16 times in it. Urgent queries get
-    their load in bursts: so many seconds on, so many off.
+    All queries have the same part in it, on average. `row_cost` is the mean cost of a row over a whole chain; queries
+    differ by up to 16 times in it. Urgent queries get their load in bursts: so many seconds on, so many off.
     """
     if high < 0 or low < 0 or high + low < 1 or length < 1:
         raise ConfigError(f"high={high}, low={low}, length={length}", remedy="use at least one query and operator")
     random = np.random.default_rng(seed)
     found = []
-    for urgent, count, load in ((True, high, high_load), (False, low, low_load)):
+    for urgent, count in ((True, high), (False, low)):
         for number in range(count):
             cost = row_cost * float(4.0 ** random.uniform(-1, 1))
             keeps = tuple(float(keep) for keep in random.uniform(0.3, 1.0, length))
@@ -78,7 +79,7 @@ def chains(
             shares = random.dirichlet(np.full(length, 4.0))
             burns = tuple(max(1, round(cost * s / r / unit)) for s, r in zip(shares, reach, strict=True))
             true_cost = float(np.dot(burns, reach)) * unit
-            rate = load * cores / max(count, 1) / true_cost
+            rate = load * (cores or usable_cores()) / (high + low) / true_cost
             on, off = bursts if urgent else (1.0, 0.0)
             name = f"{'high' if urgent else 'low'}{number}"
             found.append(Chain(name, urgent, rate * (on + off) / on, burns, keeps, on, off))
