@@ -1,0 +1,131 @@
+"""A hard limit on what real-time threads take, where the kernel has one per group: real-time group scheduling.
+
+It knows `cpu.rt_runtime_us` of cgroup v1, with which Lachesis-RT (section 4) leaves the rest of the machine its share.
+A thread is moved while it is real-time, into a group that is named for where it was before: so whoever finds it there
+knows its home, also after the one who moved it was killed.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from treadle.enforce.kernel.cgroup import Cgroups
+from treadle.enforce.kernel.names import escape
+from treadle.errors import EngineError, TargetGone, TreadleError
+from treadle.model import ThreadRef
+
+SHARE = 0.9
+"""The part of each CPU that real-time threads may take together."""
+PERIOD = 0.1
+"""Seconds after which a group that has used its part may run on: the longest that the rest is kept waiting."""
+LEAST = 0.01
+"""A smaller part of a CPU than this is none."""
+MICRO = 1_000_000
+RUNTIME, LENGTH = "cpu.rt_runtime_us", "cpu.rt_period_us"
+WHERE = "real-time budget"
+
+
+class Budget:
+    """The groups for real-time threads, one for each group that such threads are at home in.
+
+    They divide `share` evenly, or what the group around them has left if that is less.
+    """
+
+    def __init__(self, cgroups: Cgroups, *, share: float = SHARE, period: float = PERIOD) -> None:
+        self.cgroups = cgroups
+        self.share = share
+        self.period = period
+
+    @property
+    def needed(self) -> bool:
+        """Whether this kernel gives real-time budgets to groups."""
+        cgroups = self.cgroups
+        return cgroups.version == 1 and os.path.exists(f"{cgroups.directory(cgroups.parent)}/{RUNTIME}")
+
+    def left(self) -> float:
+        """The part of each CPU that the group around ours has and has not given to others."""
+        parent, ours = self.cgroups.parent, self.cgroups.realtime
+        taken = sum(self._part(child) for child in self.cgroups.children(parent) if child != ours)
+        return self._part(parent) - taken
+
+    def admit(self, thread: ThreadRef, home: str | None = None) -> None:
+        """Move a thread to where it may be real-time. An error leaves it where it is, and no group behind."""
+        home = self.cgroups.of(thread) if home is None else home
+        for again in (True, False):
+            try:
+                self.cgroups.move(thread, self._group_for(home))
+                return
+            except TargetGone:  # the thread, or the group: that was empty, and somebody removed it in between
+                if not again or os.path.exists(f"/proc/{thread.pid}/task/{thread.tid}") is False:
+                    raise
+
+    def dismiss(self, thread: ThreadRef) -> None:
+        """Move a thread home that is not real-time any more; to the group around it, if that is no more."""
+        place = self.cgroups.place(thread)
+        home = self.cgroups.home(place)
+        if home == place:
+            return
+        while not self.cgroups.exists(home) and home != "/":
+            home = home.rpartition("/")[0] or "/"
+        self.cgroups.move(thread, home)
+
+    def clean(self) -> None:
+        """Send home whoever is not real-time, as threads that real-time ones have started, and remove what is empty."""
+        for group in self.cgroups.children(self.cgroups.realtime):
+            with suppress(TreadleError):
+                for tid in self.cgroups.threads(group):
+                    with suppress(OSError, TreadleError):
+                        if os.sched_getscheduler(tid) & ~os.SCHED_RESET_ON_FORK not in (os.SCHED_RR, os.SCHED_FIFO):
+                            self.dismiss(ThreadRef(tid, tid))
+            self.cgroups.remove(group)
+        self.cgroups.remove(self.cgroups.realtime)
+
+    def _group_for(self, home: str) -> str:
+        group = self.cgroups.join(self.cgroups.realtime, escape(home))
+        if self.cgroups.home(group) != home:
+            raise EngineError("its name is too long", where=f"group {home}", remedy="use shorter names")
+        if not self.cgroups.exists(group) or self._part(group) == 0:
+            self._make(group)
+        return group
+
+    def _make(self, group: str) -> None:
+        """A group of its own for one more home; the others give of theirs before it gets its part."""
+        around = self.cgroups.realtime
+        part = self._part(around) if self.cgroups.exists(around) else 0.0
+        if part == 0:
+            part = min(self.share, self.left())
+            if part < LEAST:
+                self._none_left()
+            self.cgroups.make(around)
+            self._give(around, part)
+        others = [child for child in self.cgroups.children(around) if child != group and not self.cgroups.remove(child)]
+        part = part / (len(others) + 1)
+        for other in others:
+            self._give(other, part)
+        self.cgroups.make(group)
+        self._give(group, part)
+
+    def _give(self, group: str, part: float) -> None:
+        period = round(self.period * MICRO)
+        try:
+            if int(self.cgroups.read(group, LENGTH)) != period:
+                self.cgroups.write(group, LENGTH, str(period))
+            self.cgroups.write(group, RUNTIME, str(int(part * period + 1e-6)))
+        except TreadleError:
+            self.cgroups.remove(group)
+            self.cgroups.remove(self.cgroups.realtime)
+            raise
+
+    def _part(self, group: str) -> float:
+        runtime = int(self.cgroups.read(group, RUNTIME))
+        return 1.0 if runtime < 0 else runtime / int(self.cgroups.read(group, LENGTH))
+
+    def _none_left(self) -> None:
+        parent = self.cgroups.parent
+        raise EngineError(
+            f"group {parent} has none left for real-time threads: it has {self._part(parent):.0%} of each CPU,"
+            " and other groups have that",
+            where=WHERE,
+            remedy=f"write microseconds to {RUNTIME} of {parent}, or less to those of the groups in it, or use 'nice'",
+        )

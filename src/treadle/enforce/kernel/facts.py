@@ -1,0 +1,142 @@
+"""What of all this works here and now, for this user: each fact is tried, on a thread or a group made for it alone.
+
+It changes nothing that lasts. `treadle doctor` shows it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from threading import Thread, get_native_id
+from typing import NamedTuple
+
+from treadle.enforce.kernel.cgroup import Cgroups
+from treadle.enforce.kernel.guard import thread_ref
+from treadle.enforce.kernel.nice import AUTOGROUP, NiceKnob, autogroup_enabled
+from treadle.enforce.kernel.realtime import RealtimeKnob
+from treadle.enforce.kernel.slice import SliceKnob, default_slice
+from treadle.errors import TreadleError
+
+PROBE = "treadle-probe"
+
+
+class Fact(NamedTuple):
+    """Something that works, or does not; `remedy` says how it would."""
+
+    what: str
+    works: bool
+    why: str
+    remedy: str = ""
+
+
+def facts() -> list[Fact]:
+    """All of them."""
+    return [_nice(), _autogroup(), _cgroup(), _quota(), _realtime(), _slice()]
+
+
+def problems() -> list[Fact]:
+    """Those that don't work."""
+    return [fact for fact in facts() if not fact.works]
+
+
+def _nice() -> Fact:
+    def lower() -> str:
+        me, knob = thread_ref(get_native_id()), NiceKnob()
+        knob.write(me, max(float(knob.read(me)) - 1, -20.0))
+        return "nice can be set, also below what a thread has"
+
+    return _tried("nice", lower)
+
+
+def _autogroup() -> Fact:
+    if not autogroup_enabled():
+        return Fact("autogroup", True, "off: nice compares across sessions")
+    remedy = f"for processes of different sessions use the knob 'shares' or 'weight', or write 0 to {AUTOGROUP}"
+    return Fact("autogroup", False, "on: nice acts only within a session", remedy)
+
+
+def _cgroup() -> Fact:
+    def make() -> str:
+        cgroups = _probe_groups()
+        group = cgroups.path("group")
+        try:
+            cgroups.make(group)
+            return f"cgroup v{cgroups.version} can be written at {cgroups.directory(cgroups.parent)}"
+        finally:
+            cgroups.clean()
+
+    return _tried("cgroup", make)
+
+
+def _quota() -> Fact:
+    def look() -> str:
+        cgroups = _probe_groups()
+        file = "cpu.cfs_quota_us" if cgroups.version == 1 else "cpu.max"
+        try:
+            cgroups.make(cgroups.base)
+            cgroups.read(cgroups.base, file)
+            return f"groups have {file}"
+        finally:
+            cgroups.clean()
+
+    return _tried("quota", look)
+
+
+def _realtime() -> Fact:
+    def rise() -> str:
+        knob = RealtimeKnob()
+        me = thread_ref(get_native_id())
+        try:
+            knob.write(me, 1.0)
+            knob.write(me, 0.0)
+        finally:
+            knob.close()
+        if knob.budget is None:
+            return f"SCHED_RR can be set; together real-time threads get {_sysctl_share()} of each CPU"
+        part = min(knob.budget.share, knob.budget.left())
+        return f"SCHED_RR can be set, in a group that gets {part:.0%} of each CPU"
+
+    return _tried("real-time", rise)
+
+
+def _slice() -> Fact:
+    def set_slice() -> str:
+        knob, me = SliceKnob(), thread_ref(get_native_id())
+        knob.write(me, 0.005)
+        return f"Linux {os.uname().release} takes time slices; its own is {default_slice() / 1e6:g} ms"
+
+    return _tried("time slice", set_slice)
+
+
+def _tried(what: str, attempt: Callable[[], str]) -> Fact:
+    """Try it on a thread of its own, so that whatever it does to itself ends with it."""
+    outcome: list[Fact] = []
+
+    def run() -> None:
+        try:
+            outcome.append(Fact(what, True, attempt()))
+        except TreadleError as error:
+            place = f"{error.where}: " if error.where else ""
+            outcome.append(Fact(what, False, f"{place}{error.message}", error.remedy))
+
+    thread = Thread(target=run, name=f"treadle-probe-{what}")
+    thread.start()
+    thread.join()
+    return outcome[0]
+
+
+def _probe_groups() -> Cgroups:
+    """Where groups of ours would be; in v2 that is in the cgroup of the application, for which ours stands here."""
+    return Cgroups.for_process(os.getpid(), base=f"{PROBE}-{os.getpid()}")
+
+
+def _sysctl_share() -> str:
+    try:
+        with (
+            open("/proc/sys/kernel/sched_rt_runtime_us") as runtime,
+            open("/proc/sys/kernel/sched_rt_period_us") as each,
+        ):
+            part = int(runtime.read()) / int(each.read())
+    except OSError:
+        return "an unknown part"
+    return "all" if part < 0 else f"{part:.0%}"

@@ -1,0 +1,143 @@
+"""The knobs on CPU groups: which group a thread is in, and what part of the CPU a group gets.
+
+They know the files of cgroup v1 and v2 and their numbers; where these are, `cgroup` knows. Lachesis section 5.3 turns
+shares per query; quota, a cap on a query, is in its future work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from treadle.enforce.kernel.budget import Budget
+from treadle.enforce.kernel.cgroup import Cgroups
+from treadle.enforce.kernel.guard import alive
+from treadle.enforce.kernel.numbers import number, whole
+from treadle.enforce.knob import Per, Target, Value
+from treadle.errors import ConfigError, EngineError
+from treadle.model import ThreadRef
+
+LEAST_QUOTA = 1000
+"""Microseconds; the kernel takes no less."""
+
+
+class GroupKnob:
+    """The knob `group`: the name of the group that a thread is in. Writing a name makes the group.
+
+    A thread elsewhere reads as the path of its group, with a leading "/", which can be written like a name but makes
+    no group.
+    """
+
+    name = "group"
+    per: Per = "thread"
+
+    def __init__(self, cgroups: Cgroups) -> None:
+        self.cgroups = cgroups
+        self.options: Mapping[str, Any] = cgroups.options
+        self._budget = Budget(cgroups)
+
+    def read(self, target: Target) -> Value:
+        return self.cgroups.name(self.cgroups.of(alive(target)))
+
+    def write(self, target: Target, value: Value) -> None:
+        if not isinstance(value, str):
+            raise ConfigError(f"can't be {value!r}", where="knob 'group'", remedy="use the name of a group")
+        thread, path = alive(target), self.cgroups.path(value)
+        if not value.startswith("/"):
+            self.cgroups.make(path)
+        elif not self.cgroups.exists(path):
+            remedy = "it was removed; the thread stays where it is"
+            raise EngineError("does not exist", where=f"group {path}", remedy=remedy)
+        place = self.cgroups.place(thread)
+        if self.cgroups.home(place) != place:  # it keeps its real-time priority, so it needs a budget there too
+            self._budget.admit(thread, path)
+        else:
+            self.cgroups.move(thread, path)
+
+    def close(self) -> None:
+        """Remove all groups of ours, once nothing is enforced any more."""
+        self.cgroups.clean()
+
+
+class _GroupFile:
+    """A knob that is a file of a group."""
+
+    name: str
+    per: Per = "group"
+    version: int
+
+    def __init__(self, cgroups: Cgroups) -> None:
+        if self.version and cgroups.version != self.version:
+            other = {"shares": "weight", "weight": "shares"}[self.name]
+            message = f"needs cgroup v{self.version}, and this system has v{cgroups.version}"
+            raise EngineError(message, where=f"knob '{self.name}'", remedy=f"use the knob '{other}'")
+        self.cgroups = cgroups
+        self.options: Mapping[str, Any] = cgroups.options
+
+    def _path(self, target: Target) -> str:
+        if isinstance(target, ThreadRef):
+            message = f"thread {target.tid} is no group"
+            raise ConfigError(message, where=f"knob '{self.name}'", remedy="name a group")
+        return self.cgroups.path(target)
+
+
+class SharesKnob(_GroupFile):
+    """The knob `shares` of cgroup v1: 2 to 262144, 1024 by default, against the other groups in the same one."""
+
+    name = "shares"
+    version = 1
+
+    def read(self, target: Target) -> Value:
+        return float(self.cgroups.read(self._path(target), "cpu.shares"))
+
+    def write(self, target: Target, value: Value) -> None:
+        self.cgroups.write(self._path(target), "cpu.shares", str(whole(value, 2, 262144, self.name)))
+
+
+class WeightKnob(_GroupFile):
+    """The knob `weight` of cgroup v2: 1 to 10000, 100 by default, against the other groups in the same one."""
+
+    name = "weight"
+    version = 2
+
+    def read(self, target: Target) -> Value:
+        return float(self.cgroups.read(self._path(target), "cpu.weight"))
+
+    def write(self, target: Target, value: Value) -> None:
+        self.cgroups.write(self._path(target), "cpu.weight", str(whole(value, 1, 10000, self.name)))
+
+
+class QuotaKnob(_GroupFile):
+    """The knob `quota`: the CPUs that a group may use at most, as in 1.5; infinity is no limit.
+
+    The kernel counts microseconds in a period, 100 ms unless it was found otherwise: so CPUs have five decimals.
+    """
+
+    name = "quota"
+    version = 0
+
+    def read(self, target: Target) -> Value:
+        quota, period = self._found(self._path(target))
+        return math.inf if quota is None else quota / period
+
+    def write(self, target: Target, value: Value) -> None:
+        path = self._path(target)
+        cpus = number(value, 0, math.inf, self.name)
+        _, period = self._found(path)
+        quota = None if math.isinf(cpus) else round(cpus * period)
+        if quota is not None and quota < LEAST_QUOTA:
+            remedy = f"use {LEAST_QUOTA / period:g} CPUs at least"
+            raise ConfigError(f"can't be {value!r}", where=f"knob '{self.name}'", remedy=remedy)
+        if self.cgroups.version == 1:
+            self.cgroups.write(path, "cpu.cfs_quota_us", str(-1 if quota is None else quota))
+        else:
+            self.cgroups.write(path, "cpu.max", f"{'max' if quota is None else quota} {period}")
+
+    def _found(self, path: str) -> tuple[int | None, int]:
+        """Quota and period in microseconds."""
+        if self.cgroups.version == 2:
+            quota, period = self.cgroups.read(path, "cpu.max").split()
+            return None if quota == "max" else int(quota), int(period)
+        microseconds = int(self.cgroups.read(path, "cpu.cfs_quota_us"))
+        return None if microseconds < 0 else microseconds, int(self.cgroups.read(path, "cpu.cfs_period_us"))

@@ -1,0 +1,25 @@
+"""What numbers a kernel knob takes. What is out of range is refused here, since the kernel would cut it silently."""
+
+from __future__ import annotations
+
+import math
+
+from treadle.enforce.knob import Value
+from treadle.errors import ConfigError
+
+
+def number(value: Value, low: float, high: float, knob: str) -> float:
+    """A number from `low` to `high`."""
+    if isinstance(value, str) or math.isnan(value) or not low <= value <= high:
+        raise ConfigError(
+            f"can't be {value!r}", where=f"knob '{knob}'", remedy=f"use a number from {low:g} to {high:g}"
+        )
+    return value
+
+
+def whole(value: Value, low: int, high: int, knob: str) -> int:
+    """A whole number from `low` to `high`."""
+    checked = number(value, low, high, knob)
+    if checked % 1:
+        raise ConfigError(f"can't be {value!r}", where=f"knob '{knob}'", remedy="use a whole number")
+    return int(checked)

@@ -1,0 +1,170 @@
+"""Real-time priorities: threads that run before all ordinary ones, in the order of their priority (Lachesis-RT).
+
+It knows the kernel's policies as one scale of numbers. The budget that leaves the rest of the machine its share is
+`budget`'s; nice and time slice of a thread stay what they are.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from treadle.enforce.kernel.budget import PERIOD, SHARE, Budget
+from treadle.enforce.kernel.cgroup import Cgroups, find_mount
+from treadle.enforce.kernel.guard import alive, gone, has_sys_nice
+from treadle.enforce.kernel.numbers import number
+from treadle.enforce.knob import Per, Target, Value
+from treadle.errors import ConfigError, EngineError, RightsError, TreadleError
+from treadle.model import ThreadRef
+
+REMEDY = "run as root or with CAP_SYS_NICE, or raise the RLIMIT_RTPRIO of that process"
+NO_GROUPS = "its group has no RT budget in this kernel (RT_GROUP_SCHED): boot with rt_group_sched=0, or use nice"
+OTHER_WAY = 0.5
+REAL_TIME = (os.SCHED_RR, os.SCHED_FIFO)
+ORDINARY = {0: os.SCHED_OTHER, -1: os.SCHED_BATCH, -2: os.SCHED_IDLE}
+
+
+class Standing(NamedTuple):
+    """What a thread has, or is to have."""
+
+    policy: int
+    priority: int
+    reset: bool
+    """SCHED_RESET_ON_FORK: threads that it starts are ordinary."""
+
+    @property
+    def real_time(self) -> bool:
+        return self.policy in REAL_TIME
+
+
+class RealtimeKnob:
+    """The knob `rt`: 0 is SCHED_OTHER, 1 to 99 SCHED_RR, 101 to 199 SCHED_FIFO, -1 SCHED_BATCH, -2 SCHED_IDLE.
+
+    With `fifo` RR and FIFO change places. A thread that a real-time one starts is ordinary (SCHED_RESET_ON_FORK),
+    unless they `inherit`, as without CAP_SYS_NICE, since only that could take the flag off again; half a number more is
+    a thread whose flag is the other way, as it may be found. `share` and `period` are those of `Budget`. Nothing is
+    moved where the kernel has no such budgets, nor a thread that was real-time before.
+    """
+
+    name = "rt"
+    per: Per = "thread"
+
+    def __init__(
+        self,
+        *,
+        fifo: bool = False,
+        inherit: bool | None = None,
+        share: float = SHARE,
+        period: float = PERIOD,
+        cgroups: Cgroups | None = None,
+    ) -> None:
+        self._inherit = not has_sys_nice() if inherit is None else inherit
+        self._order = REAL_TIME[::-1] if fifo else REAL_TIME
+        if cgroups is None and find_mount() is not None:
+            cgroups = Cgroups()
+        budget = None if cgroups is None else Budget(cgroups, share=_part(share), period=period)
+        self.budget = budget if budget is not None and budget.needed else None
+        self.options: Mapping[str, Any] = {
+            "fifo": fifo,
+            "inherit": self._inherit,
+            "share": share,
+            "period": period,
+            **(cgroups.options if cgroups is not None else {}),
+        }
+        self._at_home: set[ThreadRef] = set()
+        """Those that were real-time before, where they are."""
+
+    def read(self, target: Target) -> Value:
+        thread = alive(target)
+        return self._number(self._get(thread), thread)
+
+    def write(self, target: Target, value: Value) -> None:
+        wanted = self._standing(value)
+        thread = alive(target)
+        found = self._get(thread)
+        self._number(found, thread)  # one that can't be put back is left alone
+        moved = wanted.real_time and self._admit(thread, found)
+        try:
+            self._set(thread, wanted)
+        except TreadleError:
+            if moved and self.budget is not None:
+                self.budget.dismiss(thread)
+            raise
+        if found.real_time and not wanted.real_time and self.budget is not None:
+            self.budget.dismiss(thread)
+
+    def close(self) -> None:
+        """Remove the groups for real-time threads, once nothing is enforced any more."""
+        if self.budget is not None:
+            self.budget.clean()
+
+    def _admit(self, thread: ThreadRef, found: Standing) -> bool:
+        """Move it to its budget if it comes to be real-time; whether it was moved."""
+        if self.budget is None or thread in self._at_home:
+            return False
+        if found.real_time:
+            place = self.budget.cgroups.place(thread)
+            if self.budget.cgroups.home(place) == place:
+                self._at_home.add(thread)
+            return False
+        try:
+            self.budget.admit(thread)
+        except RightsError:  # without groups of ours the kernel's own limit holds, where it lets the thread at all
+            return False
+        return True
+
+    def _get(self, thread: ThreadRef) -> Standing:
+        try:
+            policy = os.sched_getscheduler(thread.tid)
+            priority = os.sched_getparam(thread.tid).sched_priority
+        except ProcessLookupError:
+            gone(thread)
+        return Standing(policy & ~os.SCHED_RESET_ON_FORK, priority, bool(policy & os.SCHED_RESET_ON_FORK))
+
+    def _set(self, thread: ThreadRef, wanted: Standing) -> None:
+        flag = os.SCHED_RESET_ON_FORK if wanted.reset else 0
+        try:
+            os.sched_setscheduler(thread.tid, wanted.policy | flag, os.sched_param(wanted.priority))
+        except ProcessLookupError:
+            gone(thread)
+        except PermissionError as error:
+            remedy = NO_GROUPS if wanted.real_time and has_sys_nice() else REMEDY
+            what = "a real-time priority" if wanted.real_time else "its scheduling policy"
+            raise RightsError(f"{what} can't be set", where=_where(thread), remedy=remedy) from error
+
+    def _number(self, standing: Standing, thread: ThreadRef) -> float:
+        policy, priority, reset = standing
+        if policy in REAL_TIME:
+            base = priority + 100.0 * self._order.index(policy)
+        else:
+            base = next((float(code) for code, ordinary in ORDINARY.items() if ordinary == policy), math.nan)
+        if math.isnan(base):
+            raise EngineError(f"has scheduling policy {policy}", where=_where(thread), remedy="leave it out")
+        return base + OTHER_WAY * (reset != self._resets(standing.real_time))
+
+    def _standing(self, value: Value) -> Standing:
+        checked = number(value, -2, 199.5, self.name)
+        base = math.floor(checked)
+        if checked - base not in (0, OTHER_WAY) or base == 100:
+            remedy = "use 0 for SCHED_OTHER, 1 to 99 for a real-time priority"
+            raise ConfigError(f"can't be {value!r}", where=f"knob '{self.name}'", remedy=remedy)
+        reset = self._resets(base > 0) != (checked != base)
+        if base > 0:
+            return Standing(self._order[base > 100], base % 100, reset)
+        return Standing(ORDINARY[base], 0, reset)
+
+    def _resets(self, real_time: bool) -> bool:
+        return real_time and not self._inherit
+
+
+def _part(share: float) -> float:
+    if not 0 < share < 1:
+        remedy = "use a number between 0 and 1, as 0.9: the rest is for the rest of the machine"
+        raise ConfigError(f"share can't be {share!r}", where="knob 'rt'", remedy=remedy)
+    return share
+
+
+def _where(thread: ThreadRef) -> str:
+    return f"thread {thread.tid} of process {thread.pid}"

@@ -1,0 +1,80 @@
+"""sched_getattr and sched_setattr, which the C library of most systems does not have yet. It knows no policy."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+
+from treadle.errors import EngineError
+
+RESET_ON_FORK = 1
+"""The flag among `Attributes.flags`."""
+
+
+class Attributes(ctypes.Structure):
+    """`struct sched_attr` in its first version, which every kernel since 3.14 takes."""
+
+    _fields_ = (
+        ("size", ctypes.c_uint32),
+        ("policy", ctypes.c_uint32),
+        ("flags", ctypes.c_uint64),
+        ("nice", ctypes.c_int32),
+        ("priority", ctypes.c_uint32),
+        ("runtime", ctypes.c_uint64),
+        ("deadline", ctypes.c_uint64),
+        ("period", ctypes.c_uint64),
+    )
+    size: int
+    policy: int
+    flags: int
+    nice: int
+    priority: int
+    runtime: int
+    deadline: int
+    period: int
+
+
+def get_attributes(tid: int) -> Attributes:
+    """What the kernel says of a thread; 0 is the calling one."""
+    found = Attributes()
+    _, number = _numbers()
+    _call(number, tid, ctypes.byref(found), ctypes.sizeof(found), 0)
+    return found
+
+
+def set_attributes(tid: int, wanted: Attributes) -> None:
+    """All of it at once."""
+    wanted.size = ctypes.sizeof(wanted)
+    number, _ = _numbers()
+    _call(number, tid, ctypes.byref(wanted), 0)
+
+
+def _call(*arguments: object) -> None:
+    if _libc().syscall(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+@cache
+def _numbers() -> tuple[int, int]:
+    """Those of the two system calls, set and get, in this kind of machine."""
+    machine = os.uname().machine
+    if machine not in _CALLS:
+        raise EngineError(f"the system calls for time slices on '{machine}' are not known", remedy="use another knob")
+    return _CALLS[machine]
+
+
+_CALLS = {
+    "x86_64": (314, 315),
+    "aarch64": (274, 275),
+    "riscv64": (274, 275),
+    "loongarch64": (274, 275),
+    "ppc64le": (355, 356),
+    "s390x": (345, 346),
+}
