@@ -142,12 +142,15 @@ def _source() -> Any:
             with pa.memory_map(f"{self.folder}/{partition.value}") as file:
                 reader = pa.ipc.open_file(file)
                 for number in range(reader.num_record_batches):
-                    yield reader.get_batch(number)
+                    batch = reader.get_batch(number)
+                    # Without its schema, in which columns are marked as never null: Spark refuses that.
+                    yield pa.RecordBatch.from_arrays(batch.columns, names=batch.schema.names)
 
         def _segments(self) -> list[str]:
             import os
 
-            return sorted(name for name in os.listdir(self.folder) if name.endswith(".arrow"))
+            names = [name for name in os.listdir(self.folder) if name.endswith(".arrow") and name[0].isdigit()]
+            return sorted(name for name in names if int(name.split("-")[1]))  # a batch without rows is an empty file
 
     class Segments(DataSource):
         @classmethod
