@@ -1,0 +1,10 @@
+"""Looking into a running JVM that nobody prepared for it: its threads by name and native id, and its MBeans.
+
+HotSpot's own attach protocol in Python, so that a look costs a millisecond and no process is started.
+"""
+
+from treadle.observe.jvm.attach import Jvm, execute, find, look
+from treadle.observe.jvm.dump import JavaThread, dump
+from treadle.observe.jvm.mbeans import MBeans
+
+__all__ = ["JavaThread", "Jvm", "MBeans", "dump", "execute", "find", "look"]

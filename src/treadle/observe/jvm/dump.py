@@ -1,0 +1,88 @@
+"""The threads of a running JVM: name, kernel id, state and the top of the stack, from HotSpot's thread dump.
+
+It knows the dump's text, and thread ids inside and outside a container; not what a thread is for. Names come as the
+application made them, with quotes and line breaks, so an id belongs to the JVM only if /proc/<pid>/task has it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+
+from treadle.errors import TargetGone
+from treadle.observe.jvm.attach import TIMEOUT, execute, inner_pid
+
+FRAMES = 6
+
+
+class JavaThread(NamedTuple):
+    """A thread as the JVM sees it."""
+
+    name: str
+    tid: int
+    """The kernel's id of it, in our own pid namespace."""
+    state: str
+    """`RUNNABLE`, `BLOCKED`, `WAITING`, `TIMED_WAITING`; empty for the JVM's own threads, such as those of the GC."""
+    stack: tuple[str, ...]
+    """The top frames, innermost first, as `package.Class.method`."""
+
+
+def dump(pid: int, *, frames: int = FRAMES, timeout: float = TIMEOUT) -> list[JavaThread]:
+    """All threads of a JVM, its own included. One that begins or ends just now may be missing."""
+    threads = parse(execute(pid, "threaddump", timeout=timeout), frames=frames)
+    if inner_pid(pid) == pid:
+        return threads
+    outer = _outer_ids(pid)
+    return [thread._replace(tid=outer[thread.tid]) for thread in threads if thread.tid in outer]
+
+
+def parse(text: str, *, frames: int = FRAMES) -> list[JavaThread]:
+    """The threads in the text of a dump, with the ids that are in it."""
+    threads: list[JavaThread] = []
+    parts = iter(text.split('"')[1:])  # nothing but names has quotes: around them, and perhaps inside
+    for name in parts:
+        for rest in parts:
+            header = _HEADER.match(rest) if rest.endswith("\n") else None
+            if header:
+                break
+            name += '"' + rest
+        else:
+            break
+        nid, state = header.groups("")
+        if nid != "NA":  # not yet begun
+            stack = [frame.partition("(")[0] for frame in rest.split("\n\tat ", frames)[1:]] if frames else ()
+            threads.append(JavaThread(name, int(nid, 0), state, tuple(stack)))
+    return threads
+
+
+_HEADER = re.compile(
+    r" (?:#\d+ |os_prio=)[^\n]* nid=(0x[\da-f]+|\d+|NA) [^\n]*\n(?:   java\.lang\.Thread\.State: ([A-Z_]+))?"
+)
+"""What follows a name: two lines, or one for the JVM's own threads."""
+
+_INNER: dict[int, dict[int, int]] = {}
+"""By process and thread, the id that the thread has in its container."""
+
+
+def _outer_ids(pid: int) -> dict[int, int]:
+    """Our id for each id inside the container. Read once for each thread, since neither changes while it lives."""
+    try:
+        alive = set(map(int, os.listdir(f"/proc/{pid}/task")))
+    except (FileNotFoundError, ProcessLookupError) as error:
+        _INNER.pop(pid, None)
+        raise TargetGone("ended", where=f"process {pid}") from error
+    known = _INNER.get(pid, {})
+    _INNER[pid] = found = {tid: known.get(tid) or _inner_id(pid, tid) for tid in alive}
+    return {inner: tid for tid, inner in found.items() if inner}
+
+
+def _inner_id(pid: int, tid: int) -> int:
+    """0 for a thread that has just ended."""
+    try:
+        with open(f"/proc/{pid}/task/{tid}/status", "rb", buffering=0) as file:
+            text = file.read(4096)
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    at = text.index(b"\nNSpid:")
+    return int(text[at : text.index(b"\n", at + 1)].split()[-1])

@@ -1,0 +1,350 @@
+"""The MBeans of a running JVM, many in one request, through a Jolokia agent that is loaded into it once.
+
+It knows Jolokia and HTTP, not what any MBean means. JMX can do anything in a JVM, so the agent listens on loopback,
+asks for a password that only this user can read, and its policy lets nobody do more than read. It stays loaded, and a
+later run finds it again.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import hashlib
+import json
+import os
+import re
+import secrets
+import socket
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from treadle import jars
+from treadle.errors import ConfigError, EngineError, RightsError, TargetGone
+from treadle.observe.jvm.attach import execute, is_ending, look
+from treadle.observe.threads import start_time
+
+Beans = dict[str, dict[str, Any]]
+"""By MBean name, the attributes and their values."""
+
+TIMEOUT = 5.0
+"""Seconds for one read; an idle JVM needs about a millisecond."""
+START = 30.0
+"""Seconds until an agent answers; it loads some hundred classes, which on a busy machine takes a while."""
+
+_USER = "treadle"
+_POLICY = b"<restrict><commands><command>read</command><command>version</command></commands></restrict>"
+_CLONE_NEWNET = 0x40000000
+
+
+class MBeans:
+    """Reads MBeans of one JVM over one kept connection. Making it loads the agent, unless an earlier run has."""
+
+    def __init__(self, pid: int, *, timeout: float = TIMEOUT) -> None:
+        self.pid = pid
+        self._where = f"process {pid}, MBeans"
+        self._timeout = timeout
+        self._requests: Sequence[tuple[str, Sequence[str]]] = ()
+        self._body = b""
+        began = look(pid).start_time
+        agent = _remembered(pid, began)
+        if agent is not None:
+            self._wire = _Wire(pid, agent, timeout)
+            if self._answers():
+                return
+            self._wire.close()
+        agent = _load(pid)
+        _remember(pid, began, agent)
+        self._wire = _Wire(pid, agent, timeout)
+
+    def read(self, requests: Sequence[tuple[str, Sequence[str]]]) -> list[Beans]:
+        """For each (name or pattern, attributes) the MBeans that there are, with those attributes that could be read.
+
+        No attributes means all of them.
+        """
+        if requests != self._requests:
+            self._body = json.dumps([_wish(*request) for request in requests]).encode()
+            self._requests = tuple(requests)
+        if not requests:
+            return []
+        status, answer = self._post(self._body)
+        if status != 200:
+            raise self._problem(status, answer)
+        replies = json.loads(answer)
+        return [_beans(name, reply) for (name, _), reply in zip(requests, replies, strict=True)]
+
+    def close(self) -> None:
+        """Close the connection; the agent stays for the next run."""
+        self._wire.close()
+
+    def unload(self) -> None:
+        """Close the connection and stop the agent: nothing listens in the JVM any more."""
+        self.close()
+        if _announced(self.pid) == self._wire.agent.port:
+            execute(self.pid, "load", "instrument", "false", f"{_within_reach(self.pid)}=mode=stop", timeout=START)
+        _record(self.pid, start_time(self.pid, self.pid)).unlink(missing_ok=True)
+
+    def _answers(self) -> bool:
+        try:
+            return self._wire.post(b'{"type":"version"}')[0] == 200
+        except OSError:
+            return False
+
+    def _post(self, body: bytes) -> tuple[int, bytes]:
+        try:
+            return self._wire.post(body)
+        except TimeoutError as error:
+            remedy = "see whether it hangs, or has no CPU to run on"
+            raise EngineError(f"no answer within {self._timeout:g} s", where=self._where, remedy=remedy) from error
+        except OSError as error:
+            if is_ending(self.pid):
+                raise TargetGone("the process has ended", where=self._where) from error
+            raise EngineError(f"the agent is gone: {error}", where=self._where, remedy="attach again") from error
+
+    def _problem(self, status: int, answer: bytes) -> ConfigError | EngineError:
+        said = " ".join(answer.decode(errors="replace").split())
+        if status == 400:
+            return ConfigError(f"not a name of an MBean: {said}", where=self._where, remedy="domain:key=value,…")
+        return EngineError(f"the agent says {status} {said}", where=self._where, remedy="attach again")
+
+
+class _Agent(NamedTuple):
+    port: int
+    password: str
+
+
+class _Wire:
+    """HTTP over one connection, as far as Jolokia needs it."""
+
+    def __init__(self, pid: int, agent: _Agent, timeout: float) -> None:
+        self.agent = agent
+        self._pid = pid
+        self._timeout = timeout
+        self._socket: socket.socket | None = None
+        secret = base64.b64encode(f"{_USER}:{agent.password}".encode())
+        self._head = (
+            b"POST /jolokia/ HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Authorization: Basic " + secret + b"\r\nContent-Length: %d\r\n\r\n"
+        )
+
+    def post(self, body: bytes) -> tuple[int, bytes]:
+        """Status and contents of the answer. A connection that the agent has closed for being idle is made anew."""
+        if self._socket is not None:
+            with suppress(ConnectionError):
+                return self._ask(body)
+        return self._ask(body)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _ask(self, body: bytes) -> tuple[int, bytes]:
+        try:
+            if self._socket is None:
+                self._socket = _dial(self._pid, self.agent.port, self._timeout)
+            self._socket.sendall(self._head % len(body) + body)
+            return self._answer()
+        except BaseException:
+            self.close()  # else the next answer would be that to this request
+            raise
+
+    def _answer(self) -> tuple[int, bytes]:
+        some = b""
+        while (end := some.find(b"\r\n\r\n")) < 0:
+            some += self._more()
+        head, rest = some[:end].lower(), some[end + 4 :]
+        status = int(head[9:12])
+        if b"transfer-encoding: chunked" in head:
+            return status, self._chunks(rest)
+        length = re.search(rb"\ncontent-length: *(\d+)", head)
+        while length and len(rest) < int(length[1]):
+            rest += self._more()
+        return status, rest
+
+    def _chunks(self, rest: bytes) -> bytes:
+        parts: list[bytes] = []
+        while True:
+            while (end := rest.find(b"\r\n")) < 0:
+                rest += self._more()
+            size = int(rest[:end], 16)
+            begin, end = end + 2, end + 2 + size
+            while len(rest) < end + 2:
+                rest += self._more()
+            if size == 0:
+                return b"".join(parts)
+            parts.append(rest[begin:end])
+            rest = rest[end + 2 :]
+
+    def _more(self) -> bytes:
+        assert self._socket is not None
+        # The server sends head and body apart, and the body only after our ACK, which by default comes 40 ms later.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        some = self._socket.recv(1 << 16)
+        if not some:
+            raise ConnectionResetError("it closed the connection")
+        return some
+
+
+def _wish(name: str, attributes: Sequence[str]) -> Mapping[str, Any]:
+    wish: dict[str, Any] = {"type": "read", "mbean": name, "config": {"ignoreErrors": True, "includeRequest": False}}
+    return {**wish, "attribute": list(attributes)} if attributes else wish
+
+
+def _beans(name: str, reply: Mapping[str, Any]) -> Beans:
+    """What could be read. What could not has an error in its place, which is left out."""
+    value = reply.get("value") or {}
+    is_pattern = re.search(r"(?<!\\)[*?]", name)
+    found = {
+        bean: {key: worth for key, worth in read.items() if not (type(worth) is dict and worth.get(".error"))}
+        for bean, read in (value if is_pattern else {name: value}).items()
+    }
+    return {bean: read for bean, read in found.items() if read}
+
+
+def _dial(pid: int, port: int, timeout: float) -> socket.socket:
+    """A connection to a loopback port of the JVM, which in a container is another loopback than ours."""
+    network = f"/proc/{pid}/ns/net"
+
+    def inside() -> socket.socket:
+        space = os.open(network, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if ctypes.CDLL(None, use_errno=True).setns(space, _CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), "its network can't be entered")
+        finally:
+            os.close(space)
+        return _connected(port, timeout)
+
+    with suppress(PermissionError):
+        if os.readlink(network) != os.readlink("/proc/self/ns/net"):
+            with ThreadPoolExecutor(1) as apart:  # a thread that ends with it: only a thread moves, not the process
+                return apart.submit(inside).result()
+    return _connected(port, timeout)
+
+
+def _connected(port: int, timeout: float) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _load(pid: int) -> _Agent:
+    """Load an agent, beside others that may be there, and wait until it has said where it listens."""
+    where = f"process {pid}, MBeans"
+    password = secrets.token_urlsafe(24)
+    before = _announced(pid)
+    deadline = time.monotonic() + START
+    with _policy(pid) as policy:
+        options = f"host=127.0.0.1,port=0,discoveryEnabled=false,user={_USER},password={password}"
+        options += f",policyLocation=file://{policy}"
+        said = execute(pid, "load", "instrument", "false", f"{_within_reach(pid)}={options}", timeout=START)
+        if said.split() != ["return", "code:", "0"]:
+            remedy = "the standard error of that JVM says why"
+            raise EngineError(f"the agent can't be loaded: {' '.join(said.split())}", where=where, remedy=remedy)
+        while (port := _announced(pid)) in (before, None):
+            if time.monotonic() > deadline:
+                remedy = "the standard error of that JVM says why"
+                raise EngineError(f"the agent is not up after {START:g} s", where=where, remedy=remedy)
+            time.sleep(0.01)
+    assert port is not None
+    return _Agent(port, password)
+
+
+def _announced(pid: int) -> int | None:
+    """The port of the agent that was loaded last."""
+    said = re.search(r"^jolokia\.agent=http\S*?(\d+)/", execute(pid, "properties", timeout=START), re.MULTILINE)
+    return int(said[1]) if said else None
+
+
+@contextmanager
+def _policy(pid: int) -> Iterator[str]:
+    """A file that the agent reads when it starts, where the JVM sees it."""
+    path = _put(pid, _POLICY, f"/tmp/treadle-{secrets.token_hex(8)}.xml")
+    try:
+        yield path
+    finally:
+        with suppress(OSError):
+            os.unlink(f"/proc/{pid}/root{path}")
+
+
+def _within_reach(pid: int) -> str:
+    """The agent's jar, where the JVM sees it and may read it. A copy stays: the JVM goes on reading it."""
+    (jar,) = jars.paths("jolokia")
+    process = os.stat(f"/proc/{pid}")
+    is_here = os.path.samestat(os.stat(f"/proc/{pid}/root/"), os.stat("/"))
+    if is_here and process.st_uid == os.geteuid() and not {"=", ","} & set(str(jar)):
+        return str(jar)
+    wanted = jars.bundle("jolokia").sums[jar.name]
+    path = f"/tmp/treadle-{wanted[:12]}-{process.st_uid}.jar"
+    with suppress(OSError):
+        file = os.open(f"/proc/{pid}/root{path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(file, "rb") as stream:
+            is_safe = os.fstat(file).st_uid in (os.geteuid(), process.st_uid)
+            if is_safe and hashlib.file_digest(stream, "sha256").hexdigest() == wanted:
+                return path
+    return _put(pid, jar.read_bytes(), path)
+
+
+def _put(pid: int, contents: bytes, path: str) -> str:
+    """Write a file into the JVM's /tmp, complete or not at all, and give it to the JVM's user."""
+    target = f"/proc/{pid}/root{path}"
+    try:
+        file, name = tempfile.mkstemp(prefix=".treadle-", dir=os.path.dirname(target))
+        try:
+            with open(file, "wb") as stream:
+                stream.write(contents)
+                process = os.stat(f"/proc/{pid}")
+                os.fchown(file, process.st_uid, process.st_gid)
+            os.rename(name, target)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except PermissionError as error:
+        raise RightsError("its /tmp can't be written", where=f"process {pid}", remedy="run as root") from error
+    except OSError as error:
+        remedy = "make room in its /tmp"
+        raise EngineError(
+            f"its /tmp can't be written: {error.strerror}", where=f"process {pid}", remedy=remedy
+        ) from error
+    return path
+
+
+def _record(pid: int, began: int) -> Path:
+    return jars.home() / "agents" / f"{pid}-{began}.json"
+
+
+def _remembered(pid: int, began: int) -> _Agent | None:
+    """The agent that an earlier run has loaded into this JVM, if its password was kept, and kept secret."""
+    with suppress(OSError, ValueError, TypeError), _record(pid, began).open("rb") as file:
+        kept = os.fstat(file.fileno())
+        if kept.st_uid == os.geteuid() and not kept.st_mode & 0o077:
+            return _Agent(**json.load(file))
+    return None
+
+
+def _remember(pid: int, began: int, agent: _Agent) -> None:
+    """Keep it where only this user can read it. If it can't be kept, a later run loads another agent."""
+    path = _record(pid, began)
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _forget(path.parent.glob("*-*.json"))
+        file, name = tempfile.mkstemp(dir=path.parent)  # made with mode 0600
+        with open(file, "w") as stream:
+            json.dump(agent._asdict(), stream)
+        os.rename(name, path)
+
+
+def _forget(records: Iterable[Path]) -> None:
+    """Remove the records of JVMs that have ended."""
+    for path in records:
+        pid, _, began = path.stem.partition("-")
+        try:
+            is_alive = start_time(int(pid), int(pid)) == int(began)
+        except (TargetGone, ValueError):
+            is_alive = False
+        if not is_alive:
+            path.unlink(missing_ok=True)
