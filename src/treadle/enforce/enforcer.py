@@ -1,20 +1,23 @@
 """Turns one knob and can put everything back as it was found. It knows nothing of metrics or policies.
 
 Only what differs is written, what was written is read back, errors are collected and not thrown. What was found is
-remembered before the first write, so that whatever fails in between, `restore` leads back. Lachesis section 5.3.
+remembered before the first write, so that whatever fails in between, `restore` leads back; with a journal also from
+another process. Lachesis section 5.3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from treadle.enforce.changes import Change, Changes, Column, column_of, complete, diff, missing, same
+from treadle.enforce.journal import Journal
 from treadle.enforce.knob import Knob, Target, Value, label
-from treadle.errors import EngineError, TargetGone
+from treadle.errors import EngineError, TargetGone, TreadleError
 from treadle.model import Ints
 
 
@@ -68,11 +71,13 @@ class Enforcer:
     """Carries out changes of one knob. In a dry run it reads, pretends to have written, and writes nothing.
 
     It then also pretends to put back, except what it could not read before: a group that only the real run makes.
+    What is about to be written is noted in the `journal` before; what can't be noted there is not written.
     """
 
-    def __init__(self, knob: Knob, *, dry_run: bool = False) -> None:
+    def __init__(self, knob: Knob, *, dry_run: bool = False, journal: Journal | None = None) -> None:
         self.knob = knob
         self.dry_run = dry_run
+        self.journal = None if dry_run else journal
         self._targets: tuple[Target, ...] = ()
         self._current: Column = np.empty(0)
         self._rows: dict[Target, int] | None = {}
@@ -107,11 +112,12 @@ class Enforcer:
             return Outcomes(changes)
         tally = _Tally()
         seen: list[Value | None] = [None] * len(changes)
+        noted = self._note_down(changes)
         try:
             for i, (row, value) in enumerate(zip(changes.rows.tolist(), changes.after.tolist(), strict=True)):
                 target = changes.targets[row]
                 try:
-                    if self._turn(target, value):
+                    if self._turn(target, value, noted=target in noted):
                         tally.done.append(i)
                     seen[i] = value
                 except TargetGone:
@@ -121,7 +127,15 @@ class Enforcer:
                     tally.failures.append(Failure(target, self.knob.name, value, error))
         finally:  # also when a signal breaks in: what was not reached is unknown and will be read
             self._note(changes, column_of(seen, self._current))
+            self._note_what_came(tally)
         return tally.outcomes(changes)
+
+    def adopt(self, target: Target, found: Value, ours: Value | None) -> None:
+        """Hold a target that another process has written to, so that `restore` puts it back to what that one found.
+
+        `ours` is what it wrote; None, if whatever is there counts as that.
+        """
+        self._held[target] = _Held(found, ours)
 
     def restore(self, targets: Iterable[Target] | None = None) -> Outcomes:
         """Put back what was found, for all targets or some. What fails stays remembered for the next call."""
@@ -150,6 +164,7 @@ class Enforcer:
                 del self._held[target]
             except Exception as error:
                 tally.failures.append(Failure(target, self.knob.name, held.found, error))
+        self._note_back([target for target in chosen if target not in self._held])
         return tally.outcomes(changes)
 
     def retarget(self, targets: tuple[Target, ...]) -> Outcomes:
@@ -160,16 +175,60 @@ class Enforcer:
         self._align(targets, self._current)
         return self.restore([target for target in self._held if target not in staying])
 
-    def _turn(self, target: Target, value: Value) -> bool:
+    def _turn(self, target: Target, value: Value, *, noted: bool) -> bool:
         """Set one value; False where it is there already."""
         held = self._held.get(target)
         if held is None:
             found = self.knob.read(target)
             if same(found, value):
                 return False
-            held = self._held[target] = _Held(found)
+            held = _Held(found, found)
+        if not noted and self.journal is not None:
+            self.journal.note(self.knob, [(target, held.found)], [(target, value)])
+        self._held[target] = held
         self._put(target, value, held)
         return True
+
+    def _note_down(self, changes: Changes) -> set[Target]:
+        """Write all that is about to change into the journal at once; the targets for which that was done.
+
+        For the others it is done one by one, where it can be said what went wrong with each.
+        """
+        if self.journal is None or not len(changes):
+            return set()
+        new: dict[Target, _Held] = {}
+        wanted: list[tuple[Target, Value]] = []
+        for row, value in zip(changes.rows.tolist(), changes.after.tolist(), strict=True):
+            target = changes.targets[row]
+            if target not in self._held:
+                try:
+                    found = self.knob.read(target)
+                except Exception:
+                    continue
+                if same(found, value):
+                    continue
+                new[target] = _Held(found, found)
+            wanted.append((target, value))
+        try:
+            self.journal.note(self.knob, [(target, held.found) for target, held in new.items()], wanted)
+        except TreadleError:
+            return set()
+        self._held.update(new)
+        return {target for target, _ in wanted}
+
+    def _note_what_came(self, tally: _Tally) -> None:
+        """In the journal too: what has ended, and what there is after a write that went wrong."""
+        if tally.gone:
+            self._note_back(tally.gone)
+        if tally.failures and self.journal is not None:
+            failed = [failure.target for failure in tally.failures if failure.target in self._held]
+            with suppress(TreadleError):  # then two values count as ours, of which one is
+                self.journal.correct(self.knob, [(target, self._held[target].ours) for target in failed])
+
+    def _note_back(self, targets: Sequence[Target]) -> None:
+        if targets and self.journal is not None:
+            with suppress(TreadleError):  # what is as it was found is not put back again
+                self.journal.back(self.knob, targets)
 
     def _pretend(self, changes: Changes) -> None:
         """Remember what was found and what would be there now."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from treadle.decide.policy import Policy
 from treadle.enforce import Enforcer, Outcomes
+from treadle.enforce.journal import Journal
 from treadle.errors import ConfigError, EngineError
 from treadle.loop.aims import Aim, View
 from treadle.loop.binding import Binding
@@ -66,7 +67,8 @@ class Loop:
     `in_process`); `longest_pause` the most seconds between two tries of what fails; `log_size` the number of decisions
     that are remembered; `tau` and `forget` are those of `Provider`: the seconds over which metrics are averaged, and
     for which a metric that is measured no more keeps its average. `metrics` are computed beyond what the policies need,
-    so that a policy that comes later (`rebind`) finds their history.
+    so that a policy that comes later (`rebind`) finds their history. What is found goes into the `journal`, from which
+    another process puts it back when this one is killed.
     """
 
     def __init__(
@@ -83,12 +85,14 @@ class Loop:
         tau: float = 2.0,
         forget: float = 60.0,
         metrics: Collection[str] = (),
+        journal: Journal | None = None,
     ) -> None:
         self.clock: Clock = SystemClock() if clock is None else clock
         self.dry_run = dry_run
         self.stats = Stats()
         self.decisions = DecisionLog(log_size)
         self._stale_after = stale_after
+        self._journal = None if dry_run else journal
         self._enforcers: dict[tuple[str, str, int], Enforcer] = {}
         self._knob_troubles: dict[str, Trouble] = {}
         self._views: dict[tuple[Watch, ...], View] = {}
@@ -163,6 +167,8 @@ class Loop:
         with self._signals.hold("round"), self.stats.round():
             for watch in dict.fromkeys(watch for rule in due for watch in rule.watches):
                 watch.look(now)
+            if self._journal is not None:
+                self._journal.tend()
             batches = [batch for rule in due for batch in self._carry_out(rule, now)]
             self._record(batches)
         return tuple(batches)
@@ -274,7 +280,7 @@ class Loop:
         if lane is None:
             knob = watch.knobs[order.knob]
             key = (watch.name, order.knob, rule.number if knob.per == "group" else -1)
-            enforcer = self._enforcers.setdefault(key, Enforcer(knob, dry_run=self.dry_run))
+            enforcer = self._enforcers.setdefault(key, Enforcer(knob, dry_run=self.dry_run, journal=self._journal))
             what = f"{watch.name}/{order.knob}"
             if what not in self._knob_troubles:
                 self._knob_troubles[what] = Trouble(f"knob '{what}'")
