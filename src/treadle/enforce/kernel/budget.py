@@ -51,13 +51,15 @@ class Budget:
 
     def admit(self, thread: ThreadRef, home: str | None = None) -> None:
         """Move a thread to where it may be real-time. An error leaves it where it is, and no group behind."""
-        home = self.cgroups.of(thread) if home is None else home
+        place = self.cgroups.place(thread)
+        was = self.cgroups.home(place)
+        around = self.cgroups.realtime if was == place else self.cgroups.split(place)[0]
         for again in (True, False):
             try:
-                self.cgroups.move(thread, self._group_for(home))
+                self.cgroups.move(thread, self._group_for(was if home is None else home, around))
                 return
             except TargetGone:  # the thread, or the group: that was empty, and somebody removed it in between
-                if not again or os.path.exists(f"/proc/{thread.pid}/task/{thread.tid}") is False:
+                if not again or not os.path.exists(f"/proc/{thread.pid}/task/{thread.tid}"):
                     raise
 
     def dismiss(self, thread: ThreadRef) -> None:
@@ -67,7 +69,7 @@ class Budget:
         if home == place:
             return
         while not self.cgroups.exists(home) and home != "/":
-            home = home.rpartition("/")[0] or "/"
+            home = self.cgroups.split(home)[0]
         self.cgroups.move(thread, home)
 
     def clean(self) -> None:
@@ -78,20 +80,19 @@ class Budget:
                     with suppress(OSError, TreadleError):
                         if os.sched_getscheduler(tid) & ~os.SCHED_RESET_ON_FORK not in (os.SCHED_RR, os.SCHED_FIFO):
                             self.dismiss(ThreadRef(tid, tid))
-            self.cgroups.remove(group)
-        self.cgroups.remove(self.cgroups.realtime)
+            self._remove(group)
+        self._remove(self.cgroups.realtime)
 
-    def _group_for(self, home: str) -> str:
-        group = self.cgroups.join(self.cgroups.realtime, escape(home))
+    def _group_for(self, home: str, around: str) -> str:
+        group = self.cgroups.join(around, escape(home))
         if self.cgroups.home(group) != home:
             raise EngineError("its name is too long", where=f"group {home}", remedy="use shorter names")
         if not self.cgroups.exists(group) or self._part(group) == 0:
-            self._make(group)
+            self._make(group, around)
         return group
 
-    def _make(self, group: str) -> None:
+    def _make(self, group: str, around: str) -> None:
         """A group of its own for one more home; the others give of theirs before it gets its part."""
-        around = self.cgroups.realtime
         part = self._part(around) if self.cgroups.exists(around) else 0.0
         if part == 0:
             part = min(self.share, self.left())
@@ -99,7 +100,7 @@ class Budget:
                 self._none_left()
             self.cgroups.make(around)
             self._give(around, part)
-        others = [child for child in self.cgroups.children(around) if child != group and not self.cgroups.remove(child)]
+        others = [child for child in self.cgroups.children(around) if child != group and not self._remove(child)]
         part = part / (len(others) + 1)
         for other in others:
             self._give(other, part)
@@ -113,9 +114,16 @@ class Budget:
                 self.cgroups.write(group, LENGTH, str(period))
             self.cgroups.write(group, RUNTIME, str(int(part * period + 1e-6)))
         except TreadleError:
-            self.cgroups.remove(group)
-            self.cgroups.remove(self.cgroups.realtime)
+            self._remove(group)
+            self._remove(self.cgroups.realtime)
             raise
+
+    def _remove(self, group: str) -> bool:
+        """Remove a group if it is empty. It gives its part back first: the kernel would only do so some time later."""
+        with suppress(TreadleError):
+            if not self.cgroups.threads(group) and not self.cgroups.children(group):
+                self.cgroups.write(group, RUNTIME, "0")
+        return self.cgroups.remove(group)
 
     def _part(self, group: str) -> float:
         runtime = int(self.cgroups.read(group, RUNTIME))

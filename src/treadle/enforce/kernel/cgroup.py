@@ -57,7 +57,7 @@ class Cgroups:
             return found
         group = group_of(f"/proc/{pid}/cgroup", found.mount)
         while found.type_of(group) not in ("domain", "domain threaded", "") and group != found.mount.root:
-            group = group.rpartition("/")[0] or "/"
+            group = cls.split(group)[0]
         return cls(base, parent=group, mount=found.mount)
 
     @property
@@ -93,8 +93,8 @@ class Cgroups:
 
     def home(self, path: str) -> str:
         """Where threads of this group are at home: elsewhere only for those of a group for real-time threads."""
-        above, _, last = path.rpartition("/")
-        return unescape(last) if above == self.realtime else path
+        around, last = self.split(path)
+        return unescape(last) if self.split(around)[1] == REALTIME else path
 
     @property
     def realtime(self) -> str:
@@ -108,7 +108,7 @@ class Cgroups:
         """Make a group of ours, and those around it, if it is not there."""
         if self.exists(path):
             return
-        above = path.rpartition("/")[0] or "/"
+        above = self.split(path)[0]
         if above != self.parent:
             self.make(above)
         self._add(path)
@@ -194,6 +194,12 @@ class Cgroups:
             remedy = "run where all of the system's groups can be seen"
             raise EngineError(f"group {path} is outside of this container", where="cgroup", remedy=remedy)
         return self.mount.directory(path)
+
+    @staticmethod
+    def split(path: str) -> tuple[str, str]:
+        """The path of the group around it, and its own last part."""
+        above, _, last = path.rpartition("/")
+        return above or "/", last
 
     @staticmethod
     def join(above: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Group names as cgroups take them. Any text is a name: what a directory can't be called is written as in a web link."""
+"""Group names as cgroups take them. Any text is a name; what a directory can't be called is written as in a link."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from treadle.enforce.kernel.budget import PERIOD, SHARE, Budget
@@ -73,8 +74,8 @@ class RealtimeKnob:
             "period": period,
             **(cgroups.options if cgroups is not None else {}),
         }
-        self._at_home: set[ThreadRef] = set()
-        """Those that were real-time before, where they are."""
+        self._moved: dict[ThreadRef, bool] = {}
+        """Whether a real-time thread is in its budget; if not, it was real-time before, and stays where it is."""
 
     def read(self, target: Target) -> Value:
         thread = alive(target)
@@ -85,35 +86,40 @@ class RealtimeKnob:
         thread = alive(target)
         found = self._get(thread)
         self._number(found, thread)  # one that can't be put back is left alone
-        moved = wanted.real_time and self._admit(thread, found)
+        rises = wanted.real_time and not found.real_time
+        if wanted.real_time or found.real_time:
+            self._admit(thread, found)
         try:
             self._set(thread, wanted)
         except TreadleError:
-            if moved and self.budget is not None:
-                self.budget.dismiss(thread)
+            if rises:
+                self._dismiss(thread)
             raise
-        if found.real_time and not wanted.real_time and self.budget is not None:
-            self.budget.dismiss(thread)
+        if found.real_time and not wanted.real_time:
+            self._dismiss(thread)
 
     def close(self) -> None:
         """Remove the groups for real-time threads, once nothing is enforced any more."""
         if self.budget is not None:
             self.budget.clean()
 
-    def _admit(self, thread: ThreadRef, found: Standing) -> bool:
-        """Move it to its budget if it comes to be real-time; whether it was moved."""
-        if self.budget is None or thread in self._at_home:
-            return False
+    def _admit(self, thread: ThreadRef, found: Standing) -> None:
+        """Move it to its budget if it comes to be real-time, and see where it is if it was so before."""
+        moved = self._moved.get(thread)
+        if self.budget is None or moved is False or (moved and found.real_time):
+            return
         if found.real_time:
             place = self.budget.cgroups.place(thread)
-            if self.budget.cgroups.home(place) == place:
-                self._at_home.add(thread)
-            return False
-        try:
+            self._moved[thread] = self.budget.cgroups.home(place) != place
+            return
+        with suppress(RightsError):  # without groups of ours the kernel's own limit holds, where it lets the thread
             self.budget.admit(thread)
-        except RightsError:  # without groups of ours the kernel's own limit holds, where it lets the thread at all
-            return False
-        return True
+            self._moved[thread] = True
+
+    def _dismiss(self, thread: ThreadRef) -> None:
+        if self.budget is not None and self._moved.get(thread):
+            del self._moved[thread]
+            self.budget.dismiss(thread)
 
     def _get(self, thread: ThreadRef) -> Standing:
         try:
