@@ -58,7 +58,7 @@ def chains(
     low: int = 10,
     length: int = 1,
     row_cost: float = 50e-6,
-    bursts: tuple[float, float] = (2.0, 4.0),
+    bursts: tuple[float, float] = (2.0, 2.0),
     cores: float | None = None,
     seed: int = 1,
 ) -> tuple[Chain, ...]:
