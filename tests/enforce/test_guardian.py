@@ -1,0 +1,261 @@
+"""A process that is killed at any moment leaves no trace: real processes, real priorities, real kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support import LONG
+from treadle.enforce import Enforcer, kernel
+from treadle.enforce.guardian import Guardian
+from treadle.enforce.journal import Journal, read
+from treadle.enforce.kernel import RealtimeKnob, find_mount, thread_ref
+from treadle.enforce.kernel.sched import get_attributes
+from treadle.enforce.leftovers import leftovers, put_back
+from treadle.model import ThreadRef
+
+KILLS = int(os.environ.get("TREADLE_KILLS", "10"))
+SEED = int(os.environ.get("TREADLE_SEED", str(time.time_ns() % 1_000_000)))
+
+CREW = """
+import hashlib, os, sys, threading
+def burn():
+    os.write(1, b"%d\\n" % threading.get_native_id())
+    while True:
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2000)  # without the interpreter's lock
+for _ in range(int(sys.argv[1])):
+    threading.Thread(target=burn, daemon=True).start()
+sys.stdin.read()
+"""
+"""Threads that burn CPU, for others to turn knobs on."""
+
+OWNER = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from treadle.enforce import Enforcer, kernel
+from treadle.enforce.guardian import Guardian
+from treadle.enforce.journal import Journal
+from treadle.model import ThreadRef
+folder, base, names, threads, seed = json.loads(sys.argv[1])
+threads = tuple(ThreadRef(*thread) for thread in threads)
+journal = Journal.open(Path(folder))
+Guardian.start(journal)
+enforcers = {}
+for name in names:
+    options = {"base": base} if name in ("group", "shares", "quota", "rt") else {}
+    enforcers[name] = Enforcer(kernel.make(name, **options), journal=journal)
+print("go", flush=True)
+draw = np.random.default_rng(seed)
+groups = ("one", "two/inner")
+while True:
+    for name, enforcer in enforcers.items():
+        count = len(threads)
+        if name == "group":
+            targets, wanted = threads, draw.choice(np.array([*groups, None], dtype=object), count)
+        elif name in ("shares", "quota"):
+            targets, wanted = groups, draw.integers(1000, 3000, 2) / (1 if name == "shares" else 1000)
+        else:
+            low, high = {"nice": (-20, 20), "rt": (0, 50), "slice": (1, 20)}[name]
+            targets, wanted = threads, draw.integers(low, high, count).astype(float)
+            if name == "slice":
+                wanted = wanted / 1000
+        outcomes = enforcer.apply(enforcer.diff(targets, wanted))
+        assert not outcomes.failures, outcomes.failures
+        if draw.random() < 0.2:
+            enforcer.restore(targets[:1])
+    if draw.random() < 0.01:
+        [enforcer.restore() for enforcer in reversed(enforcers.values())]
+"""
+"""Turns all knobs at random until it is killed."""
+
+COMBINATIONS = (
+    ("nice",),
+    ("group", "shares", "quota"),
+    ("rt",),
+    ("slice", "nice"),
+    ("group", "shares", "nice"),
+    ("group", "shares", "rt"),
+)
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[tuple[ThreadRef, ...]]:
+    """Two threads of another process that want all the CPU they can get, on one core."""
+    if os.geteuid() != 0:
+        pytest.skip("no right to lower nice and to set real-time priorities: run as root")
+    command = [sys.executable, "-c", CREW, "2"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        tids = [int(process.stdout.readline()) for _ in range(2)]
+        for tid in tids:
+            os.sched_setaffinity(tid, {max(os.sched_getaffinity(0))})
+        yield tuple(thread_ref(tid, process.pid) for tid in tids)
+        process.kill()
+
+
+@pytest.fixture
+def base() -> str:
+    return f"treadle-test-{uuid.uuid4().hex[:8]}"
+
+
+def state(threads: tuple[ThreadRef, ...]) -> list[tuple[object, ...]]:
+    """All that may be changed of a thread, as the kernel has it."""
+    return [
+        (
+            os.getpriority(os.PRIO_PROCESS, thread.tid),
+            os.sched_getscheduler(thread.tid),
+            os.sched_getparam(thread.tid).sched_priority,
+            Path(f"/proc/{thread.pid}/task/{thread.tid}/cgroup").read_text(),
+            get_attributes(thread.tid).runtime,
+        )
+        for thread in threads
+    ]
+
+
+@contextmanager
+def own(
+    folder: Path, names: tuple[str, ...], crew: tuple[ThreadRef, ...], *, base: str = "", seed: int = SEED
+) -> Iterator[subprocess.Popen[str]]:
+    """A process that turns these knobs, killed in the end if it is not yet."""
+    threads = [(thread.tid, thread.pid, thread.start_time) for thread in crew]
+    arguments = json.dumps([str(folder), base, names, threads, seed])
+    process = subprocess.Popen([sys.executable, "-c", OWNER, arguments], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "go\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def until(condition: Callable[[], object], told: str = "") -> None:
+    """Wait for it."""
+    limit = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < limit, told or "it never came"
+        time.sleep(0.01)
+
+
+def guardian_of(folder: Path) -> int:
+    """The id of the one guardian that keeps a journal there."""
+    (path,) = folder.glob("*.journal")
+    return read(path).guardian.pid
+
+
+def test_everything_is_as_it_was_after_kills_at_random_moments(
+    crew: tuple[ThreadRef, ...], base: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("TREADLE_SEED", SEED)
+    mount = find_mount()
+    draw = random.Random(SEED)
+    found = state(crew)
+    combinations = [names for names in COMBINATIONS if "group" not in names or (mount and mount.version == 1)]
+    for number in range(KILLS):
+        names = combinations[number % len(combinations)]
+        told = f"kill {number} of TREADLE_SEED={SEED} with {', '.join(names)}"
+        with own(tmp_path, names, crew, base=base, seed=draw.getrandbits(32)) as owner:
+            if draw.random() < 0.8:
+                until(lambda: state(crew) != found)
+            time.sleep(draw.random() * 0.1)  # a moment of chance
+            assert owner.poll() is None, told
+        until(lambda: state(crew) == found and not list(tmp_path.iterdir()), told)
+        assert mount is None or not Path(mount.directory(f"/{base}")).exists(), told
+
+
+def test_a_guardian_that_is_killed_too_leaves_a_journal_to_put_back_from(
+    crew: tuple[ThreadRef, ...], tmp_path: Path
+) -> None:
+    found = state(crew)
+    with own(tmp_path, ("nice",), crew) as owner:
+        until(lambda: state(crew) != found)
+        assert leftovers([tmp_path]) == []
+        os.kill(owner.pid, signal.SIGSTOP)  # so that it starts no other one
+        os.kill(guardian_of(tmp_path), signal.SIGKILL)
+    until(lambda: leftovers([tmp_path]))
+    (path,) = leftovers([tmp_path])
+    (outcomes,) = put_back(path)
+    assert not outcomes.failures
+    assert state(crew) == found
+    assert list(tmp_path.iterdir()) == []
+
+
+class TestTheOwnersEnd:
+    def test_a_guardian_that_is_killed_is_followed_by_another(self, tmp_path: Path) -> None:
+        with Journal.open(tmp_path) as journal:
+            guardian = Guardian.start(journal)
+            first = guardian.pid
+            os.kill(first, signal.SIGKILL)
+
+            def another() -> bool:
+                journal.tend()
+                return guardian.pid != first
+
+            until(another)
+            assert read(journal.path).guardian.pid == guardian.pid
+        assert list(tmp_path.iterdir()) == []
+
+    def test_it_ignores_the_signals_that_ask_for_an_end(self, tmp_path: Path) -> None:
+        with Journal.open(tmp_path) as journal:
+            guardian = Guardian.start(journal)
+            asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            until(lambda: all(_ignored(guardian.pid) >> (number - 1) & 1 for number in asking))
+            for number in asking:
+                os.kill(guardian.pid, number)
+            assert _is_running(guardian.pid)
+            assert os.getsid(guardian.pid) == guardian.pid
+        assert not _is_running(guardian.pid)
+
+    def test_it_is_above_all_real_time_threads_before_there_are_any(
+        self, crew: tuple[ThreadRef, ...], base: str, tmp_path: Path
+    ) -> None:
+        with Journal.open(tmp_path) as journal:
+            guardian = Guardian.start(journal)
+            knob = kernel.make("rt", base=base)
+            assert isinstance(knob, RealtimeKnob)
+            enforcer = Enforcer(knob, journal=journal)
+            assert os.sched_getscheduler(guardian.pid) == os.SCHED_OTHER
+            outcomes = enforcer.apply(enforcer.diff(crew, np.array([5.0, 6.0])))
+            enforcer.restore()
+            knob.close()
+            if outcomes.failures:
+                pytest.skip(f"no real-time priorities here: {outcomes.failures[0]}")
+            assert os.sched_getscheduler(guardian.pid) == os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
+            assert os.sched_getparam(guardian.pid).sched_priority == 99
+
+    def test_an_owner_that_ends_by_itself_but_puts_nothing_back_is_followed_up_too(
+        self, crew: tuple[ThreadRef, ...], tmp_path: Path
+    ) -> None:
+        found = state(crew)
+        with own(tmp_path, ("nice",), crew) as owner:
+            until(lambda: state(crew) != found)
+            owner.terminate()  # Python does nothing about it
+            owner.wait()
+        until(lambda: state(crew) == found)
+        until(lambda: not list(tmp_path.iterdir()))
+
+
+def _ignored(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1], 16) for line in lines if line.startswith("SigIgn"))
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
