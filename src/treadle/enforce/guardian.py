@@ -16,7 +16,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import treadle
 from treadle.enforce import journal
 from treadle.enforce.journal import NOBODY, Journal, Process
 from treadle.enforce.kernel import Cgroups
@@ -79,7 +78,7 @@ class Guardian:
         self._process.wait()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        home = str(Path(treadle.__file__).parents[1])
+        home = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH", "")]))
         try:
             process = subprocess.Popen(
