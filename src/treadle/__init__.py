@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from treadle.attachment import attach
     from treadle.pipelines.app import gate
     from treadle.pipelines.load import load
     from treadle.pipelines.pipeline import Pipeline
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Pipeline", "__version__", "gate", "load", "session"]
+__all__ = ["Pipeline", "__version__", "attach", "gate", "load", "session"]
 
 _HOMES = {
     "Pipeline": "treadle.pipelines.pipeline",
+    "attach": "treadle.attachment",
     "gate": "treadle.pipelines.app",
     "load": "treadle.pipelines.load",
     "session": "treadle.pipelines.session",

@@ -17,6 +17,7 @@ from treadle.decide import registry
 from treadle.errors import ConfigError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 Some = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
@@ -40,10 +41,21 @@ class Simulate(_Section):
     seed: Annotated[int, Field(ge=0, strict=True)] | None = None
 
 
+class Attach(_Section):
+    """What `treadle attach` takes where no flag says otherwise; priorities and quotas by patterns of query names."""
+
+    policy: str | None = None
+    enforce: str = "nice"
+    period: str = "50ms"
+    priorities: dict[str, NotNegative] = {}
+    quotas: dict[str, Positive] = {}
+
+
 class Config(_Section):
     """The whole file."""
 
     adaptive: Adaptive = Adaptive()
+    attach: Attach = Attach()
     simulate: Simulate = Simulate()
 
     def policy(self, spec: str) -> str:
@@ -96,6 +108,9 @@ def as_toml(config: Config) -> str:
 def _line(key: str, value: Any) -> str:
     if value is None:
         return f"# {key} is not set"
+    if isinstance(value, dict):
+        pairs = ", ".join(f"{_quoted(name)} = {number}" for name, number in value.items())
+        return f"{key} = {{{pairs}}}"
     if isinstance(value, tuple):
         return f"{key} = [{', '.join(_quoted(item) for item in value)}]"
     return f"{key} = {_quoted(value)}"

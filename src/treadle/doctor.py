@@ -1,7 +1,7 @@
-"""Looks at this machine the way `treadle run` will: what is there, what is missing, and what to do about it.
+"""Looks at this machine the way `treadle run` and `treadle attach` will: what is there, what is not, and what to do.
 
-It changes nothing but Treadle's own cache, where its Java classes are compiled if they can be. What a part is for, the
-modules know that use it.
+It changes nothing but Treadle's own cache, where its Java classes are compiled if they can be; what the kernel allows
+it tries on threads and groups of its own. What a part is for, the modules know that use it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Literal
 
 from treadle import jars
+from treadle.enforce import kernel
 from treadle.enforce.elastic import usable_cores
+from treadle.enforce.leftovers import leftovers
 from treadle.errors import TreadleError
+from treadle.observe import jvm as running
 from treadle.observe.pressure import PSI
 from treadle.pipelines import ctl, jvm
 from treadle.pipelines.session import Setting, settings
@@ -60,7 +63,7 @@ def examine() -> Report:
     checks = [_python(), *_java(), _spark(), _pandas(), _package("pyarrow", needed=True), _classes()]
     checks += [_package("protobuf", why="for transformWithState"), _package("confluent-kafka", "kafka", "for topics")]
     checks += [_bundle(name) for name in jars.names()]
-    checks += [_cores(), _psi()]
+    checks += [_cores(), _psi(), *_kernel(), _jvms(), _leftovers()]
     names = tuple(ctl.name_of(path) for path in ctl.find())
     return Report(tuple(checks), _settings(), names)
 
@@ -144,6 +147,42 @@ def _psi() -> Check:
     except OSError as error:
         remedy = "boot with psi=1, or leave it: the number of slots then follows how busy the cores are"
         return Check("CPU pressure (PSI)", "note", f"{PSI}: {error.strerror}", remedy)
+
+
+def _kernel() -> list[Check]:
+    """What `treadle attach` can turn here; each is tried. None is needed by `treadle run`."""
+    release = Check("kernel", "ok", f"{platform.system()} {platform.release()}")
+    facts = [
+        Check(f"attach: {fact.what}", "ok" if fact.works else "note", fact.why, fact.remedy) for fact in kernel.facts()
+    ]
+    return [release, *facts]
+
+
+def _jvms() -> Check:
+    """Whether there is a JVM that this user may attach to, and how it answers."""
+    name = "attach: JVM"
+    found = running.find()
+    if not found:
+        who = "none runs here" if os.geteuid() == 0 else "none of yours runs here"
+        return Check(name, "note", who, "" if os.geteuid() == 0 else "JVMs of others can be attached to as root")
+    trouble: TreadleError | None = None
+    for each in found:
+        try:
+            count = len(running.dump(each.pid, frames=0))
+        except TreadleError as error:
+            trouble = error
+            continue
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        return Check(name, "ok", f"process {each.pid} ({each.main.rpartition('/')[2]}) tells its {count} threads{more}")
+    assert trouble is not None
+    return Check(name, "note", _said(trouble), trouble.remedy)
+
+
+def _leftovers() -> Check:
+    left = leftovers()
+    if not left:
+        return Check("attach: left by killed ones", "ok", "nothing")
+    return Check("attach: left by killed ones", "note", ", ".join(path.name for path in left), "treadle restore")
 
 
 def _settings() -> tuple[Setting, ...]:

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from treadle import __version__
 from treadle import config as configuration
+from treadle.cli.attach import attach, restore, top
 from treadle.cli.bench import bench, demo
 from treadle.cli.doctor import doctor
 from treadle.cli.parts import jars, kafka
@@ -66,7 +67,7 @@ def cli(context: click.Context, verbose: bool, config_file: str | None) -> None:
     context.obj = configuration.load(config_file)
 
 
-for _command in (bench, demo, run, ctl, show, doctor, jars, kafka):
+for _command in (bench, demo, run, ctl, attach, top, restore, show, doctor, jars, kafka):
     cli.add_command(_command)
 
 

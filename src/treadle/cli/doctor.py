@@ -13,7 +13,7 @@ from treadle.errors import EngineError
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(as_json: bool) -> None:
-    """Say whether all that `treadle run` needs is here, and how Spark is set up."""
+    """Say whether all that `treadle run` needs is here, what `treadle attach` can do, and how Spark is set up."""
     from treadle import doctor as library
     from treadle.cli import _err, _show
 

@@ -1,0 +1,83 @@
+"""Whether what was asked can be done here, found out before anything is changed: rights, kernel, sessions, budgets.
+
+The facts are the kernel package's; here is only which of them matter for what, and one clear error.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from treadle.attachment.plan import Plan
+from treadle.enforce import Outcomes, journal, kernel
+from treadle.enforce.leftovers import leftovers, put_back
+from treadle.engines.spark.application import Application
+from treadle.errors import EngineError, RightsError
+
+FACTS = {"nice": "nice", "cgroup": "cgroup", "rt": "real-time", "slice": "time slice", "quota": "quota"}
+PATIENCE = 5.0
+"""Seconds for which the guardian of a killed one is waited for."""
+
+
+def check(plan: Plan, applications: Iterable[Application]) -> None:
+    """An error if the plan can't be carried out by this user, on this kernel, for these applications."""
+    facts = {fact.what: fact for fact in kernel.facts()}
+    for part in plan.parts:
+        fact = facts[FACTS[part]]
+        if not fact.works:
+            kind = RightsError if "root" in fact.remedy else EngineError
+            raise kind(f"can't be had here: {fact.why}", where=f"enforce '{part}'", remedy=fact.remedy)
+    if "nice" in plan.parts and "cgroup" not in plan.parts:
+        _check_arenas([process.pid for application in applications for process in application.processes])
+
+
+def _check_arenas(pids: list[int]) -> None:
+    """Nice says nothing between processes that the kernel keeps in different groups."""
+    arenas = kernel.arenas(pids)
+    if len(arenas) > 1:
+        which = "; ".join(f"{', '.join(map(str, pids))} in {arena}" for arena, pids in arenas.items())
+        why = "autogroup is on and they" if kernel.autogroup_enabled() else "they"
+        remedy = "use enforce='cgroup'" + (f", or write 0 to {_AUTOGROUP}" if kernel.autogroup_enabled() else "")
+        raise EngineError(
+            f"{why} are in different sessions or groups, across which nice has no effect (processes {which})",
+            where="enforce 'nice'",
+            remedy=remedy,
+        )
+
+
+_AUTOGROUP = "/proc/sys/kernel/sched_autogroup_enabled"
+
+
+def settle_leftovers() -> list[Outcomes]:
+    """Put back what killed ones have left. A guardian that is just at it is waited for."""
+    limit = time.monotonic() + PATIENCE
+    while any(_being_put_back(path) for path in _journals()) and time.monotonic() < limit:
+        time.sleep(0.01)
+    return [outcomes for path in leftovers() for outcomes in put_back(path)]
+
+
+def _journals() -> Iterable[Path]:
+    return (path for folder in journal.state_folders() for path in folder.glob(f"*{journal.SUFFIX}"))
+
+
+def _being_put_back(path: Path) -> bool:
+    try:
+        if path.stat().st_uid != os.geteuid():
+            return False
+        book = journal.read(path)
+    except OSError:
+        return False
+    return not book.owner.alive and book.guardian.alive and book.world == journal.world()
+
+
+def cores(applications: Mapping[str, Application], name: str) -> float:
+    """The CPUs that an application's processes may run on."""
+    allowed: set[int] = set()
+    for process in applications[name].processes:
+        try:
+            allowed |= os.sched_getaffinity(process.pid)
+        except OSError:
+            continue
+    return float(len(allowed) or os.cpu_count() or 1)

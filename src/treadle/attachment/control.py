@@ -1,0 +1,289 @@
+"""An attachment: one loop over several running applications, with everything that makes it safe to start and to stop.
+
+`attach` finds the applications, checks what can be done, and only then begins. What was found is on disk before the
+first write, another process puts it back after a kill -9, and a watchdog takes real-time priorities off when nothing
+moves. Lachesis section 4; several engines in one decision as in its section 6.6.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from treadle import durations
+from treadle.attachment import checks, plan, report, targets
+from treadle.attachment.follow import Followed, Guard, Heirs
+from treadle.attachment.knobs import Knobs
+from treadle.attachment.plan import Plan
+from treadle.attachment.targets import Claims, Target
+from treadle.decide.policy import Policy
+from treadle.durations import Duration
+from treadle.enforce.guardian import Guardian
+from treadle.enforce.journal import Journal
+from treadle.enforce.leash import Leash
+from treadle.engines.spark.application import Application
+from treadle.engines.spark.engine import SparkEngine
+from treadle.errors import ConfigError
+from treadle.loop import DecisionBatch, Loop
+
+log = logging.getLogger("treadle.attach")
+
+NAP = 0.1
+"""Seconds between looks at whether it is to end."""
+ORDINARY = 1.0
+"""The priority of a query that no pattern names."""
+Told = Callable[[tuple[DecisionBatch, ...]], None]
+
+
+def attach(
+    target: Target | Sequence[Target],
+    *,
+    policy: str | Policy | None = None,
+    enforce: str = "nice",
+    period: Duration = "50ms",
+    priorities: Mapping[str, float] | None = None,
+    quotas: Mapping[str, float] | None = None,
+    queries: Sequence[str] = ("*",),
+    dry_run: bool = False,
+    agent: bool = True,
+    background: bool = True,
+) -> Attachment:
+    """Schedule the threads of one or several Spark applications that run on this host.
+
+    A target is a process id, an application's name, the address of its UI, or a SparkSession of this process; all are
+    scheduled by one policy in one loop. `enforce` is nice, cgroup, rt, slice or quota, or some joined by `+`; see
+    docs/attach.md. `priorities` and `quotas` (in CPUs) are by patterns of query names, the first that fits counts, and
+    `queries` are the patterns of those that are scheduled at all. Without `agent` no Jolokia agent is loaded into the
+    applications. In the `background` it is at work when this returns; otherwise call `run`.
+    """
+    wanted = dict(priorities or {})
+    for what, numbers in (("priorities", wanted), ("quotas", quotas or {})):
+        _check_numbers(what, numbers)
+    length = durations.seconds(period, what="the period", where="attach")
+    chosen = plan.make(policy, enforce, length, wanted, quotas or {}, tuple(queries))
+    applications = targets.find(target)
+    if not dry_run:
+        checks.check(chosen, applications.values())
+    attachment = Attachment(
+        chosen, applications, {**wanted, "*": wanted.get("*", ORDINARY)}, dry_run=dry_run, agent=agent
+    )
+    if background:
+        attachment.start()
+    return attachment
+
+
+def watch(target: Target | Sequence[Target], *, period: Duration = "200ms", agent: bool = True) -> Attachment:
+    """Look at applications without changing anything of how they are scheduled: `run` it, or `start` it."""
+    return attach(target, policy="none", period=period, dry_run=True, agent=agent, background=False)
+
+
+class Attachment:
+    """Made by `attach`. As a context manager it ends with its block; what it has changed is then as it was."""
+
+    def __init__(
+        self,
+        chosen: Plan,
+        applications: Mapping[str, Application],
+        priorities: Mapping[str, float],
+        *,
+        dry_run: bool = False,
+        agent: bool = True,
+    ) -> None:
+        self.plan = chosen
+        self.applications = dict(applications)
+        self.dry_run = dry_run
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._changes = report.Changes()
+        self._unread: deque[DecisionBatch] = deque(maxlen=10_000)
+        self._guards: dict[str, Guard] = {}
+        self._journal: Journal | None = None
+        self._knobs = Knobs(chosen)
+        self._closing = ExitStack()
+        self._leaves = False
+        try:
+            self._engines = self._prepare(priorities, agent=agent)
+            bindings, self._seen = chosen.bindings(self._knobs.version)
+            self.loop = Loop(self._engines, bindings, dry_run=dry_run, journal=self._journal)
+        except BaseException:
+            self._closing.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def ended(self) -> bool:
+        """Whether all applications have ended."""
+        return all(engine.ended for engine in self._engines)
+
+    @property
+    def running(self) -> bool:
+        """Whether it is at work in the background."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """In a thread of its own, until `stop`, the end of this process, or that of all applications."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="treadle-attach", daemon=True)
+            self._thread.start()
+            atexit.register(self.stop)
+
+    def run(
+        self,
+        seconds: float | None = None,
+        *,
+        told: Told | None = None,
+        before_end: Callable[[], None] | None = None,
+        leave: bool = False,
+    ) -> None:
+        """In this thread: for some seconds, until `ask_to_stop`, or the end of all applications.
+
+        In the main thread signals that end a program wait for the end of a round, and everything is put back first.
+        `told` is called with the changes of each round, `before_end` before anything is put back. With `leave` what
+        was changed stays so; `treadle restore` puts it back.
+        """
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        try:
+            with ExitStack() as ending:
+                if not leave:
+                    ending.enter_context(self.loop)
+                self._rounds(end, told)
+                if before_end is not None:
+                    before_end()
+            self._leaves = leave
+        except BaseException:
+            self.loop.restore()
+            raise
+        finally:
+            self._close()
+
+    def ask_to_stop(self) -> None:
+        """End after this round. It may be called from a signal handler."""
+        self._stopping = True
+
+    def stop(self) -> None:
+        """Put everything back and end; harmless when called again."""
+        self._stopping = True
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+            atexit.unregister(self.stop)
+        self._close()
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Until it ends in the background, or so long; what ended it, if that was an error."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+        if self._error is not None:
+            raise self._error
+
+    def status(self) -> dict[str, Any]:
+        """How everything is at this moment; plain values."""
+        while self._unread:
+            self._changes.add(self._unread.popleft())
+        stats, last = self.loop.stats, self._seen.last
+        return {
+            "applications": [
+                {"name": name, "id": each.id, "ui": each.ui, "pids": [p.pid for p in each.processes], "ended": gone}
+                for (name, each), gone in zip(
+                    self.applications.items(), [engine.ended for engine in self._engines], strict=True
+                )
+            ],
+            "policy": self.plan.policy.name,
+            "enforce": self.plan.enforce,
+            "period": self.plan.period,
+            "dry_run": self.dry_run,
+            "rounds": stats.rounds,
+            "skipped": stats.skipped,
+            "changes": stats.changes,
+            "round_ms": round(stats.median_ms, 3),
+            "failures": dict(stats.troubles),
+            "released": {name: guard.leash.reason for name, guard in self._guards.items() if guard.leash.reason},
+            "rows": report.rows(*last, self._changes) if last else [],
+        }
+
+    # ------------------------------------------------------------ inside
+
+    def _prepare(self, priorities: Mapping[str, float], *, agent: bool) -> list[Followed]:
+        if not self.dry_run:
+            claims = Claims()
+            self._closing.callback(claims.release)
+            claims.take(self.applications.values())
+            checks.settle_leftovers()
+            self._journal = Journal.open()
+            self._closing.callback(self._close_journal)
+            Guardian.start(self._journal)
+            self._closing.callback(self._close_knobs)
+        return [self._follow(name, each, priorities, agent=agent) for name, each in self.applications.items()]
+
+    def _follow(self, name: str, application: Application, priorities: Mapping[str, float], *, agent: bool) -> Followed:
+        knobs = self._knobs.make(application)
+        engine = SparkEngine(application, name=name, priorities=priorities, knobs=knobs, mbeans=agent)
+        self._closing.callback(engine.close)
+        if self.dry_run:
+            return Followed(engine)
+        leash = knobs.get("rt")
+        if isinstance(leash, Leash):
+            burnt = next((guard._burnt for guard in self._guards.values()), {})
+            guard = Guard(leash, checks.cores(self.applications, name), self.plan.period, burnt)
+            self._guards[name] = guard
+            self._closing.callback(guard.watchdog.stop)
+        heirs = Heirs(knobs.values(), [process.pid for process in application.processes])
+        followed = Followed(engine, heirs, self._guards.get(name))
+        self._closing.callback(followed.settle)
+        return followed
+
+    def _serve(self) -> None:
+        try:
+            self.run()
+        except BaseException as error:
+            self._error = error
+            log.exception("ended by an error, and everything is put back")
+
+    def _rounds(self, end: float, told: Told | None) -> None:
+        loop = self.loop
+        while not self._stopping and not self.ended and time.monotonic() < end:
+            batches = loop.round()
+            if batches:
+                self._unread.extend(batches)
+                if told is not None:
+                    told(batches)
+            wake = min(loop.next_due, end)
+            while (rest := wake - time.monotonic()) > 0 and not self._stopping:
+                time.sleep(min(rest, NAP))
+
+    def _close_knobs(self) -> None:
+        if not self._leaves:
+            self._knobs.close()
+
+    def _close_journal(self) -> None:
+        """What is left as it is stays written down, and nobody puts it back before he is asked to."""
+        if self._journal is not None:
+            self._journal.close()
+            if self._leaves and self._journal.keeper is not None:
+                self._journal.keeper.stop()
+
+    def _close(self) -> None:
+        self._closing.close()
+
+
+def _check_numbers(what: str, numbers: Mapping[str, float]) -> None:
+    for pattern, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
+            remedy = "use a number from 0 on, as {'alerts-*': 10}"
+            raise ConfigError(f"{pattern!r} has {number!r}", where=what, remedy=remedy)

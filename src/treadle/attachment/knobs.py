@@ -1,0 +1,76 @@
+"""The kernel's knobs for each application of an attachment, on groups that are its own alone.
+
+Groups are made inside the one that an application is in already, so that limits around it hold on. Only real-time
+threads are moved elsewhere, as the kernel has it: to a group with a budget.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from itertools import count
+
+from treadle.attachment.plan import PARTS, Plan
+from treadle.enforce import Knob, kernel
+from treadle.enforce.kernel import Cgroups
+from treadle.enforce.kernel.mounts import cpu_group
+from treadle.enforce.leash import Leash
+from treadle.engines.spark.application import Application
+
+_numbers = count()
+
+
+class Knobs:
+    """Makes them, and closes them all in the end."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._base = f"treadle-{os.getpid()}-{next(_numbers)}"
+        self._cgroups: dict[str, Cgroups] = {}
+        self._made: list[Knob] = []
+
+    @property
+    def version(self) -> int:
+        """Of cgroups here; 1 where there are none."""
+        mount = kernel.find_mount()
+        return 1 if mount is None else mount.version
+
+    def make(self, application: Application) -> Mapping[str, Knob]:
+        """All that the plan needs, by name."""
+        made: dict[str, Knob] = {}
+        for part, options in self._plan.parts.items():
+            for name in PARTS[part].knobs:
+                name = "weight" if name == "shares" and self.version == 2 else name
+                if name not in made:
+                    made[name] = self._knob(name, options, application)
+        self._made += made.values()
+        return made
+
+    def close(self) -> None:
+        """Once everything is put back: remove the groups."""
+        for knob in self._made:
+            close = getattr(knob, "close", None)
+            if close is not None:
+                close()
+
+    def _knob(self, name: str, options: Mapping[str, object], application: Application) -> Knob:
+        if name == "rt":
+            cgroups = None if kernel.find_mount() is None else Cgroups.for_process(_pid(application), base=self._base)
+            return Leash(kernel.make("rt", cgroups=cgroups, fifo=options["fifo"], share=options["share"]))
+        if name == "slice":
+            return kernel.make("slice", batch=options["batch"])
+        if name == "nice":
+            return kernel.make("nice")
+        return kernel.make(name, cgroups=self._groups(application))
+
+    def _groups(self, application: Application) -> Cgroups:
+        found = Cgroups.for_process(_pid(application), base=self._base)
+        if found.version == 1:
+            homes = {cpu_group(process.pid, found.mount) for process in application.processes}
+            if len(homes) == 1:
+                found = Cgroups(self._base, parent=homes.pop(), mount=found.mount)
+        return self._cgroups.setdefault(found.parent, found)
+
+
+def _pid(application: Application) -> int:
+    return application.processes[0].pid if application.processes else os.getpid()

@@ -1,0 +1,155 @@
+"""What `enforce` means: which knobs are needed, and which policy turns which of them.
+
+`nice`, `cgroup`, `rt`, `slice` and `quota`, each with options as in `rt:share=0.8`; several are joined by `+`. Where
+queries have groups, these are by the users' priorities and the policy decides inside of them (Lachesis section 6.6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from treadle.attachment.policies import Caps, Grouped, HelpersFirst, Seen, WithinQuery
+from treadle.decide import registry
+from treadle.decide.policies import UserPriority
+from treadle.decide.policy import Policy
+from treadle.decide.transform import Scale, nice, owner, rt, shares, slices, weight
+from treadle.errors import ConfigError
+from treadle.loop import Binding
+from treadle.plugins import suggestion
+
+SINGLE = "queue-size"
+"""The policy where nothing tells queries apart."""
+SEVERAL = "user-priority"
+"""The policy where queries have different priorities."""
+WHERE = "enforce"
+
+
+class Part(NamedTuple):
+    """One enforcer: the kernel's knobs that it turns, and the options it takes with their defaults."""
+
+    knobs: tuple[str, ...]
+    options: Mapping[str, Any]
+
+
+PARTS: Mapping[str, Part] = {
+    "nice": Part(("nice",), {"low": -20.0, "high": 19.0}),
+    "cgroup": Part(("group", "shares"), {"by": "query", "low": 0.0, "high": 0.0}),
+    "rt": Part(("rt",), {"fifo": False, "share": 0.9, "low": 1.0, "high": 99.0}),
+    "slice": Part(("slice",), {"batch": True, "low": 0.0001, "high": 0.1}),
+    "quota": Part(("group", "quota"), {}),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done: `parts` by name, with all their options."""
+
+    policy: Policy
+    period: float
+    parts: Mapping[str, Mapping[str, Any]]
+    caps: Mapping[str, float] = field(default_factory=dict)
+    queries: tuple[str, ...] = ("*",)
+
+    @property
+    def enforce(self) -> str:
+        return "+".join(self.parts)
+
+    @property
+    def grouped(self) -> bool:
+        return "cgroup" in self.parts or "quota" in self.parts
+
+    def bindings(self, version: int) -> tuple[list[Binding], Seen]:
+        """The loop's bindings where cgroups are of this version, and the policy that keeps what was last seen."""
+        seen = Seen(Caps(self.caps) if set(self.parts) == {"quota"} else self.policy)
+        return [self._binding(name, seen, version) for name in self.parts], seen
+
+    def _binding(self, name: str, seen: Seen, version: int) -> Binding:
+        options = self.parts[name]
+        within = name != "quota" and "cgroup" in self.parts and len(self.parts) > 1
+        policy: Policy = seen
+        if name == "quota":
+            caps = Caps(self.caps) if len(self.parts) > 1 else seen
+            return Binding(caps, "quota", self.period, scale=owner(), queries=tuple(self.caps))
+        if name == "cgroup":
+            knob = "shares" if version == 1 else "weight"
+            by_user = within and set(self.parts) - {"cgroup", "quota"}
+            chosen: Policy = UserPriority() if by_user else seen
+            limits = {key: options[key] for key in ("low", "high") if options[key]}
+            grouped = Grouped(chosen, options["by"])
+            shared = shares(**limits) if version == 1 else weight(**limits)
+            return Binding(grouped, knob, self.period, scale=shared, queries=self.queries)
+        if name == "rt":
+            policy = HelpersFirst(seen)
+        elif within:
+            policy = WithinQuery(seen)
+        scale_of: Mapping[str, Callable[..., Scale]] = {"nice": nice, "rt": rt, "slice": slices}
+        scale = scale_of[name](low=options["low"], high=options["high"])
+        return Binding(policy, name, self.period, scale=scale, queries=self.queries)
+
+
+def make(
+    policy: str | Policy | None,
+    enforce: str,
+    period: float,
+    priorities: Mapping[str, float],
+    caps: Mapping[str, float],
+    queries: tuple[str, ...],
+) -> Plan:
+    """The plan, or what is wrong with it."""
+    parts = _parts(enforce)
+    if "quota" in parts and not caps:
+        raise ConfigError("no query has a cap", where=WHERE, remedy="give quotas={'pattern': CPUs}, on the command "
+                          "line --quota 'pattern=CPUs'")  # fmt: skip
+    if caps and "quota" not in parts:
+        parts = {**parts, "quota": {}}
+    _check(parts)
+    if policy is None:
+        policy = SEVERAL if len({*priorities.values(), 1.0}) > 1 else SINGLE
+    made = registry.create(policy) if isinstance(policy, str) else policy
+    return Plan(made, period, parts, dict(caps), queries)
+
+
+def _parts(enforce: str) -> dict[str, Mapping[str, Any]]:
+    found: dict[str, Mapping[str, Any]] = {}
+    for text in enforce.split("+"):
+        name, _, rest = (piece.strip() for piece in text.partition(":"))
+        if name not in PARTS:
+            raise ConfigError(f"there is no '{name}'", where=WHERE, remedy=suggestion(name, PARTS))
+        if name in found:
+            raise ConfigError(f"'{name}' is there twice", where=WHERE, remedy="name it once")
+        given = dict(_option(name, pair) for pair in rest.split(",") if pair.strip())
+        found[name] = {**PARTS[name].options, **given}
+    return found
+
+
+def _option(part: str, pair: str) -> tuple[str, Any]:
+    key, _, text = (piece.strip() for piece in pair.partition("="))
+    where, known = f"{WHERE} '{part}'", PARTS[part].options
+    if key not in known:
+        raise ConfigError(f"there is no option '{key}'", where=where, remedy=suggestion(key, known, "it takes none"))
+    if isinstance(known[key], bool):
+        if text.lower() not in _FLAGS:
+            raise ConfigError(f"{key} is '{text}'", where=where, remedy="give yes or no")
+        return key, _FLAGS[text.lower()]
+    if isinstance(known[key], float):
+        try:
+            return key, float(text)
+        except ValueError:
+            raise ConfigError(f"{key} is '{text}'", where=where, remedy=f"give a number, as {key}=5") from None
+    if text not in _BY:
+        raise ConfigError(f"{key} is '{text}'", where=where, remedy=f"use one of {', '.join(_BY)}")
+    return key, text
+
+
+def _check(parts: Mapping[str, Mapping[str, Any]]) -> None:
+    if "rt" in parts and len(parts) > 1:
+        remedy = "use 'rt' alone: real-time threads take no notice of nice, shares, slices and quotas"
+        raise ConfigError(f"'{'+'.join(parts)}' can't be", where=WHERE, remedy=remedy)
+    if "quota" in parts and parts.get("cgroup", {}).get("by", "query") != "query":
+        raise ConfigError("quotas are for queries", where=WHERE, remedy="use cgroup:by=query with them")
+
+
+_FLAGS = {"yes": True, "true": True, "on": True, "1": True, "no": False, "false": False, "off": False, "0": False}
+_BY = ("query", "operator", "class")

@@ -1,0 +1,119 @@
+"""Small policies around others: what an enforcer asks of priorities beyond what the policy itself decides.
+
+They know rows and priorities, and no knob. `Seen` keeps what was last decided, for those who look on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar
+
+import numpy as np
+
+from treadle.decide.grouping import group
+from treadle.decide.policy import Policy
+from treadle.decide.transform import SCALES
+from treadle.model import Topology
+from treadle.values import Groups, Schedule, Snapshot, dense_rank
+
+SHOWN = ("queue", "external_queue", "cost", "rate", "cpu", "wait")
+"""Metrics that are shown to people, whatever the policy needs."""
+
+
+class Around(Policy):
+    """Decides as another policy does, and has its name, metrics and state."""
+
+    def __init__(self, inner: Policy) -> None:
+        self.inner = inner
+        self.name = inner.name  # type: ignore[misc]
+        self.needs, self.wants = inner.needs, inner.wants
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        return self.inner.decide(snapshot)
+
+    def state(self) -> dict[str, Any]:
+        return self.inner.state()
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.inner.load(state)
+
+
+class Seen(Around):
+    """Keeps the last snapshot and what was decided on it, and asks for the metrics that people look at."""
+
+    def __init__(self, inner: Policy) -> None:
+        super().__init__(inner)
+        self.wants = tuple(dict.fromkeys((*inner.wants, *(name for name in SHOWN if name not in inner.needs))))
+        self.last: tuple[Snapshot, Schedule] | None = None
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        schedule = self.inner.decide(snapshot)
+        self.last = (snapshot, schedule)
+        return schedule
+
+
+class WithinQuery(Around):
+    """Priorities compared only within a query, each over the whole scale: for threads in groups of their queries."""
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        schedule = self.inner.decide(snapshot)
+        scalar = schedule.scalar
+        unit = np.full(len(scalar), np.nan)
+        for query in range(len(snapshot.topology.queries)):
+            mine = snapshot.topology.query_of == query
+            unit[mine] = SCALES["unit"].apply(scalar[mine], schedule.spacing)
+        return replace(schedule, priority=unit, helper=None, spacing="linear", reason=f"{schedule.reason}, per query")
+
+
+class HelpersFirst(Around):
+    """Ranks, each row's helper threads just above its main: what waits for a helper must not keep it from running."""
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        schedule = self.inner.decide(snapshot)
+        if schedule.helper is not None:
+            return schedule
+        rank = dense_rank(schedule.priority)
+        return replace(schedule, priority=2.0 * rank, helper=2.0 * rank + 1.0, spacing="linear")
+
+
+class Grouped(Around):
+    """Says itself which rows are a group, by names that stay flat: a "/" in a query's name nests no group."""
+
+    def __init__(self, inner: Policy, kind: str) -> None:
+        super().__init__(inner)
+        self._kind = kind
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        schedule = self.inner.decide(snapshot)
+        if schedule.groups is not None:
+            return schedule
+        found = group(snapshot.topology, schedule, self._kind)
+        return replace(schedule, groups=Groups(tuple(map(flat, found.names)), found.of_row, found.priority))
+
+
+class Caps(Policy):
+    """The most CPUs that each query may use, by the pattern that fits its name."""
+
+    name: ClassVar[str] = "quota"
+
+    def __init__(self, caps: Mapping[str, float]) -> None:
+        self._caps = dict(caps)
+        self._decided: tuple[Topology, Schedule] | None = None
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        topology = snapshot.topology
+        if self._decided is None or self._decided[0] is not topology:
+            caps = np.array([self._cap(query.name) for query in topology.queries])
+            groups = Groups(tuple(flat(query.name) for query in topology.queries), topology.query_of, caps)
+            self._decided = topology, Schedule(caps[topology.query_of], groups=groups, reason="as given")
+        return self._decided[1]
+
+    def _cap(self, query: str) -> float:
+        return next((cpus for pattern, cpus in self._caps.items() if fnmatchcase(query, pattern)), np.nan)
+
+
+def flat(name: str) -> str:
+    """A name without parts."""
+    return name.replace("%", "%25").replace("/", "%2F") if "/" in name else name

@@ -1,0 +1,160 @@
+"""What people are shown of an attachment: a row for each instance, with what its threads have and what was changed.
+
+It reads what was last decided and what the kernel says of each thread; it decides and changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict
+
+from treadle.attachment.policies import flat
+from treadle.enforce import Target, label
+from treadle.loop import Decision
+from treadle.model import Instance, ThreadRef
+from treadle.values import Schedule, Snapshot
+
+
+class Row(TypedDict):
+    """An instance: one stage of a query, or a part of the engine itself."""
+
+    application: str
+    query: str
+    operator: str
+    index: int
+    threads: list[dict[str, Any]]
+    queue: float | None
+    cost: float | None
+    cpu: float | None
+    wait: float | None
+    priority: float | None
+    change: str
+    """The last one."""
+    why: str
+    changed: float | None
+    """When, on the clock of the loop."""
+
+
+class Changes:
+    """The last change of each target."""
+
+    def __init__(self) -> None:
+        self._last: dict[Target, Decision] = {}
+
+    def add(self, decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
+            self._last[decision.target] = decision
+
+    def of(self, instance: Instance) -> Decision | None:
+        """The last one of its threads, or of the groups they may be in."""
+        operators = "+".join(instance.operators)
+        groups = (flat(instance.query), flat(f"{instance.query}.{operators}"))
+        found = [self._last[target] for target in (*instance.threads, *groups) if target in self._last]
+        return max(found, key=lambda decision: decision.time, default=None)
+
+    def keep(self, targets: Iterable[Target]) -> None:
+        """Forget threads that are gone."""
+        there = set(targets)
+        self._last = {t: change for t, change in self._last.items() if isinstance(t, str) or t in there}
+
+
+def rows(snapshot: Snapshot, schedule: Schedule, changes: Changes) -> list[Row]:
+    """All instances that have threads now."""
+    topology = snapshot.topology
+    changes.keep(topology.threads)
+    priority = schedule.scalar
+    made: list[Row] = []
+    for number, instance in enumerate(topology.instances):
+        if not instance.threads:
+            continue
+        seen = {name: column[number].item() for name, column in snapshot.columns.items()}
+        last = changes.of(instance)
+        made.append(
+            {
+                "application": instance.engine,
+                "query": instance.query,
+                "operator": "+".join(instance.operators),
+                "index": instance.index,
+                "threads": [_thread(thread) for thread in instance.threads],
+                "queue": _queue(seen),
+                "cost": _known(seen.get("cost")),
+                "cpu": _known(seen.get("cpu")),
+                "wait": _known(seen.get("wait")),
+                "priority": _known(priority[number].item()),
+                "change": told(last) if last else "",
+                "why": why(last) if last else "",
+                "changed": last.time if last else None,
+            }
+        )
+    return made
+
+
+def told(decision: Decision) -> str:
+    """A change in a few words."""
+    of = "" if isinstance(decision.target, ThreadRef) else f" of {label(decision.target)}"
+    before = "?" if decision.before is None else _value(decision.before)
+    return f"{decision.knob}{of} {before} -> {_value(decision.after)}"
+
+
+def why(decision: Decision) -> str:
+    """The reason of a change in a few words."""
+    return f"{decision.policy}: {decision.reason or 'decided'}"
+
+
+def record(decision: Decision) -> dict[str, Any]:
+    """A change as JSON has it."""
+    thread = decision.target if isinstance(decision.target, ThreadRef) else None
+    return {
+        "time": round(decision.time, 6),
+        "application": decision.engine,
+        "instance": decision.instance,
+        "knob": decision.knob,
+        "group": None if thread else decision.target,
+        "pid": thread.pid if thread else None,
+        "tid": thread.tid if thread else None,
+        "thread": thread.name if thread else None,
+        "from": decision.before if decision.before is None or decision.before == decision.before else None,
+        "to": decision.after if decision.after != math.inf else "max",
+        "why": decision.why,
+    }
+
+
+def standing(pid: int, tid: int) -> str:
+    """What the kernel schedules a thread by, as it is now: `nice -5`, `RR 12`, `batch nice 0`; "-" if it has ended."""
+    try:
+        with open(f"/proc/{pid}/task/{tid}/stat", "rb") as file:
+            text = file.read(1024)
+    except OSError:
+        return "-"
+    fields = text[text.rindex(b")") + 2 :].split()
+    nice, realtime, policy = int(fields[16]), int(fields[37]), int(fields[38])
+    if policy in (os.SCHED_RR, os.SCHED_FIFO):
+        return f"{'RR' if policy == os.SCHED_RR else 'FIFO'} {realtime}"
+    kind = {os.SCHED_BATCH: "batch ", os.SCHED_IDLE: "idle "}.get(policy, "")
+    return f"{kind}nice {nice}"
+
+
+def _thread(thread: ThreadRef) -> dict[str, Any]:
+    return {
+        "pid": thread.pid,
+        "tid": thread.tid,
+        "name": thread.name,
+        "role": thread.role.value,
+        "has": standing(thread.pid, thread.tid),
+    }
+
+
+def _queue(seen: Mapping[str, float]) -> float | None:
+    """What waits outside for a source, where that is known: it is counted, the rest is estimated."""
+    outside = _known(seen.get("external_queue"))
+    return _known(seen.get("queue")) if outside is None else outside
+
+
+def _known(number: float | None) -> float | None:
+    return None if number is None or not math.isfinite(number) else number
+
+
+def _value(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"

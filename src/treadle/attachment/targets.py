@@ -1,0 +1,99 @@
+"""From what a user names to running Spark applications: a process id, a name, the address of a UI, or a session.
+
+It only finds and tells apart; one that is named twice is there once.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from treadle.engines.spark.application import Application
+from treadle.errors import ConfigError, EngineError
+
+Target = int | str | Application | Any
+"""The last one is a SparkSession of this very process."""
+
+
+def find(targets: Target | Sequence[Target]) -> dict[str, Application]:
+    """The applications by a name that each has alone."""
+    several = targets if isinstance(targets, list | tuple) else [targets]
+    if not several:
+        raise ConfigError("there is nothing to attach to", where="attach", remedy="name a pid, a name or a UI address")
+    return named(_application(target) for target in several)
+
+
+def named(applications: Iterable[Application]) -> dict[str, Application]:
+    """By name; those that share one are told apart by their process."""
+    found: dict[tuple[str, int | None], Application] = {(each.id, each.only): each for each in applications}
+    names = [each.name for each in found.values()]
+    return {
+        each.name if names.count(each.name) == 1 and each.only is None else f"{each.name}@{_first(each)}": each
+        for each in found.values()
+    }
+
+
+class Claims:
+    """That nobody else schedules these processes at the same time: two would undo what the other does.
+
+    A name of the kernel's, which ends with its owner.
+    """
+
+    def __init__(self) -> None:
+        self._held = ExitStack()
+
+    def take(self, applications: Iterable[Application]) -> None:
+        for application in applications:
+            for process in application.processes:
+                claim = self._held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+                try:
+                    claim.bind(f"\0treadle-attach-{process.pid}-{process.start_time}")
+                except OSError:
+                    self.release()
+                    raise EngineError(
+                        "somebody else is attached to it already",
+                        where=f"process {process.pid} of '{application.name}'",
+                        remedy="stop that one first",
+                    ) from None
+
+    def release(self) -> None:
+        self._held.close()
+
+
+def _first(application: Application) -> int:
+    return application.processes[0].pid if application.processes else 0
+
+
+def _application(target: Target) -> Application:
+    if isinstance(target, Application):
+        return target
+    if isinstance(target, bool) or target is None:
+        raise ConfigError(f"{target!r} is no application", where="attach", remedy="give a pid, a name or a UI address")
+    if isinstance(target, int):
+        return Application.find(pid=target)
+    if isinstance(target, str):
+        if target.isdecimal():
+            return Application.find(pid=int(target))
+        if "://" in target or target.rpartition(":")[2].isdecimal():
+            return Application.find(ui=target)
+        return Application.find(name=target)
+    return _of_session(target)
+
+
+def _of_session(spark: Any) -> Application:
+    context = getattr(spark, "sparkContext", spark)
+    ui = getattr(context, "uiWebUrl", "")
+    if ui is None:
+        raise EngineError(
+            "its UI is off, and that is where Spark tells which stage is whose",
+            where="this Spark session",
+            remedy="start it with spark.ui.enabled=true; spark.ui.port=0 takes any free port",
+        )
+    try:
+        pid = int(context._jvm.java.lang.ProcessHandle.current().pid())
+    except Exception as error:
+        remedy = "give a pid, a name, the address of a UI, or a SparkSession that runs here (not Spark Connect)"
+        raise ConfigError(f"{spark!r} is no application", where="attach", remedy=remedy) from error
+    return Application.find(pid=pid)

@@ -1,0 +1,279 @@
+"""`treadle attach` schedules running Spark applications, `treadle top` only shows them, `treadle restore` cleans up.
+
+They read what the user wants, call the library and show what came. Ctrl-C and SIGTERM end them, after everything is
+put back.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from treadle import durations
+from treadle.errors import ConfigError, EngineError
+
+if TYPE_CHECKING:
+    from treadle import config as configuration
+    from treadle.attachment import Attachment
+    from treadle.loop import DecisionBatch
+
+LOOKS = 1.0
+"""Seconds for which a dry run, `--once` and `top --once` look before they tell."""
+PER_SECOND = 2
+"""How often the table is drawn."""
+
+
+def _targets(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say which applications."""
+    options = (
+        click.option("--pid", "-P", "pids", type=int, multiple=True, help="Its driver, or one of its executors."),
+        click.option("--name", "-n", "names", multiple=True, metavar="NAME", help="The name of the application."),
+        click.option("--ui", "uis", multiple=True, metavar="URL", help="The address of its UI."),
+        click.option("--no-agent", is_flag=True, help="Load no Jolokia agent into it: no Kafka lag, then."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_targets
+@click.option("--policy", "-p", metavar="P", help="NAME[:key=value,…]; `treadle policies` lists them.")
+@click.option(
+    "--enforce", "-e", metavar="E", help="nice (default), cgroup, rt, slice, quota; cgroup+nice and the like."
+)
+@click.option("--period", metavar="TIME", help="How often it decides (default: 50ms).")
+@click.option(
+    "--priority", "priorities", multiple=True, metavar="PATTERN=N", help="What queries are worth (default: 1)."
+)
+@click.option("--quota", "quotas", multiple=True, metavar="PATTERN=CPUS", help="The most CPUs that a query may use.")
+@click.option("--query", "queries", multiple=True, metavar="PATTERN", help="Schedule only these (default: all).")
+@click.option("--for", "length", metavar="TIME", help="How long, as 60s (default: until it is ended).")
+@click.option("--dry-run", is_flag=True, help="Change nothing; show what would be changed.")
+@click.option("--once", is_flag=True, help="Decide for a second, and leave it so; `treadle restore` puts it back.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="A JSON object for each change, and one for the state at the end."
+)
+@click.pass_obj
+def attach(
+    obj: tuple[configuration.Config, str],
+    /,
+    pids: tuple[int, ...],
+    names: tuple[str, ...],
+    uis: tuple[str, ...],
+    no_agent: bool,
+    policy: str | None,
+    enforce: str | None,
+    period: str | None,
+    priorities: tuple[str, ...],
+    quotas: tuple[str, ...],
+    queries: tuple[str, ...],
+    length: str | None,
+    dry_run: bool,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Schedule running Spark applications, which stay as they are, by a policy and through the kernel.
+
+    Name one or several, by --pid, --name or --ui. Ctrl-C ends it, and all is as it was.
+    """
+    from treadle.attachment import attach as library
+
+    settings = obj[0].attach
+    limit = None if length is None else durations.seconds(length, what="--for")
+    enforce = enforce or settings.enforce
+    if once and enforce.partition(":")[0].strip() == "rt":
+        remedy = "leave out --once, or use another enforcer"
+        raise ConfigError("real-time priorities need somebody who watches", where="--once", remedy=remedy)
+    chosen = policy or settings.policy
+    with _signals() as ask:
+        attachment = library(
+            [*pids, *names, *uis],
+            policy=None if chosen is None else obj[0].policy(chosen),
+            enforce=enforce,
+            period=period or settings.period,
+            priorities=_before(_pairs("--priority", priorities), settings.priorities),
+            quotas=_before(_pairs("--quota", quotas), settings.quotas),
+            queries=queries or ("*",),
+            dry_run=dry_run,
+            agent=not no_agent,
+            background=False,
+        )
+        ask.append(attachment.ask_to_stop)
+        if limit is None and (dry_run or once):
+            limit = LOOKS
+        _run(attachment, limit, as_json=as_json, leave=once, live=not dry_run and not once)
+
+
+@click.command()
+@_targets
+@click.option("--for", "length", metavar="TIME", help="How long, as 60s (default: until it is ended).")
+@click.option("--once", is_flag=True, help="Look for a second, show it, and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+def top(
+    pids: tuple[int, ...],
+    names: tuple[str, ...],
+    uis: tuple[str, ...],
+    no_agent: bool,
+    length: str | None,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Show queries, operators and threads of running Spark applications. Nothing about them is changed."""
+    from treadle.attachment import watch
+
+    limit = None if length is None else durations.seconds(length, what="--for")
+    with _signals() as ask:
+        attachment = watch([*pids, *names, *uis], agent=not no_agent)
+        ask.append(attachment.ask_to_stop)
+        _run(attachment, LOOKS if once and limit is None else limit, as_json=as_json, live=not once)
+
+
+@click.command()
+def restore() -> None:
+    """Put back what killed ones have left, or `attach --once` has."""
+    from treadle.attachment.checks import settle_leftovers
+    from treadle.cli import _err
+
+    with _err.status("putting back", spinner="dots"):
+        done = settle_leftovers()
+    failures = [failure for outcomes in done for failure in outcomes.failures]
+    values = sum(len(outcomes.applied) for outcomes in done)
+    click.echo(f"put back {values} values" if done else "there is nothing to put back")
+    if failures:
+        raise EngineError(f"{len(failures)} could not be put back, the first is {failures[0]}", remedy="run it as root")
+
+
+def table(status: Mapping[str, Any]) -> Table:
+    """An attachment's status for people, a row for each instance."""
+    grid = Table(title=escape(title(status)), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    grid.collapse_padding, grid.pad_edge = True, False
+    several = len(status["applications"]) > 1
+    for name in ("query", "operator"):
+        grid.add_column(name, overflow="ellipsis", no_wrap=True, max_width=34)
+    for name in ("thread", "queue", "cost", "CPU", "wait", "priority"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    for name in ("has", "last change", "why"):
+        grid.add_column(name, overflow="ellipsis", no_wrap=True)
+    for row in status["rows"]:
+        first = next((t for t in row["threads"] if t["role"] == "main"), row["threads"][0])
+        more = f" +{len(row['threads']) - 1}" if len(row["threads"]) > 1 else ""
+        query = f"{row['application']}/{row['query']}" if several else row["query"]
+        index = f"[{row['index']}]" if row["index"] else ""
+        numbers = (_number(row["queue"]), _cost(row["cost"]), _part(row["cpu"]), _part(row["wait"]))
+        cells = (query, row["operator"] + index, f"{first['tid']}{more}", *numbers, _number(row["priority"]))
+        grid.add_row(*map(escape, (*cells, first["has"], row["change"], row["why"])))
+    return grid
+
+
+def title(status: Mapping[str, Any]) -> str:
+    """One line about all of it."""
+    names = ", ".join(each["name"] + (" (ended)" if each["ended"] else "") for each in status["applications"])
+    if status["policy"] == "none":
+        return names
+    does = "would change" if status["dry_run"] else "changed"
+    off = "".join(f"; real-time off: {reason}" for reason in status["released"].values())
+    every = durations.text(status["period"])
+    return f"{names}: {status['policy']} by {status['enforce']} every {every}, {does} {status['changes']}{off}"
+
+
+def _run(attachment: Attachment, limit: float | None, *, as_json: bool, leave: bool = False, live: bool = True) -> None:
+    """Run it in this thread, show it, and say in the end how things were before they were put back."""
+    from treadle.cli import _out
+
+    shown = live and not as_json and _out.is_terminal
+    told = None if shown else _tell_json if as_json else _tell if live else None
+    last: list[Mapping[str, Any]] = []
+
+    def look(batches: tuple[DecisionBatch, ...]) -> None:
+        if told is not None:
+            told(batches)
+
+    if shown:
+        with Live(
+            get_renderable=lambda: table(attachment.status()),
+            console=_out,
+            refresh_per_second=PER_SECOND,
+            screen=False,
+            vertical_overflow="ellipsis",
+        ):
+            attachment.run(limit, leave=leave)
+        return
+    attachment.run(limit, told=look, leave=leave, before_end=lambda: last.append(attachment.status()))
+    for status in last:
+        if as_json:
+            click.echo(json.dumps(status))
+        elif not live:
+            _out.print(table(status), width=None if _out.is_terminal else 240)
+
+
+def _tell(batches: Iterable[DecisionBatch]) -> None:
+    for batch in batches:
+        for decision in batch:
+            click.echo(str(decision))
+
+
+def _tell_json(batches: Iterable[DecisionBatch]) -> None:
+    from treadle.attachment import report
+
+    for batch in batches:
+        for decision in batch:
+            click.echo(json.dumps(report.record(decision)))
+
+
+@contextmanager
+def _signals() -> Iterator[list[Callable[[], None]]]:
+    """The first Ctrl-C or SIGTERM asks for the end. Before there is anything to end it is as ever."""
+    ask: list[Callable[[], None]] = []
+
+    def handle(number: int, _: FrameType | None) -> None:
+        if not ask:
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+        ask.pop()()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield ask
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _pairs(option: str, given: Iterable[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for text in given:
+        pattern, equals, number = text.rpartition("=")
+        try:
+            found[pattern] = float(number)
+        except ValueError:
+            equals = ""
+        if not equals or not pattern:
+            raise ConfigError(f"'{text}' is no pattern with a number", where=option, remedy="write it as 'alerts-*=10'")
+    return found
+
+
+def _before(given: Mapping[str, float], configured: Mapping[str, float]) -> dict[str, float]:
+    """What is given first: of several patterns that fit, the first one counts."""
+    return {**given, **{pattern: number for pattern, number in configured.items() if pattern not in given}}
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _part(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def _cost(value: float | None) -> str:
+    return "-" if value is None or value <= 0 else durations.text(value)
