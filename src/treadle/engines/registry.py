@@ -66,4 +66,11 @@ def _simulator() -> EngineKind:
     return EngineKind(Simulator.name, help_, Simulator.OFFERS, Simulator)
 
 
-_BUILT_IN: Mapping[str, Callable[[], EngineKind]] = {"simulator": _simulator}
+def _spark() -> EngineKind:
+    from treadle.engines.spark.engine import SparkEngine
+
+    help_ = "a running, unchanged Spark application, whose threads the operating system schedules"
+    return EngineKind("spark", help_, SparkEngine.OFFERS, SparkEngine)
+
+
+_BUILT_IN: Mapping[str, Callable[[], EngineKind]] = {"simulator": _simulator, "spark": _spark}

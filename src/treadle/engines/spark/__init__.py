@@ -1,0 +1,1 @@
+"""A running, unchanged Spark application as an engine of the control loop."""

@@ -1,0 +1,240 @@
+"""A running Spark application as an engine of the control loop: its topology, what is measured, and what can be turned.
+
+Nothing in the application is changed. A round costs one thread dump for each JVM, one small file for each thread, and
+no HTTP: what Spark's UI and the MBeans say comes from threads of their own. Lachesis section 4: an SPE driver.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping
+from types import TracebackType
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from treadle.enforce import Knob, kernel
+from treadle.engines.spark.application import Application
+from treadle.engines.spark.counters import Counters
+from treadle.engines.spark.layout import Layout, Place, Rows
+from treadle.engines.spark.pulse import Pulse
+from treadle.engines.spark.queues import Doing, Estimate, doing, realigned
+from treadle.engines.spark.rest import Directory, Rest
+from treadle.engines.spark.signs import Signs
+from treadle.errors import TargetGone, TreadleError
+from treadle.model import Floats, Ints, Topology
+from treadle.observe import jvm
+from treadle.observe.jvm import JavaThread
+from treadle.observe.threads import Threads, ThreadTimes, Times
+from treadle.values import Sample
+
+FRAMES = 8
+"""Of each stack: what tells waiting for a shuffle from being blocked by one is the sixth."""
+WAITING = 2.0
+"""Seconds for which threads that have no place yet are looked at in every round."""
+FROM_BEANS = frozenset({"external_queue", "tuples_in"})
+
+
+class SparkEngine:
+    """`priorities` are patterns of query names and what each is worth; the first that fits counts.
+
+    `knobs` are what can be turned, by default all that the kernel and this user's rights allow. `mbeans=False` loads no
+    agent into the application: then Kafka's lag and positions are not offered. `beans_period` are the seconds between
+    two reads of them, `patience` those that a round may wait for the UI to say whose a new stage is.
+    `dump_period` are the seconds after which threads are dumped also without a sign that anything changed.
+    """
+
+    OFFERS: ClassVar[frozenset[str]] = frozenset({"cpu_time", "run_wait", "queue"}) | FROM_BEANS
+
+    def __init__(
+        self,
+        application: Application,
+        *,
+        name: str = "spark",
+        priorities: Mapping[str, float] | None = None,
+        knobs: Mapping[str, Knob] | None = None,
+        mbeans: bool = True,
+        beans_period: float = 0.2,
+        patience: float = 0.02,
+        dump_period: float = 0.25,
+    ) -> None:
+        self.name = name
+        self.application = application
+        self.offers = self.OFFERS if mbeans else self.OFFERS - FROM_BEANS
+        rest = Rest(application.ui)
+        rest.application = application.id
+        self._directory = Directory(rest, patience=patience)
+        self._layout = Layout(name, self._directory, priorities or {})
+        self._knobs = knobs
+        self._pulse = Pulse(application, beans_period)
+        self._dump_period = dump_period
+        self._signs = Signs()
+        self._times, self._times_of_engine = ThreadTimes(), ThreadTimes()
+        self._engine_times: Times | None = None
+        self._engine_read = -math.inf
+        self._dumps: dict[int, list[JavaThread]] = {}
+        self._dumped = self._settled = -math.inf
+        self._seen: list[object] = []
+        self._topology = Topology((), ())
+        self._rows = Rows((), (), ())
+        self._own = _Own((), (), np.empty(0, dtype=np.int64))
+        self._cpu, self._wait, self._taken = Counters(), Counters(), Counters()
+        self._estimate = Estimate()
+        self._found: list[Doing] | None = None
+        self._queue: Floats = np.empty(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Read no more. The application stays as it is."""
+        self._pulse.close()
+        self._directory.close()
+        self._times.close()
+        self._times_of_engine.close()
+        self._signs.close()
+
+    # ------------------------------------------------------------ engine
+
+    def topology(self) -> Topology:
+        """What runs now; a new version only if anything differs. Threads are dumped where there is a sign of that."""
+        now, pulse, layout = time.monotonic(), self._pulse, self._layout
+        signs = self._signs.read([process.pid for process in pulse.processes], layout.pooled)
+        signs += (self._directory.generation, pulse.processes, pulse.workers)
+        if not layout.waits:
+            self._settled = now
+        hurry = layout.hurries or (layout.waits and now - self._settled < WAITING)
+        if signs == self._seen and not hurry and now - self._dumped < self._dump_period:
+            return self._topology
+        self._dumps, self._dumped = self._look(), now
+        drivers = [process.pid for process in pulse.processes if process.driver]
+        rows = layout.lay_out(self._dumps, drivers, pulse.workers)
+        self._seen = signs
+        if rows != self._rows or not self._topology.version:
+            self._replace(rows)
+        self._found = self._look_at_mains()
+        return self._topology
+
+    def sample(self, wanted: frozenset[str]) -> Sample:
+        """Of the topology that was last looked at. NaN: no thread, no Kafka, or nobody knows."""
+        now = time.monotonic()
+        columns: dict[str, Floats] = {}
+        if wanted & {"cpu_time", "run_wait"}:
+            columns["cpu_time"], columns["run_wait"] = self._from_kernel()
+        if "queue" in wanted:
+            if self._found is not None:
+                self._queue = self._estimate.update(now, self._found, self._topology.edges)
+                self._found = None
+            columns["queue"] = self._queue.copy()
+        if wanted & FROM_BEANS & self.offers:
+            self._pulse.wants_beans = True
+            columns["external_queue"], columns["tuples_in"] = self._from_kafka()
+        return Sample(now, {metric: columns[metric] for metric in wanted & columns.keys()})
+
+    def knobs(self) -> Mapping[str, Knob]:
+        if self._knobs is None:
+            self._knobs = _kernel_knobs()
+        return self._knobs
+
+    # ------------------------------------------------------------ looking
+
+    def _look(self) -> dict[int, list[JavaThread]]:
+        """The threads of all processes that are still there."""
+        dumps: dict[int, list[JavaThread]] = {}
+        for process in self._pulse.processes:
+            try:
+                dumps[process.pid] = jvm.dump(process.pid, frames=FRAMES)
+            except TargetGone:
+                continue
+        if not dumps and not self._pulse.processes:
+            raise TargetGone("has ended", where=f"application '{self.application.name}'")
+        return dumps
+
+    def _replace(self, rows: Rows) -> None:
+        before = self._topology
+        topology = Topology(rows.queries, rows.instances, before.version + 1)
+        source = np.array([before.row_of.get(name, -1) for name in topology.ids], dtype=np.int64)
+        for kept in (self._cpu, self._wait, self._taken, self._estimate):
+            kept.realign(source)
+        self._queue = realigned(self._queue, source)
+        self._rows, self._topology = rows, topology
+        self._own = _owned(rows, topology)
+        self._engine_times = None
+        self._signs.keep(self._layout.pooled)
+        self._pulse.sources = self._layout.sources
+
+    # ------------------------------------------------------------ columns
+
+    def _look_at_mains(self) -> list[Doing]:
+        """What the main thread of each row was doing in the last dump."""
+        mains = {ref.tid: place for place, ref in self._layout.mains.items()}
+        found: dict[Place | None, Doing] = {}
+        for threads in self._dumps.values():
+            for thread in threads:
+                if thread.tid in mains:
+                    found[mains[thread.tid]] = doing(thread)
+        return [found.get(place, Doing.UNKNOWN) for place in self._rows.places]
+
+    def _from_kernel(self) -> tuple[Floats, Floats]:
+        """CPU time and wait. The threads of the engine itself are many and matter less: read with each dump."""
+        own = self._own
+        tasks = self._times.sample(own.tasks)
+        if self._engine_times is None or self._engine_read != self._dumped:
+            self._engine_times, self._engine_read = self._times_of_engine.sample(own.engine), self._dumped
+        engine, members = self._engine_times, own.tasks + own.engine
+        cpu = np.concatenate([tasks.cpu_time, engine.cpu_time])
+        wait = np.concatenate([tasks.run_wait, engine.run_wait])
+        return self._cpu.add(members, cpu, own.rows), self._wait.add(members, wait, own.rows)
+
+    def _from_kafka(self) -> tuple[Floats, Floats]:
+        """Lag now, and records taken since the instance was first seen."""
+        lag = np.full(len(self._topology), np.nan)
+        row_of: dict[Place | None, int] = {place: row for row, place in enumerate(self._rows.places)}
+        matches, found = self._pulse.matches.places, self._pulse.found
+        known = [(key, row_of[place]) for key, place in matches.items() if key in found and place in row_of]
+        for key, row in known:
+            lag[row] = np.nansum([lag[row], found[key].lag]) if not math.isnan(found[key].lag) else lag[row]
+        keys = tuple(key for key, _ in known)
+        counts = np.array([found[key].consumed for key in keys])
+        taken = self._taken.add(keys, counts, np.array([row for _, row in known], dtype=np.int64))
+        return lag, taken
+
+
+class _Own(NamedTuple):
+    """(process, thread) of all threads that serve one row only, those of tasks first, and the rows of all of them."""
+
+    tasks: Threads
+    engine: Threads
+    rows: Ints
+
+
+def _owned(rows: Rows, topology: Topology) -> _Own:
+    """What is shared by several rows is the cost of none."""
+    count = Counter(topology.threads)
+    own = [
+        (rows.places[row] is None, (thread.pid, thread.tid), row)
+        for thread, row in zip(topology.threads, topology.thread_row.tolist(), strict=True)
+        if count[thread] == 1
+    ]
+    own.sort(key=lambda item: item[0])
+    tasks = tuple(thread for engine, thread, _ in own if not engine)
+    engine = tuple(thread for engine, thread, _ in own if engine)
+    return _Own(tasks, engine, np.array([row for _, _, row in own], dtype=np.int64))
+
+
+def _kernel_knobs() -> dict[str, Knob]:
+    """All kernel knobs that can be had here."""
+    found: dict[str, Knob] = {}
+    for name in kernel.NAMES:
+        try:
+            found[name] = kernel.make(name)
+        except TreadleError:
+            continue
+    return found

@@ -1,0 +1,279 @@
+"""From threads to a topology: every thread of the application's processes in its place, query by query.
+
+A task thread is the main thread of its stage's instance; the threads of its shuffles are helpers. Threads that serve
+several queries (a shared Kafka producer, Python workers) are helpers of all that may need them. What plans, schedules
+and listens is the pseudo query `driver`. Instances stay while their query runs, also between batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from treadle.engines.spark.naming import SERVICES, Kind, Named, plain, understand
+from treadle.engines.spark.plan import Plan, Stage
+from treadle.engines.spark.rest import Directory, Job
+from treadle.engines.spark.shuffles import Shuffles
+from treadle.errors import TargetGone
+from treadle.model import Instance, Operator, Query, Role, ThreadRef
+from treadle.observe.jvm import JavaThread
+from treadle.observe.threads import start_time
+
+DRIVER = "driver"
+JOBS = "jobs"
+"""The pseudo query of tasks that belong to no streaming query."""
+
+
+class Place(NamedTuple):
+    """Where a task stands: a partition of a stage of a query's run."""
+
+    run: str
+    position: int
+    partition: int
+
+
+class Rows(NamedTuple):
+    """A laid out application: queries and instances, and for each instance what it is."""
+
+    queries: tuple[Query, ...]
+    instances: tuple[Instance, ...]
+    places: tuple[Place | None, ...]
+    """None for what is no task of a streaming query."""
+
+
+@dataclass
+class _Run:
+    """A streaming query that runs."""
+
+    job: Job
+    plan: Plan
+    name: str = ""
+    partitions: dict[int, set[int]] = field(default_factory=dict)
+
+
+@dataclass
+class _Sorted:
+    """The threads of one moment, by what they are for."""
+
+    tasks: dict[Place, list[ThreadRef]] = field(default_factory=dict)
+    other_tasks: list[ThreadRef] = field(default_factory=list)
+    helpers: list[tuple[Named, ThreadRef]] = field(default_factory=list)
+    planners: dict[str, tuple[Named, ThreadRef]] = field(default_factory=dict)
+    services: dict[tuple[str, int], list[ThreadRef]] = field(default_factory=dict)
+    unknown: set[int] = field(default_factory=set)
+    """Stages of which nobody knows yet whose they are."""
+
+
+class Layout:
+    """Lays an application out, again and again. `priorities` are patterns of query names with their priorities."""
+
+    def __init__(self, engine: str, directory: Directory, priorities: Mapping[str, float]) -> None:
+        self._engine = engine
+        self._directory = directory
+        self._priorities = dict(priorities)
+        self._runs: dict[str, _Run] = {}
+        self._shuffles = Shuffles()
+        self._refs: dict[tuple[int, int, str], ThreadRef] = {}
+        self._order: dict[int, int] = {}
+        self.mains: dict[Place, ThreadRef] = {}
+        """The thread of each task that runs now."""
+        self.sources: dict[Place, ThreadRef] = {}
+        """Those of them that read from Kafka."""
+        self.pooled: tuple[tuple[int, int], ...] = ()
+        """(process, thread) of all threads that may serve one query now and another one soon."""
+        self.waits = False
+        """Whether there are threads that have no place yet, since nobody has said whose they are."""
+        self.hurries = False
+        """Whether there are tasks that do not run for long, so that threads change hands all the time."""
+
+    def lay_out(
+        self, dumps: Mapping[int, Sequence[JavaThread]], drivers: Collection[int], workers: Sequence[ThreadRef]
+    ) -> Rows:
+        """`dumps` are the threads by process, `drivers` the processes that plan, `workers` those of Python."""
+        named = {pid: [(understand(thread.name), thread) for thread in threads] for pid, threads in dumps.items()}
+        self._directory.learn({n.stage for threads in named.values() for n, _ in threads if n.kind is Kind.TASK})
+        self.pooled = tuple((p, t.tid) for p, ts in named.items() for n, t in ts if n.kind in (Kind.TASK, Kind.IDLE))
+        found = self._sort(named)
+        self._follow(found, planned=any(pid in dumps for pid in drivers))
+        threads = {place: list(mains) for place, mains in found.tasks.items()}
+        self.mains = {place: mains[0] for place, mains in found.tasks.items()}
+        self.sources = {place: ref for place, ref in self.mains.items() if self._stage(place).kafka_in}
+        self.hurries = not all(self._runs[place.run].plan.real_time for place in found.tasks) or bool(found.other_tasks)
+        self._give_helpers(found, threads, workers)
+        return self._rows(found, threads)
+
+    # ------------------------------------------------------------ threads
+
+    def _sort(self, named: Mapping[int, Sequence[tuple[Named, JavaThread]]]) -> _Sorted:
+        found = _Sorted()
+        refs: dict[tuple[int, int, str], ThreadRef] = {}
+        for pid, threads in named.items():
+            number = self._order.setdefault(pid, len(self._order))
+            for what, thread in threads:
+                if what.kind in (Kind.IDLE, Kind.RUNTIME):
+                    continue
+                key = (pid, thread.tid, thread.name)
+                ref = self._refs.get(key) or _ref(pid, thread, what)
+                if ref is not None:
+                    refs[key] = ref
+                    self._put(found, what, ref, number)
+        self._refs = refs
+        return found
+
+    def _put(self, found: _Sorted, what: Named, ref: ThreadRef, number: int) -> None:
+        if what.kind is Kind.TASK:
+            job = self._directory.job(what.stage)
+            if job is None:
+                found.unknown.add(what.stage)
+            elif not job.run:
+                found.other_tasks.append(ref)
+            else:
+                self._note(job)
+                place = Place(job.run, job.stages.index(what.stage), what.partition)
+                found.tasks.setdefault(place, []).append(ref)
+        elif what.kind is Kind.PLANNER:
+            found.planners[what.run] = (what, ref)
+        elif what.kind is Kind.SERVICE:
+            found.services.setdefault((what.service, number), []).append(ref)
+        else:
+            found.helpers.append((what, ref))
+
+    def _note(self, job: Job) -> None:
+        run = self._runs.get(job.run)
+        plan = self._directory.plan(job)
+        if run is None:
+            self._runs[job.run] = _Run(job, plan)
+        elif job.number > run.job.number or plan != run.plan:
+            if len(plan.stages) != len(run.plan.stages):
+                run.partitions = {}
+            run.job, run.plan = max(job, run.job), plan
+
+    def _follow(self, found: _Sorted, *, planned: bool) -> None:
+        """Runs end with their planner, or where that is on another host with their last task."""
+        there = found.planners.keys() if planned else {place.run for place in found.tasks}
+        self._runs = {number: run for number, run in self._runs.items() if number in there}
+        for place in [place for place in found.tasks if place.run not in self._runs]:
+            del found.tasks[place]
+        for place in found.tasks:
+            self._runs[place.run].partitions.setdefault(place.position, set()).add(place.partition)
+        seen = {what.shuffle for what, _ in found.helpers if what.shuffle >= 0}
+        jobs = [self._runs[place.run].job for place in found.tasks]
+        self._shuffles.assign(seen, jobs, complete=not found.unknown)
+
+    def _give_helpers(
+        self, found: _Sorted, threads: dict[Place, list[ThreadRef]], workers: Sequence[ThreadRef]
+    ) -> None:
+        sinks = [place for place in found.tasks if self._stage(place).kafka_out]
+        python = [place for place in found.tasks if self._stage(place).python]
+        self.waits = bool(found.unknown)
+        for what, ref in found.helpers:
+            if what.shuffle >= 0 and self._shuffles.get(what.shuffle) is None:
+                self.waits = True
+            for place in self._helped(what, found, sinks, python):
+                threads[place].append(ref)
+        for ref in workers:
+            for place in python:
+                threads[place].append(ref)
+
+    def _helped(self, what: Named, found: _Sorted, sinks: list[Place], python: list[Place]) -> list[Place]:
+        """The tasks that a helper helps."""
+        if what.kind is Kind.PRODUCER:
+            return sinks
+        if what.kind is Kind.PYTHON:
+            job = self._directory.job(what.stage)
+            if job is None or what.stage < 0:
+                return python
+            place = Place(job.run, job.stages.index(what.stage), what.partition)
+            return [place] if place in found.tasks else []
+        hop = self._shuffles.get(what.shuffle)
+        if hop is None or hop.job.run not in self._runs or self._runs[hop.job.run].job.number != hop.job.number:
+            return []  # left over from a batch that has ended
+        position = hop.position
+        if what.kind is Kind.READER:
+            position = self._runs[hop.job.run].plan.reader_of(position)
+        place = Place(hop.job.run, position, what.partition)
+        return [place] if place in found.tasks else []
+
+    def _stage(self, place: Place) -> Stage:
+        return self._runs[place.run].plan.stages[place.position]
+
+    # ------------------------------------------------------------ rows
+
+    def _rows(self, found: _Sorted, threads: Mapping[Place, Sequence[ThreadRef]]) -> Rows:
+        self._name_runs(found)
+        queries: list[Query] = []
+        instances: list[Instance] = []
+        places: list[Place | None] = []
+        for number, run in sorted(self._runs.items(), key=lambda item: item[1].name):
+            queries.append(Query(run.name, run.plan.operators, self._priority(run.name)))
+            for position, stage in enumerate(run.plan.stages):
+                for partition in sorted(run.partitions.get(position, {0})):
+                    place = Place(number, position, partition)
+                    places.append(place)
+                    mine = tuple(threads.get(place, ()))
+                    instances.append(Instance(run.name, stage.operators, partition, self._engine, mine))
+        if found.other_tasks:
+            queries.append(Query(self._free(JOBS), (Operator("task"),), self._priority(JOBS)))
+            instances += [
+                Instance(queries[-1].name, ("task",), index, self._engine, (ref,))
+                for index, ref in enumerate(found.other_tasks)
+            ]
+        engine = self._driver(found)
+        if engine:
+            # All queries wait for it, so unless it is named itself it counts as much as the most important of them.
+            priority = self._priorities.get(DRIVER, max([query.priority for query in queries], default=0.0))
+            names = dict.fromkeys(instance.operators[0] for instance in engine)
+            queries.append(Query(engine[0].query, tuple(map(Operator, names)), priority))
+            instances += engine
+        places += [None] * (len(instances) - len(places))
+        return Rows(tuple(queries), tuple(instances), tuple(places))
+
+    def _driver(self, found: _Sorted) -> list[Instance]:
+        """The engine itself: a planner for each query, then its services, by process."""
+        query = self._free(DRIVER)
+        planners = sorted((f"plan {self._called(what)}", ref) for what, ref in found.planners.values())
+        counts: dict[str, int] = {}
+        instances: list[Instance] = []
+        for name, ref in planners:
+            index = counts[name] = counts.get(name, -1) + 1
+            instances.append(Instance(query, (name,), index, self._engine, (ref,)))
+        for service in SERVICES:
+            for number in sorted(number for which, number in found.services if which == service):
+                refs = tuple(found.services[service, number])
+                instances.append(Instance(query, (service,), number, self._engine, refs))
+        return instances
+
+    def _name_runs(self, found: _Sorted) -> None:
+        """A query has the name that its user gave it, or its id; two of one name are told apart by their run."""
+        taken: set[str] = set()
+        for number, run in sorted(self._runs.items()):
+            what = found.planners.get(number)
+            name = run.job.query or (what[0].query if what else "") or f"query-{run.job.query_id[:8]}"
+            run.name = f"{name}-{number[:8]}" if name in taken else name
+            taken.add(name)
+
+    def _called(self, what: Named) -> str:
+        run = self._runs.get(what.run)
+        return run.name if run else what.query or f"query-{what.query_id[:8]}"
+
+    def _free(self, name: str) -> str:
+        """A name that no query of the user's has."""
+        taken = {run.name for run in self._runs.values()}
+        return name if name not in taken else f"spark {name}"
+
+    def _priority(self, name: str) -> float:
+        return next((value for pattern, value in self._priorities.items() if fnmatchcase(name, pattern)), 0.0)
+
+
+def _ref(pid: int, thread: JavaThread, what: Named) -> ThreadRef | None:
+    try:
+        return ThreadRef(thread.tid, pid, start_time(pid, thread.tid), what.role, plain(thread.name, what))
+    except TargetGone:
+        return None
+
+
+def python_worker(pid: int, began: int) -> ThreadRef:
+    """The main thread of a Python worker process."""
+    return ThreadRef(pid, pid, began, Role.HELPER, "python worker")

@@ -1,0 +1,136 @@
+"""What a thread of a Spark process is for, read from its name alone: which stage, which shuffle, whose planner.
+
+It knows how Spark, Netty, Kafka and HotSpot name their threads, and nothing of queries or plans. In Real-Time Mode a
+stage's task thread is what Lachesis calls an operator's thread; shuffle writers, readers and flushers are the helper
+threads of Lachesis-RT.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from functools import lru_cache
+from typing import NamedTuple
+
+from treadle.model import Role
+
+
+class Kind(StrEnum):
+    """What a thread is for."""
+
+    TASK = "task"
+    """Runs a partition of a stage: the main thread of an operator."""
+    IDLE = "idle"
+    """A pooled task thread that waits for its next task."""
+    WRITER = "shuffle-writer"
+    """Sends the output of a stage to the next one."""
+    FLUSHER = "shuffle-flusher"
+    """Sends what a writer has kept for too long."""
+    READER = "shuffle-reader"
+    """Receives the input of a stage from the one before."""
+    PLANNER = "planner"
+    """Plans the batches of one streaming query, in the driver."""
+    PRODUCER = "kafka-producer"
+    """Sends rows to Kafka, for all queries that share its producer."""
+    SERVICE = "service"
+    """Any other thread of the engine; `service` says which part of it."""
+    PYTHON = "python"
+    """Feeds a Python worker of a task, or watches over it."""
+    RUNTIME = "runtime"
+    """The JVM's own: garbage collection, compilers, signals."""
+
+
+class Named(NamedTuple):
+    """A thread's name, understood. What its kind does not have is -1 or empty."""
+
+    kind: Kind
+    stage: int = -1
+    partition: int = -1
+    """Of a task; for the helpers of a shuffle that of the map (writer) or of the reduce side (reader)."""
+    shuffle: int = -1
+    task: int = -1
+    query: str = ""
+    """The name of a planner's query; empty if its user gave it none."""
+    query_id: str = ""
+    run: str = ""
+    """The runId of a planner's query, which is the job group of all its jobs."""
+    service: str = ""
+
+    @property
+    def role(self) -> Role:
+        """Planners and services run logic of their own; helpers move what others made."""
+        return Role.HELPER if self.kind in _HELPERS else Role.MAIN
+
+
+SERVICES = ("scheduler", "checkpoint", "network", "listeners", "python gateway", "other")
+"""The parts of the engine itself, as operators of its pseudo query."""
+
+_HELPERS = frozenset({Kind.WRITER, Kind.FLUSHER, Kind.READER, Kind.PRODUCER, Kind.PYTHON})
+_OF_TASK = r"[Tt]ask (\d+)\.\d+ in stage (\d+)\.\d+ \(TID (\d+)\)"
+
+_TASK = re.compile(f"Executor task launch worker for {_OF_TASK}")
+_WRITER = re.compile(r"streaming-shuffle-writer-(\d+)-(\d+)\b")
+_READER = re.compile(r"streaming-shuffle-(?:reader|task-discovery-thread|client-creation\S*)-(\d+)-(\d+)\b")
+_FLUSHER = re.compile(r"time-based-flush-for-shuffle-writer-(\d+)-(\d+)")
+_PLANNER = re.compile(r"stream execution thread for (?:(.*) )?\[id = ([0-9a-f-]+), runId = ([0-9a-f-]+)\]", re.DOTALL)
+_PYTHON = re.compile(
+    r"(?:stdout writer|stderr reader|Writer|Reader|(?:Idle )?(?:Worker )?Monitor) for \S*python|" + _OF_TASK
+)
+_PYTHON_TASK = re.compile(_OF_TASK)
+_SERVICE_OF = (
+    (
+        "scheduler",
+        re.compile(
+            r"dag-scheduler-|task-result-getter|dispatcher-|task-scheduler-|map-output-dispatcher|driver-|executor-|"
+            r"streaming-shuffle-location|heartbeat-|broadcast-exchange|subquery-|speculation|ForkJoinPool"
+        ),
+    ),
+    ("checkpoint", re.compile(r"ChecksumCheckpoint|async-log-|state-store-|StateStore|rocksdb|microbatch|RocksDB")),
+    ("network", re.compile(r"rpc-|shuffle-|files-|netty-|streaming-shuffle|kafka-|block-manager|CompletableFuture")),
+    ("listeners", re.compile(r"spark-listener-group-|element-tracking-|SparkUI|qtp\d")),
+    ("python gateway", re.compile(r"Thread-\d+$|py4j")),
+)
+_RUNTIME = re.compile(
+    r"GC Thread|G1 |VM |C[12] CompilerThread|Sweeper thread|Attach Listener|Reference Handler|Finalizer|Common-Cleaner|"
+    r"Signal Dispatcher|Service Thread|Monitor Deflation|Notification Thread|SIG\w+ handler|"
+    r"[ZX](?:Worker|Director|Driver|Stat|Uncommitter|Unmapper)|"
+    r"ZGC|Shenandoah|ParGC|Concurrent |JVMCI|JFR |RMI |JMX |DestroyJavaVM|process reaper|"
+    r"StrDedup|[Jj]olokia|HTTP-Dispatcher|server-timer|Cleaner-\d"
+)
+
+
+@lru_cache(maxsize=4096)
+def understand(name: str) -> Named:
+    """What the thread of this name is for. Names repeat in every dump, so each is understood once."""
+    if found := _TASK.match(name):
+        partition, stage, task = map(int, found.groups())
+        return Named(Kind.TASK, stage=stage, partition=partition, task=task)
+    if name.startswith(("Executor task launch worker", "Executor task idle worker")):
+        return Named(Kind.IDLE)
+    for kind, pattern in ((Kind.WRITER, _WRITER), (Kind.READER, _READER), (Kind.FLUSHER, _FLUSHER)):
+        if found := pattern.match(name):
+            shuffle, partition = map(int, found.groups())
+            return Named(kind, partition=partition, shuffle=shuffle)
+    if found := _PLANNER.match(name):
+        query, query_id, run = found.groups()
+        return Named(Kind.PLANNER, query=query or "", query_id=query_id, run=run)
+    if name.startswith("kafka-producer-network-thread"):
+        return Named(Kind.PRODUCER)
+    if _PYTHON.search(name):
+        return _of_python(name)
+    if _RUNTIME.match(name):
+        return Named(Kind.RUNTIME)
+    return Named(Kind.SERVICE, service=next((s for s, pattern in _SERVICE_OF if pattern.match(name)), "other"))
+
+
+def plain(name: str, named: Named) -> str:
+    """The name without what changes with every task, so that a pooled thread stays the same to those who hold it."""
+    return "Executor task launch worker" if named.kind in (Kind.TASK, Kind.IDLE) else name
+
+
+def _of_python(name: str) -> Named:
+    """Spark names the threads beside a Python worker after the task, where there is one."""
+    if found := _PYTHON_TASK.search(name):
+        partition, stage, task = map(int, found.groups())
+        return Named(Kind.PYTHON, stage=stage, partition=partition, task=task)
+    return Named(Kind.PYTHON)

@@ -1,0 +1,125 @@
+"""What is too slow for a round: MBeans over HTTP, executors that come and go, Python workers. Read at its own pace.
+
+A thread of its own reads, and whoever asks gets the newest that there is. What fails costs its own figures only, is
+told once, and is tried again after pauses that double.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from treadle.engines.spark.application import Application, Process
+from treadle.engines.spark.consumers import REQUESTS, Consumer, Key, Matches, consumers
+from treadle.engines.spark.layout import Place, python_worker
+from treadle.errors import TargetGone, TreadleError
+from treadle.model import ThreadRef
+from treadle.observe.jvm import MBeans
+
+log = logging.getLogger("treadle.engines.spark")
+
+SCAN = 1.0
+"""Seconds between two looks for processes."""
+LONGEST_PAUSE = 60.0
+
+
+class Pulse:
+    """Reads on until it is closed. `period` are the seconds between two reads of the MBeans."""
+
+    def __init__(self, application: Application, period: float) -> None:
+        self.processes: tuple[Process, ...] = application.processes
+        self.workers: tuple[ThreadRef, ...] = ()
+        self.found: Mapping[Key, Consumer] = {}
+        """The newest figures of all consumers."""
+        self.sources: Mapping[Place, ThreadRef] = {}
+        """Set by the engine: the tasks that read from Kafka."""
+        self.matches = Matches()
+        self.wants_beans = False
+        """Set by the engine: no agent is loaded into the JVMs before somebody wants its figures."""
+        self._application = application
+        self._period = period
+        self._beans: dict[int, MBeans] = {}
+        self._pauses: dict[int, tuple[float, float]] = {}  # process -> pause, when to try again
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="treadle-spark-pulse", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=10.0)
+        for beans in self._beans.values():
+            beans.close()
+
+    def _run(self) -> None:
+        scan = 0.0
+        while not self._stop.is_set():
+            began = time.monotonic()
+            if began >= scan:
+                with suppress(TreadleError, OSError):
+                    self._scan()
+                scan = began + SCAN
+            if self.wants_beans:
+                self._read(began)
+            # Never busier than a twentieth of the time, however slowly the JVM answers.
+            self._stop.wait(max(self._period - (time.monotonic() - began), 0.05 * self._period))
+
+    def _scan(self) -> None:
+        self.processes = self._application.look_again()
+        self.workers = python_workers([process.pid for process in self.processes])
+        alive = {process.pid for process in self.processes}
+        for pid in self._beans.keys() - alive:
+            self._beans.pop(pid).close()
+
+    def _read(self, now: float) -> None:
+        found: dict[Key, Consumer] = {}
+        for process in self.processes:
+            pause, again = self._pauses.get(process.pid, (self._period, 0.0))
+            if now < again:
+                continue
+            try:
+                if process.pid not in self._beans:
+                    self._beans[process.pid] = MBeans(process.pid)
+                found.update(consumers(process.pid, self._beans[process.pid].read(REQUESTS)))
+                self._pauses.pop(process.pid, None)
+            except TargetGone:
+                self._drop(process.pid)
+            except (TreadleError, OSError) as error:
+                self._drop(process.pid)
+                if process.pid not in self._pauses:
+                    log.warning(
+                        "no live Kafka figures of process %d: %s", process.pid, error, extra={"error": str(error)}
+                    )
+                self._pauses[process.pid] = (min(2 * pause, LONGEST_PAUSE), now + pause)
+        self.matches.match(found, self.sources)
+        self.found = found
+
+    def _drop(self, pid: int) -> None:
+        beans = self._beans.pop(pid, None)
+        if beans is not None:
+            beans.close()
+
+
+def python_workers(pids: Sequence[int]) -> tuple[ThreadRef, ...]:
+    """The Python workers of these JVMs: processes that PySpark's daemon, a child of the JVM, has forked."""
+    parents: dict[int, tuple[int, int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with suppress(OSError, ValueError):
+                with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
+                    text = file.read(1024)
+                words = text[text.rindex(b")") + 2 :].split(None, 20)
+                parents[int(name)] = (int(words[1]), int(words[19]))
+    daemons = {pid for pid, (parent, _) in parents.items() if parent in pids and _is_daemon(pid)}
+    return tuple(python_worker(pid, began) for pid, (parent, began) in sorted(parents.items()) if parent in daemons)
+
+
+def _is_daemon(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
+            return b"pyspark.daemon" in file.read(4096)
+    except OSError:
+        return False

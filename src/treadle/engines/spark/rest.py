@@ -1,0 +1,211 @@
+"""Which stage belongs to which streaming query, from the REST interface of an application's UI.
+
+A streaming query's jobs have its runId as their job group and its name in their description, so stage -> job -> query.
+Spark is asked only when a stage appears that is not known yet, in a thread of its own, and never again for what it has
+answered; nothing here knows of threads or of what is measured.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Collection
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from treadle.engines.spark import plan
+from treadle.engines.spark.plan import Plan
+from treadle.errors import EngineError
+
+log = logging.getLogger("treadle.engines.spark")
+
+TIMEOUT = 30.0
+"""Seconds that the UI may take to answer: its first answer takes 1.5 s of CPU, of which it may be short."""
+REMEMBERED = 4096
+"""Stages that are kept in mind."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+"""Seconds after which Spark is asked again for a stage that it did not know."""
+
+
+class Job(NamedTuple):
+    """A job of a streaming query, or of anybody else (`run` is empty then)."""
+
+    number: int
+    run: str
+    query: str
+    query_id: str
+    stages: tuple[int, ...]
+    """Upstream ones first: that is the order in which Spark numbers them."""
+    execution: int = -1
+    """The number of its SQL execution."""
+
+
+class Rest:
+    """The REST interface at an address like `http://127.0.0.1:4040`."""
+
+    def __init__(self, address: str, *, timeout: float = TIMEOUT) -> None:
+        self.address = address.rstrip("/")
+        self.application = ""
+        """The id of the application whose jobs are asked for."""
+        parts = urlsplit(self.address if "//" in self.address else f"http://{self.address}")
+        self._host, self._port, self._root = parts.hostname or "", parts.port or 80, parts.path
+        self._secure = parts.scheme == "https"
+        self._timeout = timeout
+
+    def get(self, path: str) -> Any:
+        """What it answers. A connection of its own each time: on a kept one, delayed ACKs cost 40 ms."""
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=self._timeout)
+        try:
+            connection.request("GET", f"{self._root}/api/v1/{path}", headers={"Connection": "close"})
+            answer = connection.getresponse()
+            text = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise self._trouble(f"does not answer: {error}") from error
+        finally:
+            connection.close()
+        if answer.status != http.client.OK:
+            raise self._trouble(f"answers {answer.status} {answer.reason} to {path}")
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise self._trouble(f"does not answer in JSON to {path}") from error
+
+    def applications(self) -> list[tuple[str, str]]:
+        """(id, name) of the applications that it shows: one, unless it is a history server."""
+        return [(str(each["id"]), str(each["name"])) for each in self.get("applications")]
+
+    def running_jobs(self) -> list[Job]:
+        """The jobs that run now."""
+        return [_job(each) for each in self.get(f"applications/{self.application}/jobs?status=running")]
+
+    def plan(self, execution: int) -> Plan | None:
+        """The plan of a SQL execution; None if it has none that can be read."""
+        path = f"applications/{self.application}/sql/{execution}?details=false&planDescription=true"
+        return plan.parse(str(self.get(path).get("planDescription", "")))
+
+    def _trouble(self, what: str) -> EngineError:
+        return EngineError(what, where=f"Spark's UI at {self.address}", remedy="see whether it opens in a browser")
+
+
+_DESCRIPTION = re.compile(
+    r"(?:(?P<name>.*)\n)?id = (?P<id>[0-9a-f-]+)\nrunId = (?P<run>[0-9a-f-]+)\nbatch = [^\n]*\Z", re.DOTALL
+)
+_EXECUTION = re.compile(r"-execution-root-id-(\d+)$")
+
+
+def _job(said: dict[str, Any]) -> Job:
+    found = _DESCRIPTION.match(str(said.get("description", "")))
+    roots = [match[1] for tag in said.get("jobTags", ()) if (match := _EXECUTION.search(str(tag)))]
+    return Job(
+        int(said["jobId"]),
+        found["run"] if found else "",
+        (found["name"] or "") if found else "",
+        found["id"] if found else "",
+        tuple(sorted(map(int, said["stageIds"]))),
+        int(roots[0]) if roots else -1,
+    )
+
+
+class Directory:
+    """Stages -> jobs and plans, kept in mind. Safe to be asked from one thread while its own one asks Spark."""
+
+    def __init__(self, rest: Rest, *, patience: float = 0.02) -> None:
+        self._rest = rest
+        self._patience = patience
+        self._jobs: OrderedDict[int, Job] = OrderedDict()
+        self._plans: OrderedDict[tuple[str, int], Plan] = OrderedDict()  # by run and number of stages
+        self._missing: dict[int, tuple[float, float]] = {}  # stage -> pause, when to ask again
+        self._changed = threading.Condition()
+        self._wanted = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._silent = False
+        self.generation = 0
+        """Grows whenever more is known."""
+
+    def job(self, stage: int) -> Job | None:
+        """The job of a stage, as far as it is known."""
+        return self._jobs.get(stage)
+
+    def plan(self, job: Job) -> Plan:
+        """The plan of a job; a mere chain where Spark's has another number of stages."""
+        return self._plans.get((job.run, len(job.stages))) or plan.chain(len(job.stages))
+
+    def learn(self, stages: Collection[int]) -> bool:
+        """Have Spark asked for stages that are unknown, and wait for the answer for a little while; whether it came."""
+        now = time.monotonic()
+        new = [stage for stage in stages if stage not in self._jobs]
+        due = [stage for stage in new if self._missing.get(stage, (0.0, 0.0))[1] <= now]
+        if not due or self._closed:
+            return not new
+        with self._changed:
+            for stage in due:
+                pause = min(2 * self._missing.get(stage, (FIRST_PAUSE / 2, 0.0))[0], LONGEST_PAUSE)
+                self._missing[stage] = (pause, now + pause)
+            self._wanted = True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="treadle-spark-rest", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: all(stage in self._jobs for stage in due), self._patience)
+
+    def close(self) -> None:
+        """Ask no more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._wanted or self._closed)
+                if self._closed:
+                    return
+                self._wanted = False
+            try:
+                self._ask()
+            except EngineError as error:
+                if not self._silent:
+                    log.warning("new stages can't be told apart: %s", error, extra={"error": str(error)})
+                self._silent = True
+            else:
+                self._silent = False
+
+    def _ask(self) -> None:
+        """Plans first, so that what is named once keeps its name."""
+        jobs = self._rest.running_jobs()
+        plans: dict[tuple[str, int], Plan] = {}
+        for job in jobs:
+            key = (job.run, len(job.stages))
+            if job.run and job.execution >= 0 and key not in self._plans and key not in plans:
+                plans[key] = self._read_plan(job)
+        with self._changed:
+            self._plans.update(plans)
+            new = {stage: job for job in jobs for stage in job.stages if stage not in self._jobs}
+            self._jobs.update(new)
+            for stage in new:
+                self._missing.pop(stage, None)
+            self._forget()
+            self.generation += bool(new or plans)
+            self._changed.notify_all()
+
+    def _read_plan(self, job: Job) -> Plan:
+        try:
+            found = self._rest.plan(job.execution)
+        except EngineError:
+            found = None
+        return found if found is not None and len(found.stages) == len(job.stages) else plan.chain(len(job.stages))
+
+    def _forget(self) -> None:
+        while len(self._jobs) > REMEMBERED:
+            self._jobs.popitem(last=False)
+        while len(self._plans) > REMEMBERED // 8:
+            self._plans.popitem(last=False)
+        while len(self._missing) > REMEMBERED:
+            del self._missing[next(iter(self._missing))]
