@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support import until
+from support import LONG, until
 from treadle.enforce import Enforcer, Per, Target, Value, kernel
 from treadle.enforce.kernel import RealtimeKnob, thread_ref
 from treadle.enforce.leash import Leash
@@ -307,6 +307,9 @@ def livelock(tmp_path: Path) -> Iterator[Livelock]:
 def test_a_livelock_of_real_threads_ends_within_two_seconds(livelock: Livelock) -> None:
     knob = kernel.make("rt", base=f"treadle-test-{uuid.uuid4().hex[:8]}")
     assert isinstance(knob, RealtimeKnob)
+    part = knob.budget.left() if knob.budget is not None else 1.0
+    if part < 0.8:
+        pytest.skip(f"real-time threads may have only {part:.0%} of a core here, which starves nobody")
     leash = Leash(knob)
     enforcer = Enforcer(leash)
     released: list[float] = []
@@ -324,7 +327,7 @@ def test_a_livelock_of_real_threads_ends_within_two_seconds(livelock: Livelock) 
         if outcomes.failures:
             pytest.skip(f"no real-time priorities here: {outcomes.failures[0]}")
         begin = time.monotonic()
-        while not released:
+        while not released and time.monotonic() < begin + LONG:
             watchdog.feed(time.monotonic(), livelock.cpu_seconds, livelock.progress)
             time.sleep(PERIOD)
         assert released[0] - begin < 2.0, leash.reason

@@ -34,8 +34,9 @@ FORGIVEN = 10.0
 class Watchdog:
     """Calls `release` with a reason once nothing moves; real-time then stays off for a pause, twice as long each time.
 
-    `cores` are those that the real-time threads may use, `period` the longest time between two rounds. `resume` is
-    called by the round that ends a pause. Without `start` it is pure logic on the times it is fed with.
+    `cores` are those that the real-time threads may use: with a budget, their part of them. `period` is the longest
+    time between two rounds. `resume` is called by the round that ends a pause. Without `start` it is pure logic on the
+    times it is fed with.
     """
 
     def __init__(
