@@ -24,6 +24,13 @@ def kafka_jars() -> list[Path]:
 
 
 @pytest.fixture(scope="session")
+def jolokia_jars() -> list[Path]:
+    """The agent that reads MBeans, fetched into the user's cache if it is not there."""
+    jars.fetch("jolokia")
+    return jars.paths("jolokia")
+
+
+@pytest.fixture(scope="session")
 def broker(kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A running Kafka broker; topics are shared by all tests, so give yours names of their own."""
     started = Broker.start(tmp_path_factory.mktemp("kafka"), free_port(), timeout=180)

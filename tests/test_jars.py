@@ -82,6 +82,7 @@ def test_every_bundle_comes_with_the_bytes_that_are_pinned() -> None:
         for path in jars.paths(name):
             assert hashlib.sha256(path.read_bytes()).hexdigest() == jars.bundle(name).sums[path.name]
     assert len(jars.paths("spark-kafka")) == 4
+    assert [path.name for path in jars.paths("jolokia")] == ["jolokia-agent-jvm-2.5.0-javaagent.jar"]
     assert any(path.name == "kafka_2.13-4.1.0.jar" for path in jars.paths("kafka"))
 
 
@@ -162,7 +163,7 @@ def test_a_fetch_that_was_killed_leaves_nothing_in_the_way(
 
 
 def test_an_unknown_bundle_is_told_with_those_that_exist() -> None:
-    with pytest.raises(ConfigError, match=r"'kafak'.*kafka, spark-kafka"):
+    with pytest.raises(ConfigError, match=r"'kafak'.*jolokia, kafka, spark-kafka"):
         jars.fetch("kafak")
 
 

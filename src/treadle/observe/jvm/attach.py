@@ -52,8 +52,10 @@ def find() -> list[Jvm]:
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
         with suppress(OSError, TargetGone):
             facts = _facts(pid)
-            # The cheap questions first: of hundreds of processes, few catch SIGQUIT.
-            if facts.catches_quit and os.geteuid() in (0, facts.uid) and _maps(pid) == (True, False):
+            # The cheap questions first: of hundreds of processes, few catch SIGQUIT. With -Xrs a JVM does not, and has
+            # its socket from the beginning.
+            may = os.geteuid() in (0, facts.uid) and (facts.catches_quit or os.path.exists(facts.socket))
+            if may and _maps(pid) == (True, False):
                 found.append(_describe(facts))
     return found
 
@@ -120,6 +122,10 @@ class _Facts(NamedTuple):
         return f"process {self.pid}"
 
     @property
+    def socket(self) -> str:
+        return f"/proc/{self.pid}/root/tmp/.java_pid{self.inner}"
+
+    @property
     def user(self) -> str:
         with suppress(KeyError):
             return pwd.getpwuid(self.uid).pw_name
@@ -174,7 +180,7 @@ def _connect(facts: _Facts, deadline: float) -> socket.socket | None:
 def _is_through(connection: socket.socket, facts: _Facts) -> bool:
     """Connect, unless others fill the JVM's queue."""
     try:
-        connection.connect(f"/proc/{facts.pid}/root/tmp/.java_pid{facts.inner}")
+        connection.connect(facts.socket)
     except BlockingIOError:
         return False
     return True
@@ -267,10 +273,10 @@ def _check_rights(facts: _Facts) -> None:
     if os.geteuid() == 0:
         return
     if facts.uid != os.geteuid():
-        remedy = f"run as {facts.user} or as root"
+        remedy = f"run as {facts.user} or as root" if facts.uid else "run as root"
         raise RightsError(f"belongs to another user, {facts.user}", where=facts.where, remedy=remedy)
     if facts.gid != os.getegid():
-        remedy = "run in the same group, or as root"
+        remedy = "run in that group, or as root"
         raise RightsError(f"has another group ({facts.gid}), and would not answer", where=facts.where, remedy=remedy)
 
 
@@ -296,8 +302,8 @@ def _check_willing(facts: _Facts) -> None:
         remedy = "start it without -XX:+DisableAttachMechanism"
         raise EngineError("refuses to be attached to", where=facts.where, remedy=remedy)
     if not facts.catches_quit:
-        remedy = "start it without -Xrs; if it has just been started, try again"
-        raise EngineError("does not take the signal to attach", where=facts.where, remedy=remedy)
+        remedy = "if it has just been started, try again; else start it without -Xrs"
+        raise EngineError("does not take the signal by which to attach", where=facts.where, remedy=remedy)
 
 
 def _maps(pid: int) -> tuple[bool, bool]:

@@ -64,7 +64,7 @@ class MBeans:
     def read(self, requests: Sequence[tuple[str, Sequence[str]]]) -> list[Beans]:
         """For each (name or pattern, attributes) the MBeans that there are, with those attributes that could be read.
 
-        No attributes means all of them.
+        No attributes means all of them. A pattern gives names as they were registered; NaN comes as None.
         """
         if requests != self._requests:
             self._body = json.dumps([_wish(*request) for request in requests]).encode()

@@ -1,0 +1,84 @@
+"""Real JVMs to look into, compiled once and started for the tests that need one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle import jars
+
+Process = subprocess.Popen[bytes]
+Start = Callable[..., Process]
+
+java = cache(jars.java)
+"""Which one it is, asked once."""
+
+
+@pytest.fixture(scope="session")
+def classes() -> Iterator[Path]:
+    """The compiled program, in a folder that other users can read too."""
+    folder = Path(tempfile.mkdtemp(prefix="treadle-classes-"))
+    folder.chmod(0o755)
+    compiler = Path(java()).resolve().parent / "javac"
+    subprocess.run([compiler, "-d", folder, Path(__file__).parent / "Sample.java"], check=True)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def jvm(classes: Path) -> Iterator[Process]:
+    """A JVM that all tests share; it burns no CPU."""
+    with started(classes, "shared") as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def start(classes: Path) -> Iterator[Start]:
+    """Start JVMs of a test's own: options, then `mark=` to know it by, and what `Popen` takes."""
+    running: list[Process] = []
+
+    def begin(*options: str, mark: str = "own", **more: Any) -> Process:
+        running.append(started(classes, mark, *options, **more))
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.kill()
+        with process:
+            pass
+
+
+@pytest.fixture
+def container(root: None, classes: Path, start: Start) -> Process:
+    """A JVM with process ids, files and a network of its own; it is given "contained" as its argument."""
+    inside = f'mount --bind {classes} /mnt && mount -t tmpfs none /tmp && ip link set lo up && exec "$@"'
+    space = ("unshare", "--pid", "--mount", "--net", "--fork", "--kill-child", "sh", "-c", inside, "sh")
+    return start(mark="contained", wrap=space, where=Path("/mnt"))
+
+
+@pytest.fixture
+def root() -> None:
+    """For tests in which another user or a container takes part."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can start processes of another user, or in namespaces of their own")
+
+
+def started(
+    classes: Path, mark: str, *options: str, wrap: tuple[str, ...] = (), where: Path | None = None, **more: Any
+) -> Process:
+    """A JVM that is up: it has said so."""
+    flags = ["-Xmx64m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *options]
+    command = [*wrap, java(), *flags, "-cp", str(where or classes), "Sample", mark]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **more)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return process
