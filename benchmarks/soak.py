@@ -226,6 +226,8 @@ def crashes(kills: int) -> dict[str, Any]:
         text=True,
         check=False,
     )
+    if done.returncode:
+        print(done.stdout, file=sys.stderr)
     lines = done.stdout.splitlines()
     seeds = sorted({line.partition("=")[2] for line in lines if line.startswith("TREADLE_SEED=")})
     return {
