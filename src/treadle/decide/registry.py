@@ -31,6 +31,7 @@ BUILT_IN: tuple[type[Policy], ...] = (
     policies.Chain,
     policies.MultiClass,
     policies.CongestionAware,
+    policies.DownstreamFirst,
     policies.MinLatency,
     policies.NormalizedRate,
     policies.Fifo,

@@ -3,6 +3,7 @@
 from treadle.decide.policies._spec import Options
 from treadle.decide.policies.chain import Chain, Segment, segments
 from treadle.decide.policies.congestion_aware import CongestionAware
+from treadle.decide.policies.downstream_first import DownstreamFirst
 from treadle.decide.policies.fcfs import Fcfs
 from treadle.decide.policies.fifo import Fifo
 from treadle.decide.policies.highest_rate import HighestRate
@@ -20,6 +21,7 @@ from treadle.decide.policies.weighted import Weighted
 __all__ = [
     "Chain",
     "CongestionAware",
+    "DownstreamFirst",
     "Fcfs",
     "Fifo",
     "HighestRate",

@@ -1,0 +1,320 @@
+"""`treadle bench attach`: an unchanged application in Spark's Real-Time Mode under the OS alone and under Treadle.
+
+Contention is one urgent query against four that ask for more than there is; the chain is one query of five uneven
+stages, at rising rates. The application has one core for itself, broker, load and Treadle have the others. All variants
+take turns on one running application, and each begins with empty queues.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from treadle.attachment import attach
+from treadle.bench.apart import medians
+from treadle.broker import Broker, free_port
+from treadle.errors import EngineError
+from treadle.model import Floats
+from treadle.observe.threads import ThreadTimes
+from treadle.workloads.producer import Producer
+from treadle.workloads.realtime import Application, Chain
+
+Progress = Callable[[str, float], None]
+BATCH = "10 seconds"
+URGENT = {"high": 10.0}
+CONTENTION: Mapping[str, dict[str, Any] | None] = {
+    "os": None,
+    "random": {"policy": "random", "enforce": "nice"},
+    "nice": {"priorities": URGENT, "enforce": "nice"},
+    "cgroup": {"priorities": URGENT, "enforce": "cgroup"},
+    "realtime": {"priorities": URGENT, "enforce": "rt"},
+}
+"""What is given to `attach`; None: nobody attaches."""
+CHAIN: Mapping[str, dict[str, Any] | None] = {
+    "os": None,
+    "treadle": {},
+    "queue-size, nice": {"policy": "queue-size", "enforce": "nice"},
+    "congestion-aware, nice": {"policy": "congestion-aware", "enforce": "nice"},
+    "downstream-first, nice": {"policy": "downstream-first", "enforce": "nice"},
+    "downstream-first, realtime": {"policy": "downstream-first", "enforce": "rt"},
+    "slice": {"policy": "downstream-first", "enforce": "slice:low=0.02,high=0.02"},
+    "highest-rate, nice": {"policy": "highest-rate", "enforce": "nice"},
+    "fcfs, nice": {"policy": "fcfs", "enforce": "nice"},
+}
+COSTS = (20, 60, 30, 100, 40)
+LADDER = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
+"""Rates, as shares of what the application gets done when it is flooded."""
+SETTLE = 2.0
+PATIENCE = 120.0
+"""Seconds for which what waits is worked off after each measurement."""
+BEHIND = 0.5
+"""Seconds of input that may wait at the end where a rate is said to be sustained."""
+
+
+def run(
+    parts: Sequence[str] = ("contention", "chain"),
+    *,
+    repetitions: int = 1,
+    seconds: float = 11.0,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """The figures of each part, by variant."""
+    tell = progress or (lambda *_: None)
+    found: dict[str, Any] = {}
+    if "contention" in parts:
+        found["contention"] = contention(repetitions, seconds, lambda what, part: tell(what, part / len(parts)))
+    if "chain" in parts:
+        begun = len(found) / len(parts)
+        found["chain"] = chain(repetitions, seconds, lambda what, part: tell(what, begun + part / len(parts)))
+    return {**found, "claims": claims(found)}
+
+
+def contention(repetitions: int, seconds: float, tell: Progress) -> dict[str, Any]:
+    """One urgent query that needs two thirds of the core, and four that each ask for a third."""
+    queries = [Chain(name, (60, 60, 60)) for name in ("high", *(f"low{number}" for number in range(4)))]
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENTION}
+    with Rig(queries) as rig:
+        tell("contention: warming up", 0.0)
+        capacity = rig.capacity(seconds)
+        rates = {query.name: capacity * (0.65 if query.name == "high" else 0.3) for query in queries}
+        total = repetitions * len(CONTENTION)
+        for number in range(total):
+            name = list(CONTENTION)[number % len(CONTENTION)]
+            tell(f"contention: {name}", number / total)
+            with _attached(rig, CONTENTION[name]):
+                outcome = rig.measure(rates, seconds)
+            ages = outcome.ages["high"]
+            runs[name].append(
+                {
+                    "high_mean_ms": float(ages.mean()) * 1e3,
+                    "high_p99_ms": float(np.percentile(ages, 99)) * 1e3,
+                    "high_rows_per_s": outcome.rows["high"] / seconds,
+                    "rows_per_s": sum(outcome.rows.values()) / seconds,
+                    "switches_per_s": outcome.switches,
+                }
+            )
+    return {name: medians(each) for name, each in runs.items()}
+
+
+def chain(repetitions: int, seconds: float, tell: Progress) -> dict[str, Any]:
+    """One query at rising rates; latencies are those at the rate that the OS can't sustain any more."""
+    query = Chain("chain", COSTS)
+    served = dict(CHAIN)
+    found: dict[tuple[str, float], list[dict[str, float]]] = {}
+    refused: dict[str, str] = {}
+    with Rig([query]) as rig:
+        tell("chain: warming up", 0.0)
+        rates = [round(rig.capacity(seconds) * share, -1) for share in LADDER]
+        total = repetitions * len(rates) * len(CHAIN)
+        for number in range(total):
+            rate = rates[number // len(CHAIN) % len(rates)]
+            name = list(CHAIN)[number % len(CHAIN)]
+            if name not in served:
+                continue
+            tell(f"chain: {name} at {rate:.0f} rows/s", number / total)
+            try:
+                with _attached(rig, served[name]):
+                    outcome = rig.measure({query.name: rate}, seconds)
+            except EngineError as error:  # a policy whose metrics can't be had here
+                refused[name] = str(error)
+                del served[name]
+                continue
+            ages = outcome.ages[query.name]
+            figures = {
+                "p50_ms": float(np.percentile(ages, 50)) * 1e3,
+                "p99_ms": float(np.percentile(ages, 99)) * 1e3,
+                "rows_per_s": outcome.rows[query.name] / seconds,
+                "behind_s": outcome.left[query.name] / rate,
+                "switches_per_s": outcome.switches,
+            }
+            found.setdefault((name, rate), []).append(figures)
+    by_rate = {(name, rate): medians(each) for (name, rate), each in found.items()}
+    return {"refused": refused, **_at_saturation(by_rate, rates, list(served))}
+
+
+def _at_saturation(
+    by_rate: Mapping[tuple[str, float], Mapping[str, float]], rates: Sequence[float], names: Sequence[str]
+) -> dict[str, Any]:
+    """The figures of all at the first rate that the OS alone does not keep up with."""
+    saturated = next((rate for rate in rates if by_rate["os", rate]["behind_s"] > BEHIND), rates[-1])
+    figures: dict[str, Any] = {"saturation_rows_per_s": saturated}
+    for name in names:
+        kept = [rate for rate in rates if by_rate[name, rate]["behind_s"] <= BEHIND]
+        figures[name] = {
+            "sustained_rows_per_s": max(kept, default=0.0),
+            **by_rate[name, saturated],
+            "by_rate": {f"{rate:.0f}": dict(by_rate[name, rate]) for rate in rates},
+        }
+    return figures
+
+
+def claims(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What ought to hold, with the ratio that was measured."""
+    made = []
+    if "contention" in found:
+        parts = found["contention"]
+        best = min((name for name in parts if name not in ("os", "random")), key=lambda n: parts[n]["high_mean_ms"])
+        for figure in ("high_mean_ms", "high_p99_ms"):
+            ratio = parts["os"][figure] / parts[best][figure]
+            made.append(_claim(f"contention: {figure}, OS : {best}", ratio, 20.0))
+        made.append(
+            _claim(f"contention: rows/s, {best} : OS", parts[best]["rows_per_s"] / parts["os"]["rows_per_s"], 0.9)
+        )
+    if "chain" in found:
+        os_, treadle = found["chain"]["os"], found["chain"]["treadle"]
+        made.append(_claim("chain: p50, OS : treadle", os_["p50_ms"] / treadle["p50_ms"], 3.0))
+        made.append(_claim("chain: p99, OS : treadle", os_["p99_ms"] / treadle["p99_ms"], 1.0))
+        sustained = treadle["sustained_rows_per_s"] / max(os_["sustained_rows_per_s"], 1.0)
+        made.append(_claim("chain: sustained rate, treadle : OS", sustained, 1.0))
+    return made
+
+
+def _claim(what: str, ratio: float, least: float) -> dict[str, Any]:
+    return {"what": what, "ratio": round(ratio, 2), "at_least": least, "holds": bool(ratio >= least)}
+
+
+@contextmanager
+def _attached(rig: Rig, options: dict[str, Any] | None) -> Iterator[None]:
+    if options is None:
+        yield
+        return
+    with attach(rig.application.pid, **options):
+        yield
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One measurement, by query."""
+
+    ages: Mapping[str, Floats]
+    """In seconds: of the rows that came in while it was measured, when they came out."""
+    rows: Mapping[str, int]
+    """That came out while it was measured."""
+    left: Mapping[str, int]
+    """That had come in but not out at its end."""
+    switches: float
+    """Context switches a second of all threads of the application."""
+
+
+class Rig:
+    """The application on the last core, everything else on the others."""
+
+    def __init__(self, queries: Sequence[Chain]) -> None:
+        self.queries = {query.sink: query for query in queries}
+        self._seen = dict.fromkeys(self.queries, 0)
+        self._sent = dict.fromkeys(self.queries, 0)
+        self._came: dict[str, list[tuple[int, int]]] = {}
+        self._times = ThreadTimes()
+        self._closing = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as closing:
+            cores = sorted(os.sched_getaffinity(0))
+            own = cores[-1] if len(cores) > 1 else None
+            if own is not None:
+                os.sched_setaffinity(0, cores[:-1])  # children inherit it
+                closing.callback(os.sched_setaffinity, 0, cores)
+            folder = Path(tempfile.mkdtemp(prefix="treadle-"))
+            closing.callback(shutil.rmtree, folder, ignore_errors=True)
+            broker = Broker.start(folder, free_port())
+            closing.callback(broker.stop)
+            _make_topics(broker.bootstrap, [*self.queries, *(query.source for query in self.queries.values())])
+            self._producer = closing.enter_context(Producer(broker.bootstrap))
+            chains = list(self.queries.values())
+            self.application = closing.enter_context(Application(chains, broker.bootstrap, batch=BATCH, core=own))
+            self._consumer = _consumer(broker.bootstrap, list(self.queries))
+            closing.callback(self._consumer.close)
+            self._closing = closing.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def capacity(self, seconds: float) -> float:
+        """Rows a second of all queries when they are flooded, after the JVM has compiled what they use."""
+        each = 2000.0
+        for _ in range(3):
+            outcome = self.measure({query.name: each for query in self.queries.values()}, 2 * seconds)
+            done = sum(outcome.rows.values()) / (2 * seconds)
+            each = 1.5 * done / len(self.queries)
+        return done
+
+    def measure(self, rates: Mapping[str, float], seconds: float) -> Outcome:
+        """Let so much come in for so long, and wait until all of it is out."""
+        self._produce({query.source: rates[query.name] for query in self.queries.values()})
+        self._take(SETTLE)
+        self._came = {sink: [] for sink in self.queries}
+        began, before, switches = time.time_ns(), dict(self._seen), self._switches()
+        self._take(seconds)
+        now = self._switches()
+        rows = {query.name: self._seen[sink] - before[sink] for sink, query in self.queries.items()}
+        self._produce({})
+        left = {query.name: self._sent[sink] - self._seen[sink] for sink, query in self.queries.items()}
+        self._work_off()
+        ages = {query.name: _ages(self._came[sink], began) for sink, query in self.queries.items()}
+        return Outcome(ages, rows, left, max(0.0, now - switches) / seconds)
+
+    def _produce(self, rates: Mapping[str, float]) -> None:
+        sent = self._producer.rates(rates)
+        for sink, query in self.queries.items():
+            self._sent[sink] = sent.get(query.source, 0)
+
+    def _take(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._take_some()
+
+    def _take_some(self) -> None:
+        now = time.time_ns()
+        for message in self._consumer.consume(5000, 0.02):
+            if message.error() is None:
+                sink = message.topic()
+                self._seen[sink] += 1
+                if sink in self._came:
+                    self._came[sink].append((int(message.value()), now))
+
+    def _work_off(self) -> None:
+        end = time.monotonic() + PATIENCE
+        while any(self._seen[sink] < self._sent[sink] for sink in self.queries):
+            if time.monotonic() > end:
+                raise EngineError(f"what waits is not worked off in {PATIENCE:g} s", remedy="see what else runs here")
+            self._take_some()
+
+    def _switches(self) -> float:
+        pid = self.application.pid
+        threads = tuple((pid, int(name)) for name in os.listdir(f"/proc/{pid}/task"))
+        counts = self._times.switches(threads)
+        return float(np.nansum(counts.voluntary) + np.nansum(counts.involuntary))
+
+
+def _ages(came: list[tuple[int, int]], since: int) -> Floats:
+    table = np.array(came, dtype=np.int64).reshape(-1, 2)
+    table = table[table[:, 0] >= since]
+    return np.asarray((table[:, 1] - table[:, 0]) / 1e9, dtype=np.float64)
+
+
+def _make_topics(servers: str, names: Sequence[str]) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    client = AdminClient({"bootstrap.servers": servers})  # what is under way ends with it
+    for made in client.create_topics([NewTopic(name, 1) for name in names]).values():
+        made.result()
+
+
+def _consumer(servers: str, topics: list[str]) -> Any:
+    from confluent_kafka import Consumer
+
+    consumer = Consumer(
+        {"bootstrap.servers": servers, "group.id": "bench", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 5}
+    )
+    consumer.subscribe(topics)
+    return consumer

@@ -1,0 +1,74 @@
+"""Fills topics at given rates, as a process of its own, each row the time at which it came to be, in nanoseconds.
+
+It reads lines with a rate for each topic, and answers each with the rows that every topic has had until then.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Self
+
+INTERVAL = 0.005
+
+
+class Producer:
+    """The process, from when it is made until `stop`."""
+
+    def __init__(self, servers: str) -> None:
+        command = [sys.executable, "-m", "treadle.workloads.producer", servers]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()  # closes its standard input, which ends it
+
+    def rates(self, rates: Mapping[str, float]) -> dict[str, int]:
+        """From now on so many rows a second to each topic, none to others; the rows that each has had so far."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(dict(rates)) + "\n")
+        self._process.stdin.flush()
+        counts: dict[str, int] = json.loads(self._process.stdout.readline())
+        return counts
+
+
+def _main() -> None:
+    import confluent_kafka
+
+    producer = confluent_kafka.Producer({"bootstrap.servers": sys.argv[1], "linger.ms": 1})
+    rates: dict[str, float] = {}
+    owed: dict[str, float] = {}
+    sent: dict[str, int] = {}
+    due = time.monotonic()
+    while True:
+        while select.select([sys.stdin], [], [], 0.0)[0]:
+            line = sys.stdin.readline()
+            if not line:
+                producer.flush(5.0)
+                return
+            rates = json.loads(line)
+            owed = dict.fromkeys(rates, 0.0)
+            sys.stdout.write(json.dumps(sent) + "\n")
+            sys.stdout.flush()
+            due = time.monotonic()
+        due += INTERVAL
+        for topic, rate in rates.items():
+            owed[topic] += rate * INTERVAL
+            now = str(time.time_ns())
+            for _ in range(int(owed[topic])):
+                producer.produce(topic, now)
+            sent[topic] = sent.get(topic, 0) + int(owed[topic])
+            owed[topic] %= 1.0
+        producer.poll(0)
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,124 @@
+"""Queries in Spark's Real-Time Mode, as an application of its own process: what `treadle attach` is measured on.
+
+Each query is a chain of stages, each a calibrated native expression, from a topic to a topic. The application knows
+nothing of Treadle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from treadle import jars
+from treadle.errors import EngineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A query: hashes for a row in each stage. It reads the topic `<name>-in` and writes `<name>-out`."""
+
+    name: str
+    costs: tuple[int, ...]
+
+    @property
+    def source(self) -> str:
+        return f"{self.name}-in"
+
+    @property
+    def sink(self) -> str:
+        return f"{self.name}-out"
+
+
+class Application:
+    """The running application: `pid` is that of its JVM. It runs on `core` alone, if that is given."""
+
+    def __init__(self, chains: Sequence[Chain], servers: str, *, batch: str, core: int | None = None) -> None:
+        order = {"chains": [asdict(chain) for chain in chains], "servers": servers, "batch": batch, "core": core}
+        command = [sys.executable, "-m", "treadle.workloads.realtime", json.dumps(order)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        if not said:
+            raise EngineError("the application did not start", remedy="run the command by hand and see why")
+        self.pid = int(said)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End it: what is stopped half-way is of no interest."""
+        if self._process.poll() is None:
+            self._process.communicate()  # closes its standard input, which ends it
+
+
+def _main() -> None:
+    order: dict[str, Any] = json.loads(sys.argv[1])
+    if order["core"] is not None:
+        os.sched_setaffinity(0, {order["core"]})
+    chains = [Chain(chain["name"], tuple(chain["costs"])) for chain in order["chains"]]
+    spark = _session(sum(len(chain.costs) for chain in chains))
+    for chain in chains:
+        _start(spark, chain, order["servers"], order["batch"])
+    sys.stdout.write(f"{spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()}\n")  # type: ignore[union-attr]
+    sys.stdout.flush()
+    sys.stdin.read()
+    os._exit(0)  # Spark's own way to stop waits for the end of a batch
+
+
+def _session(stages: int) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    connector = ",".join(map(str, sorted(jars.fetch("spark-kafka")["spark-kafka"].glob("*.jar"))))
+    builder = SparkSession.builder.master(f"local[{2 * stages + 2}]").appName("realtime")
+    for key, value in {
+        "spark.jars": connector,
+        "spark.ui.showConsoleProgress": "false",
+        "spark.ui.port": "0",
+        "spark.driver.memory": "3g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.streaming.realTimeMode.minBatchDuration": "1000ms",
+    }.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def _start(spark: SparkSession, chain: Chain, servers: str, batch: str) -> None:
+    source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers)
+    rows = source.option("subscribe", chain.source).option("startingOffsets", "earliest")
+    stream = _stages(rows.option("kafka.fetch.max.wait.ms", "5").load(), chain)
+    out = stream.writeStream.queryName(chain.name).format("kafka").option("kafka.bootstrap.servers", servers)
+    out = out.option("topic", chain.sink).option("checkpointLocation", tempfile.mkdtemp(prefix="treadle-"))
+    out.outputMode("update").trigger(realTime=batch).start()  # type: ignore[call-overload]
+
+
+def _stages(rows: DataFrame, chain: Chain) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody does
+
+    rows = rows.select(F.col("value").cast("string").alias("v"), F.col("value").cast("string").alias("h"))
+    for number, cost in enumerate(chain.costs):
+        if number:
+            rows = rows.repartition(1, "h")  # in Real-Time Mode the boundary between two threads
+        rows = rows.withColumn("h", F.expr(f"aggregate(sequence(1, {cost}), h, (a, x) -> sha2(a, 512))"))
+    return rows.select(F.col("v").alias("value"), F.col("h").alias("key"))
+
+
+if __name__ == "__main__":
+    _main()
