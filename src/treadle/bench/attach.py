@@ -248,18 +248,27 @@ class Rig:
             each = 1.5 * done / len(self.queries)
         return done
 
+    @contextmanager
+    def flowing(self, rates: Mapping[str, float]) -> Iterator[None]:
+        """Let so much come in for as long as the block lasts."""
+        self._produce({query.source: rates[query.name] for query in self.queries.values()})
+        try:
+            yield
+        finally:
+            self._produce({})
+            self._work_off()
+
     def measure(self, rates: Mapping[str, float], seconds: float) -> Outcome:
         """Let so much come in for so long, and wait until all of it is out."""
-        self._produce({query.source: rates[query.name] for query in self.queries.values()})
-        self._take(SETTLE)
-        self._came = {sink: [] for sink in self.queries}
-        began, before, switches = time.time_ns(), dict(self._seen), self._switches()
-        self._take(seconds)
-        now = self._switches()
-        rows = {query.name: self._seen[sink] - before[sink] for sink, query in self.queries.items()}
-        self._produce({})
-        left = {query.name: self._sent[sink] - self._seen[sink] for sink, query in self.queries.items()}
-        self._work_off()
+        with self.flowing(rates):
+            self._take(SETTLE)
+            self._came = {sink: [] for sink in self.queries}
+            began, before, switches = time.time_ns(), dict(self._seen), self._switches()
+            self._take(seconds)
+            now = self._switches()
+            rows = {query.name: self._seen[sink] - before[sink] for sink, query in self.queries.items()}
+            self._produce({query.source: 0.0 for query in self.queries.values()})
+            left = {query.name: self._sent[sink] - self._seen[sink] for sink, query in self.queries.items()}
         ages = {query.name: _ages(self._came[sink], began) for sink, query in self.queries.items()}
         return Outcome(ages, rows, left, max(0.0, now - switches) / seconds)
 

@@ -62,6 +62,27 @@ def bench_channels(as_json: bool) -> None:
     _measure(lambda told: channels.run(progress=told), as_json=as_json)
 
 
+@bench.command("attach")
+@_json
+@click.option("--part", "parts", type=click.Choice(["contention", "chain"]), multiple=True, help="Only this one.")
+@click.option("--repetitions", type=click.IntRange(min=1), default=1, show_default=True)
+def bench_attach(as_json: bool, parts: tuple[str, ...], repetitions: int) -> None:
+    """Real-Time Mode under the OS alone and under treadle attach, on one core (20 minutes)."""
+    from treadle.bench import attach
+
+    chosen = parts or ("contention", "chain")
+    _measure(lambda told: attach.run(chosen, repetitions=repetitions, progress=told), as_json=as_json)
+
+
+@bench.command("loop")
+@_json
+def bench_loop(as_json: bool) -> None:
+    """What treadle attach itself costs at 50 ms (2 minutes)."""
+    from treadle.bench import loop
+
+    _measure(lambda told: loop.run(progress=told), as_json=as_json)
+
+
 @click.command()
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default="out", show_default=True)
 @click.option("--simulator", is_flag=True, help="Three comparisons in virtual time instead; needs no Spark.")
