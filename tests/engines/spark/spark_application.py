@@ -19,7 +19,7 @@ from treadle import jars
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 def start(spark: SparkSession, folder: Path, broker: str, topic: str, name: str, kind: str, seconds: str) -> str:
@@ -80,7 +80,7 @@ def main() -> None:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
     }
-    config.update(pair.split("=", 1) for pair in sys.argv[5:])
+    config.update(pair.partition("=")[::2] for pair in sys.argv[5:])
     builder = SparkSession.builder.appName("attached").master(master)
     for key, value in config.items():
         builder = builder.config(key, value)

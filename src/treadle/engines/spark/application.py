@@ -145,7 +145,7 @@ def _ui(names: Sequence[str], where: str) -> str:
     raise EngineError(
         "its UI is off (spark.ui.enabled=false), so its queries can't be told apart from outside",
         where=where,
-        remedy="call treadle.attach(spark) in the application, or start it with spark.ui.enabled=true",
+        remedy="start it with spark.ui.enabled=true; spark.ui.port=0 takes any free port",
     )
 
 

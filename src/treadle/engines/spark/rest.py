@@ -15,10 +15,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from treadle.engines.spark import plan
+from treadle.engines.spark import pages, plan
 from treadle.engines.spark.plan import Plan
 from treadle.errors import EngineError
 
@@ -36,6 +37,7 @@ class Job(NamedTuple):
     """A job of a streaming query, or of anybody else (`run` is empty then)."""
 
     number: int
+    """That of its first stage: it grows with every job."""
     run: str
     query: str
     query_id: str
@@ -58,31 +60,49 @@ class Rest:
         self._timeout = timeout
 
     def get(self, path: str) -> Any:
-        """What it answers. A connection of its own each time: on a kept one, delayed ACKs cost 40 ms."""
+        """What the REST interface answers."""
+        text = self.page(f"api/v1/{path}")
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise self._trouble(f"does not answer in JSON to {path}") from error
+
+    def page(self, path: str) -> str:
+        """A page of the UI. A connection of its own each time: on a kept one, delayed ACKs cost 40 ms."""
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=self._timeout)
         try:
-            connection.request("GET", f"{self._root}/api/v1/{path}", headers={"Connection": "close"})
+            connection.request("GET", f"{self._root}/{path}", headers={"Connection": "close"})
             answer = connection.getresponse()
             text = answer.read()
         except (OSError, http.client.HTTPException) as error:
             raise self._trouble(f"does not answer: {error}") from error
         finally:
             connection.close()
+        if answer.status == http.client.NOT_FOUND:
+            raise _NoPageError(f"has no {path}", where=f"Spark's UI at {self.address}", remedy="is it Spark's?")
         if answer.status != http.client.OK:
             raise self._trouble(f"answers {answer.status} {answer.reason} to {path}")
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise self._trouble(f"does not answer in JSON to {path}") from error
+        return text.decode(errors="replace")
 
     def applications(self) -> list[tuple[str, str]]:
         """(id, name) of the applications that it shows: one, unless it is a history server."""
+        with suppress(_NoPageError):
+            if found := pages.identity(self.page(pages.IDENTITY)):
+                return [found]
         return [(str(each["id"]), str(each["name"])) for each in self.get("applications")]
 
     def running_jobs(self) -> list[Job]:
         """The jobs that run now."""
         return [_job(each) for each in self.get(f"applications/{self.application}/jobs?status=running")]
+
+    def running_batches(self) -> list[Job]:
+        """The jobs of streaming queries that run now, from a page: quick to be had, but without their executions."""
+        try:
+            found = pages.batches(self.page(pages.STAGES))
+        except _NoPageError:
+            return []
+        return [job for batch in found if (job := _job(batch._asdict())).run]
 
     def plan(self, execution: int) -> Plan | None:
         """The plan of a SQL execution; None if it has none that can be read."""
@@ -91,6 +111,10 @@ class Rest:
 
     def _trouble(self, what: str) -> EngineError:
         return EngineError(what, where=f"Spark's UI at {self.address}", remedy="see whether it opens in a browser")
+
+
+class _NoPageError(EngineError):
+    """The UI answers, but not to this."""
 
 
 _DESCRIPTION = re.compile(
@@ -102,12 +126,13 @@ _EXECUTION = re.compile(r"-execution-root-id-(\d+)$")
 def _job(said: dict[str, Any]) -> Job:
     found = _DESCRIPTION.match(str(said.get("description", "")))
     roots = [match[1] for tag in said.get("jobTags", ()) if (match := _EXECUTION.search(str(tag)))]
+    stages = tuple(sorted(map(int, said["stageIds"] if "stageIds" in said else said["stages"])))
     return Job(
-        int(said["jobId"]),
+        stages[0] if stages else -1,
         found["run"] if found else "",
         (found["name"] or "") if found else "",
         found["id"] if found else "",
-        tuple(sorted(map(int, said["stageIds"]))),
+        stages,
         int(roots[0]) if roots else -1,
     )
 
@@ -126,6 +151,7 @@ class Directory:
         self._closed = False
         self._thread: threading.Thread | None = None
         self._silent = False
+        self._warm = False
         self.generation = 0
         """Grows whenever more is known."""
 
@@ -178,16 +204,22 @@ class Directory:
                 self._silent = False
 
     def _ask(self) -> None:
-        """Plans first, so that what is named once keeps its name."""
+        """Plans first, so that what is named once keeps its name; but before all, whatever is quick to be had."""
+        if not self._warm:
+            self._note(self._rest.running_batches(), {})
         jobs = self._rest.running_jobs()
+        self._warm = True
         plans: dict[tuple[str, int], Plan] = {}
         for job in jobs:
             key = (job.run, len(job.stages))
             if job.run and job.execution >= 0 and key not in self._plans and key not in plans:
                 plans[key] = self._read_plan(job)
+        self._note(jobs, plans)
+
+    def _note(self, jobs: list[Job], plans: dict[tuple[str, int], Plan]) -> None:
         with self._changed:
             self._plans.update(plans)
-            new = {stage: job for job in jobs for stage in job.stages if stage not in self._jobs}
+            new = {stage: job for job in jobs for stage in job.stages if self._jobs.get(stage) != job}
             self._jobs.update(new)
             for stage in new:
                 self._missing.pop(stage, None)

@@ -1,0 +1,230 @@
+"""The driver on a real application that was not prepared for it: all that is seen here is seen from outside."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from engines.spark.running import Attached
+from support import until
+from treadle import testing
+from treadle.decide.registry import create
+from treadle.enforce import kernel
+from treadle.engines import registry
+from treadle.engines.spark.application import Application
+from treadle.engines.spark.engine import SparkEngine
+from treadle.errors import TargetGone
+from treadle.loop import Binding, Loop
+from treadle.model import Instance, Role, Topology
+from treadle.observe import jvm
+
+
+@pytest.fixture(scope="module")
+def engine(attached: Attached) -> Iterator[SparkEngine]:
+    knobs = {"nice": kernel.make("nice")}
+    with SparkEngine(Application.find(pid=attached.pid), priorities={"ch*": 5.0, "c*": 1.0}, knobs=knobs) as made:
+        yield made
+
+
+def of(topology: Topology, query: str) -> list[Instance]:
+    return [instance for instance in topology.instances if instance.query == query]
+
+
+def mains(topology: Topology, query: str) -> list[int]:
+    return [t.tid for i in of(topology, query) for t in i.threads if t.role is Role.MAIN]
+
+
+def placed(engine: SparkEngine, query: str, stages: int) -> bool:
+    """Whether every stage of a query has its main thread, and every inner edge its shuffle's threads."""
+    instances = of(engine.topology(), query)
+    names = " ".join(thread.name for instance in instances for thread in instance.threads)
+    shuffled = all(f"streaming-shuffle-{side}" in names for side in ("writer", "reader"))
+    return len(mains(engine.topology(), query)) == stages and shuffled
+
+
+def test_queries_stages_and_operators_are_named_as_people_know_them(engine: SparkEngine) -> None:
+    until(lambda: placed(engine, "chain", 3) and placed(engine, "count", 2))
+    topology = engine.topology()
+    assert [query.name for query in topology.queries] == ["chain", "count", "driver"]
+    chain, count = of(topology, "chain"), of(topology, "count")
+    assert [instance.operators[0] for instance in chain] == ["kafka in", "project h", "project key,value"]
+    assert chain[-1].operators[-1] == "kafka out"
+    assert [instance.operators[-1] for instance in count] == ["partial aggregate by digit", "noop out"]
+    assert [query.priority for query in topology.queries] == [5.0, 1.0, 5.0]
+    assert {"scheduler", "network", "plan chain", "plan count"} <= {i.operators[0] for i in of(topology, "driver")}
+
+
+def test_stages_are_chained_and_helpers_are_with_their_mains(engine: SparkEngine) -> None:
+    until(lambda: placed(engine, "chain", 3) and "kafka-producer" in str(of(engine.topology(), "chain")))
+    topology = engine.topology()
+    chain = of(topology, "chain")
+    rows = [topology.row_of[instance.id] for instance in chain]
+    edges = set(zip(topology.edges[0].tolist(), topology.edges[1].tolist(), strict=True))
+    assert {(rows[0], rows[1]), (rows[1], rows[2])} <= edges
+    for instance, kinds in zip(chain, [("writer",), ("writer", "reader"), ("reader", "producer")], strict=True):
+        helpers = [thread.name for thread in instance.threads if thread.role is Role.HELPER]
+        assert all(any(kind in name for name in helpers) for kind in kinds), (kinds, helpers)
+        assert all(any(kind in name for kind in (*kinds, "discovery")) for name in helpers), (kinds, helpers)
+    first, second = (next(t.name.split("-")[3] for t in i.threads if "-writer-" in t.name) for i in chain[:2])
+    read = [next(t.name.split("-")[3] for t in i.threads if "-reader-" in t.name) for i in chain[1:]]
+    assert read == [first, second]
+
+
+def test_threads_are_those_of_the_kernel_and_none_is_left_to_the_jvm_itself(
+    engine: SparkEngine, attached: Attached
+) -> None:
+    until(lambda: placed(engine, "chain", 3))
+    threads = engine.topology().threads
+    alive = set(os.listdir(f"/proc/{attached.pid}/task"))
+    assert {str(thread.tid) for thread in threads if thread.name.startswith("Executor")} <= alive
+    assert all(thread.start_time > 0 for thread in threads)
+    assert not [thread.name for thread in threads if "GC Thread" in thread.name or "Compiler" in thread.name]
+
+
+def test_cpu_time_wait_and_queues_are_measured_live(engine: SparkEngine) -> None:
+    wanted = frozenset({"cpu_time", "run_wait", "queue"})
+
+    def worked() -> bool:
+        rows = [engine.topology().row_of[instance.id] for instance in of(engine.topology(), "chain")]
+        sample = engine.sample(wanted)
+        return len(rows) == 3 and bool((sample.columns["cpu_time"][rows] > 0.0).all())
+
+    until(worked)
+    sample = engine.sample(wanted)
+    chain = [engine.topology().row_of[instance.id] for instance in of(engine.topology(), "chain")]
+    assert (sample.columns["run_wait"][chain] >= 0.0).all()
+    assert (sample.columns["queue"][chain] >= 0.0).all()
+
+
+def test_what_each_source_has_taken_from_kafka_is_known_in_the_middle_of_a_batch(engine: SparkEngine) -> None:
+    wanted = frozenset({"external_queue", "tuples_in"})
+
+    def moves() -> bool:
+        topology, sample = engine.topology(), engine.sample(wanted)
+        sources = [row for row, i in enumerate(topology.instances) if i.operators[0] == "kafka in"]
+        lag, taken = sample.columns["external_queue"][sources], sample.columns["tuples_in"][sources]
+        return len(sources) == 2 and bool((taken > 0).all()) and bool((lag >= 0).all())
+
+    until(moves)
+    topology, sample = engine.topology(), engine.sample(wanted)
+    others = [row for row, i in enumerate(topology.instances) if i.operators[0] != "kafka in"]
+    assert np.isnan(sample.columns["tuples_in"][others]).all()
+
+
+def test_the_same_threads_are_the_same_version(engine: SparkEngine, attached: Attached) -> None:
+    versions: list[int] = []
+
+    def stood_still() -> bool:
+        names = [thread[:2] for thread in jvm.dump(attached.pid)]
+        versions[:] = [engine.topology().version for _ in range(10)]
+        return names == [thread[:2] for thread in jvm.dump(attached.pid)] and not engine._layout.waits
+
+    until(lambda: stood_still() and len(set(versions)) == 1)
+
+
+def test_short_batches_hand_threads_on_and_the_rows_stay(engine: SparkEngine, attached: Attached) -> None:
+    """`count` begins a batch every two seconds: other stages, other shuffles, and whichever pooled threads are free."""
+    until(lambda: placed(engine, "count", 2))
+    ids = [instance.id for instance in of(engine.topology(), "count")]
+    seen: set[tuple[str, ...]] = set()
+
+    def changed_three_times() -> bool:
+        topology = engine.topology()
+        assert [instance.id for instance in of(topology, "count")] == ids
+        names = {thread.tid: thread.name for thread in jvm.dump(attached.pid, frames=0)}
+        if engine.topology() is topology:  # what the dump says now and what we say are of one moment
+            for query, tids in (("count", mains(topology, "count")), ("chain", mains(topology, "chain"))):
+                assert all("Executor task" in names.get(tid, "Executor task") for tid in tids), query
+            seen.add(tuple(t.name for i in of(topology, "count") for t in i.threads if "-writer-" in t.name))
+        time.sleep(0.02)
+        return len(seen - {()}) > 3
+
+    until(changed_three_times)
+
+
+def test_a_query_that_stops_leaves_and_one_that_starts_comes(engine: SparkEngine, attached: Attached) -> None:
+    attached.start("late", "count", 30)
+    until(lambda: placed(engine, "late", 2))
+    assert "plan late" in {instance.operators[0] for instance in of(engine.topology(), "driver")}
+    taken = mains(engine.topology(), "late")
+    attached.stop("late")
+    until(lambda: "late" not in [query.name for query in engine.topology().queries])
+    until(
+        lambda: (
+            not set(taken) & {thread.tid for thread in engine.topology().threads if thread.role is Role.MAIN}
+            or placed(engine, "count", 2)
+        )
+    )
+    assert placed(engine, "chain", 3)
+
+
+def test_python_workers_belong_to_the_tasks_that_need_them(engine: SparkEngine, attached: Attached) -> None:
+    """A query in micro-batches: its tasks come and go, its rows and the Python process that works for them stay."""
+    attached.start("snake", "python", 0)
+    try:
+
+        def works() -> bool:
+            snake = of(engine.topology(), "snake")
+            names = [thread.name for instance in snake for thread in instance.threads]
+            return "python worker" in names and "Executor task launch worker" in names
+
+        until(works)
+        (instance,) = of(engine.topology(), "snake")
+        assert "python same" in instance.operators
+    finally:
+        attached.stop("snake")
+    until(lambda: not of(engine.topology(), "snake"))
+
+
+def test_it_is_an_engine_like_all_others(attached: Attached) -> None:
+    knobs = {"nice": kernel.make("nice")}
+    with SparkEngine(Application.find(pid=attached.pid), knobs=knobs) as engine:
+        until(lambda: placed(engine, "chain", 3))
+        testing.check_engine(lambda: engine, pass_time=lambda _: time.sleep(0.02))
+
+
+def test_the_loop_sets_real_priorities_and_puts_them_back(attached: Attached) -> None:
+    knobs = {"nice": kernel.make("nice")}
+    with SparkEngine(Application.find(pid=attached.pid), knobs=knobs, mbeans=False) as engine:
+        until(lambda: placed(engine, "chain", 3))
+        binding = Binding(create("queue-size"), "nice", 0.05, queries=("chain",))
+        touched = mains(engine.topology(), "chain")
+        found = [os.getpriority(os.PRIO_PROCESS, tid) for tid in touched]
+        with Loop([engine], [binding]) as loop:
+            until(lambda: loop.round(force=True) and {d.knob for d in loop.decisions} == {"nice"})
+        assert [os.getpriority(os.PRIO_PROCESS, tid) for tid in touched] == found
+
+
+def test_without_an_agent_kafka_is_not_offered_and_nothing_is_loaded(attached: Attached) -> None:
+    with SparkEngine(Application.find(pid=attached.pid), mbeans=False, knobs={}) as engine:
+        assert engine.offers == {"cpu_time", "run_wait", "queue"}
+        engine.topology()
+        assert set(engine.sample(SparkEngine.OFFERS).columns) == {"cpu_time", "run_wait", "queue"}
+
+
+def test_a_quiet_round_costs_far_less_than_a_dump(engine: SparkEngine, attached: Attached) -> None:
+    def cpu(what: object) -> float:
+        began = time.thread_time()
+        what()  # type: ignore[operator]
+        return time.thread_time() - began
+
+    until(lambda: placed(engine, "chain", 3))
+    rounds = sorted(cpu(engine.topology) for _ in range(200))
+    dumps = sorted(cpu(lambda: jvm.dump(attached.pid)) for _ in range(20))
+    assert rounds[50] < 0.5 * dumps[5]
+
+
+def test_an_application_that_has_ended_is_said_to_have_ended(attached: Attached) -> None:
+    gone = Application("local-1", "gone", attached.facts["ui"], ())
+    with SparkEngine(gone, mbeans=False, knobs={}) as engine, pytest.raises(TargetGone, match="'gone': has ended"):
+        engine.topology()
+
+
+def test_the_registry_has_it() -> None:
+    kind = registry.get("spark")
+    assert kind.start is SparkEngine
+    assert kind.offers == SparkEngine.OFFERS
