@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from applications import SparkProcess, feed
+from support import named
 from treadle import jars
 from treadle.broker import Broker, free_port
 
@@ -36,6 +38,20 @@ def broker(kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> 
     started = Broker.start(tmp_path_factory.mktemp("kafka"), free_port(), timeout=180)
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="session")
+def application(
+    broker: Broker, jolokia_jars: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkProcess]:
+    """A Spark application with the queries `high` and `low`, three stages each, in Real-Time Mode with little to do."""
+    name = named("application")
+    started = SparkProcess(tmp_path_factory.mktemp("application"), broker, name, f"spark.app.name={name}")
+    feed(broker, started.topic, 200)
+    for query in ("high", "low"):
+        started.order("start", query, "chain", "20")
+    yield started
+    started.kill()
 
 
 @pytest.fixture(scope="session")

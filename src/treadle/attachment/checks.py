@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from treadle.attachment.plan import Plan
@@ -72,10 +72,10 @@ def _being_put_back(path: Path) -> bool:
     return not book.owner.alive and book.guardian.alive and book.world == journal.world()
 
 
-def cores(applications: Mapping[str, Application], name: str) -> float:
+def cores(application: Application) -> float:
     """The CPUs that an application's processes may run on."""
     allowed: set[int] = set()
-    for process in applications[name].processes:
+    for process in application.processes:
         try:
             allowed |= os.sched_getaffinity(process.pid)
         except OSError:

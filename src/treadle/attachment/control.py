@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from treadle import durations
 from treadle.attachment import checks, plan, report, targets
-from treadle.attachment.follow import Followed, Guard, Heirs
+from treadle.attachment.follow import Followed, Guard, Heirs, of_driver
 from treadle.attachment.knobs import Knobs
 from treadle.attachment.plan import Plan
 from treadle.attachment.targets import Claims, Target
@@ -38,6 +38,8 @@ log = logging.getLogger("treadle.attach")
 
 NAP = 0.1
 """Seconds between looks at whether it is to end."""
+PATIENCE = 10.0
+"""Seconds for which the first query is waited for."""
 ORDINARY = 1.0
 """The priority of a query that no pattern names."""
 Told = Callable[[tuple[DecisionBatch, ...]], None]
@@ -106,6 +108,7 @@ class Attachment:
         self._changes = report.Changes()
         self._unread: deque[DecisionBatch] = deque(maxlen=10_000)
         self._guards: dict[str, Guard] = {}
+        self._burnt: dict[str, float] = {}
         self._journal: Journal | None = None
         self._knobs = Knobs(chosen)
         self._closing = ExitStack()
@@ -150,19 +153,21 @@ class Attachment:
         told: Told | None = None,
         before_end: Callable[[], None] | None = None,
         leave: bool = False,
+        patient: bool = False,
     ) -> None:
         """In this thread: for some seconds, until `ask_to_stop`, or the end of all applications.
 
         In the main thread signals that end a program wait for the end of a round, and everything is put back first.
         `told` is called with the changes of each round, `before_end` before anything is put back. With `leave` what
-        was changed stays so; `treadle restore` puts it back.
+        was changed stays so; `treadle restore` puts it back. If `patient` the seconds are counted from when the first
+        query is seen, and that is waited for.
         """
-        end = math.inf if seconds is None else time.monotonic() + seconds
+        length = math.inf if seconds is None else seconds
         try:
             with ExitStack() as ending:
                 if not leave:
                     ending.enter_context(self.loop)
-                self._rounds(end, told)
+                self._rounds(length, told, patient=patient)
                 if before_end is not None:
                     before_end()
             self._leaves = leave
@@ -239,8 +244,7 @@ class Attachment:
             return Followed(engine)
         leash = knobs.get("rt")
         if isinstance(leash, Leash):
-            burnt = next((guard._burnt for guard in self._guards.values()), {})
-            guard = Guard(leash, checks.cores(self.applications, name), self.plan.period, burnt)
+            guard = Guard(leash, checks.cores(application), self.plan.period, self._burnt)
             self._guards[name] = guard
             self._closing.callback(guard.watchdog.stop)
         heirs = Heirs(knobs.values(), [process.pid for process in application.processes])
@@ -255,17 +259,28 @@ class Attachment:
             self._error = error
             log.exception("ended by an error, and everything is put back")
 
-    def _rounds(self, end: float, told: Told | None) -> None:
-        loop = self.loop
+    def _rounds(self, seconds: float, told: Told | None, *, patient: bool) -> None:
+        loop, began = self.loop, time.monotonic()
+        end = began + seconds
         while not self._stopping and not self.ended and time.monotonic() < end:
             batches = loop.round()
             if batches:
                 self._unread.extend(batches)
                 if told is not None:
                     told(batches)
+            if patient:
+                patient = not self._shows_queries()
+                end = max(end, min(time.monotonic(), began + PATIENCE) + seconds)
             wake = min(loop.next_due, end)
             while (rest := wake - time.monotonic()) > 0 and not self._stopping:
                 time.sleep(min(rest, NAP))
+
+    def _shows_queries(self) -> bool:
+        """Whether anything is seen at work but the engine itself."""
+        if self._seen.last is None:
+            return False
+        instances = self._seen.last[0].topology.instances
+        return any(instance.threads and not of_driver(instance.query) for instance in instances)
 
     def _close_knobs(self) -> None:
         if not self._leaves:

@@ -85,7 +85,7 @@ class Guard:
         self.watchdog.start()
 
     def feed(self, name: str, sample: Sample, topology: Topology) -> None:
-        stages = np.array([not _of_driver(instance.query) for instance in topology.instances], dtype=np.bool_)
+        stages = np.array([not of_driver(instance.query) for instance in topology.instances], dtype=np.bool_)
         nothing = np.full(len(topology), np.nan)
         column = {metric: sample.columns.get(metric, nothing) for metric in self.METRICS}
         self._burnt[name] = float(np.nansum(column["cpu_time"][stages])) if self.leash.targets else math.nan
@@ -148,7 +148,8 @@ class Heirs:
                     knob.write(thread, found[knob.name])
 
 
-def _of_driver(query: str) -> bool:
+def of_driver(query: str) -> bool:
+    """Whether it is the engine itself, and no query of the user's."""
     return query in (DRIVER, f"spark {DRIVER}")
 
 

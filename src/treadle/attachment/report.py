@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypedDict
 
 from treadle.attachment.policies import flat
@@ -91,11 +92,27 @@ def rows(snapshot: Snapshot, schedule: Schedule, changes: Changes) -> list[Row]:
     return made
 
 
+def net(decisions: Iterable[Decision]) -> list[Decision]:
+    """What comes of them all: for each target the last, as a change from what it had before the first."""
+    first: dict[tuple[str, str, Target], Decision] = {}
+    last: dict[tuple[str, str, Target], Decision] = {}
+    for decision in decisions:
+        key = (decision.engine, decision.knob, decision.target)
+        first.setdefault(key, decision)
+        last[key] = decision
+    changed = [replace(decision, before=first[key].before) for key, decision in last.items()]
+    return [decision for decision in changed if decision.before != decision.after]
+
+
 def told(decision: Decision) -> str:
     """A change in a few words."""
     of = "" if isinstance(decision.target, ThreadRef) else f" of {label(decision.target)}"
-    before = "?" if decision.before is None else _value(decision.before)
-    return f"{decision.knob}{of} {before} -> {_value(decision.after)}"
+    return f"{decision.knob}{of} {' -> '.join(ends(decision))}"
+
+
+def ends(decision: Decision) -> tuple[str, str]:
+    """From what to what."""
+    return "?" if decision.before is None else _value(decision.before), _value(decision.after)
 
 
 def why(decision: Decision) -> str:

@@ -20,6 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from treadle import durations
+from treadle.enforce import label
 from treadle.errors import ConfigError, EngineError
 
 if TYPE_CHECKING:
@@ -187,34 +188,43 @@ def title(status: Mapping[str, Any]) -> str:
     return f"{names}: {status['policy']} by {status['enforce']} every {every}, {does} {status['changes']}{off}"
 
 
+def changes(attachment: Attachment) -> Table:
+    """All that was changed, or would be, for people."""
+    from treadle.attachment import report
+
+    grid = Table(title=escape(title(attachment.status())), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    grid.collapse_padding, grid.pad_edge = True, False
+    for name in ("instance", "thread or group", "knob", "from", "to", "why"):
+        grid.add_column(name, overflow="fold")
+    for decision in report.net(attachment.loop.decisions):
+        cells = (label(decision.target), decision.knob, *report.ends(decision), report.why(decision))
+        grid.add_row(*map(escape, (decision.instance or "-", *cells)))
+    return grid
+
+
 def _run(attachment: Attachment, limit: float | None, *, as_json: bool, leave: bool = False, live: bool = True) -> None:
-    """Run it in this thread, show it, and say in the end how things were before they were put back."""
+    """Run it in this thread and show it: live, a line for each change, or what there is at the end."""
     from treadle.cli import _out
 
-    shown = live and not as_json and _out.is_terminal
-    told = None if shown else _tell_json if as_json else _tell if live else None
-    last: list[Mapping[str, Any]] = []
-
-    def look(batches: tuple[DecisionBatch, ...]) -> None:
-        if told is not None:
-            told(batches)
-
-    if shown:
+    if live and not as_json and _out.is_terminal:
         with Live(
             get_renderable=lambda: table(attachment.status()),
             console=_out,
             refresh_per_second=PER_SECOND,
-            screen=False,
             vertical_overflow="ellipsis",
         ):
-            attachment.run(limit, leave=leave)
+            attachment.run(limit)
         return
-    attachment.run(limit, told=look, leave=leave, before_end=lambda: last.append(attachment.status()))
-    for status in last:
+
+    def end() -> None:
         if as_json:
-            click.echo(json.dumps(status))
+            click.echo(json.dumps(attachment.status()))
         elif not live:
-            _out.print(table(status), width=None if _out.is_terminal else 240)
+            seen = attachment.plan.policy.name == "none"
+            _out.print(table(attachment.status()) if seen else changes(attachment))
+
+    told = _tell_json if as_json else _tell if live else None
+    attachment.run(limit, told=told, before_end=end, leave=leave, patient=not live)
 
 
 def _tell(batches: Iterable[DecisionBatch]) -> None:

@@ -1,0 +1,118 @@
+"""A Spark application that knows nothing of Treadle, for tests that attach to it, and what the kernel says of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from treadle import jars
+from treadle.broker import Broker
+from treadle.enforce.kernel import find_mount
+from treadle.enforce.kernel.mounts import group_of
+from treadle.enforce.kernel.sched import get_attributes
+
+SCRIPT = Path(__file__).parent / "engines" / "spark" / "spark_application.py"
+
+
+class SparkProcess:
+    """A driver in local mode, in a process of its own. `order` has it start and stop queries."""
+
+    def __init__(self, folder: Path, broker: Broker, topic: str, *settings: str) -> None:
+        jars.fetch("spark-kafka")
+        self.topic = topic
+        self._process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(folder), "local[16]", broker.bootstrap, topic, *settings],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        )
+        self.told = self._answer()
+        self.pid: int = self.told["pid"]
+
+    def order(self, *words: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(" ".join(words) + "\n")
+        self._process.stdin.flush()
+        answer = self._answer()
+        assert "done" in answer, answer
+
+    def kill(self) -> None:
+        for pid in (self.pid, self.told["python"]):
+            os.kill(pid, 9)
+        self._process.communicate()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        while not line.startswith("{"):  # an agent that is loaded into it may say so here
+            assert line, "the application has ended"
+            line = self._process.stdout.readline()
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+def feed(broker: Broker, topic: str, rows: int) -> None:
+    """Put rows into a topic."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(rows):
+        producer.produce(topic, str(number))
+    producer.flush()
+
+
+class Standing(NamedTuple):
+    """All that an enforcer could change of a thread."""
+
+    start_time: int
+    nice: int
+    policy: int
+    priority: int
+    slice: int
+    group: str
+
+
+def standings(pid: int) -> dict[int, Standing]:
+    """Of every thread of a process, straight from the kernel."""
+    found: dict[int, Standing] = {}
+    mount = find_mount()
+    for tid in map(int, os.listdir(f"/proc/{pid}/task")):
+        try:
+            text = Path(f"/proc/{pid}/task/{tid}/stat").read_text()
+            group = group_of(f"/proc/{pid}/task/{tid}/cgroup", mount) if mount else ""
+            attributes = get_attributes(tid)
+        except OSError:
+            continue
+        fields = text[text.rindex(")") + 2 :].split()
+        found[tid] = Standing(
+            int(fields[19]), int(fields[16]), int(fields[38]), int(fields[37]), attributes.runtime, group
+        )
+    return found
+
+
+def differences(before: dict[int, Standing], pid: int) -> dict[int, tuple[Standing, Standing]]:
+    """Threads that are not as they were; one that was born since should be as its process is."""
+    now = standings(pid)
+    ordinary = before[pid]
+    found: dict[int, tuple[Standing, Standing]] = {}
+    for tid, seen in now.items():
+        was = before.get(tid)
+        if was is None or was.start_time != seen.start_time:
+            was = ordinary._replace(start_time=seen.start_time)
+        if seen != was:
+            found[tid] = (was, seen)
+    return found
+
+
+def groups_left() -> list[str]:
+    """CPU groups that an attachment has made, anywhere."""
+    mount = find_mount()
+    if mount is None:
+        return []
+    return [str(path) for path in Path(mount.point).glob("**/treadle-[0-9]*") if path.is_dir()]

@@ -1,0 +1,328 @@
+"""Attaching to real Spark applications, with real priorities on real threads, read back from the kernel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from applications import SparkProcess, Standing, differences, groups_left, standings
+from support import until
+from treadle.attachment import Attachment, attach, checks, plan, report, watch
+from treadle.attachment.follow import Heirs
+from treadle.attachment.policies import Caps, Grouped, HelpersFirst, WithinQuery
+from treadle.broker import Broker
+from treadle.decide import registry
+from treadle.decide.policies import QueueSize, UserPriority
+from treadle.decide.policy import Policy
+from treadle.enforce import kernel
+from treadle.enforce.kernel import Mount, cgroup, find_mount, realtime
+from treadle.enforce.kernel.nice import NiceKnob
+from treadle.engines.spark.application import Application, Process
+from treadle.errors import ConfigError, EngineError, TreadleError
+from treadle.model import Instance, Operator, Query, Topology
+from treadle.values import Schedule, Snapshot
+
+FACTS = {fact.what: fact for fact in kernel.facts()}
+
+
+def needs(*parts: str) -> None:
+    """Skip, and say why, where this kernel or this user can't do it."""
+    for part in parts:
+        fact = FACTS[checks.FACTS[part]]
+        if not fact.works:
+            pytest.skip(f"{part}: {fact.why} ({fact.remedy})")
+
+
+def main_thread(attachment: Attachment, query: str) -> int | None:
+    """The thread of a stage of this query."""
+    rows = [row for row in attachment.status()["rows"] if row["query"] == query]
+    mains = [thread["tid"] for row in rows for thread in row["threads"] if thread["role"] == "main"]
+    return mains[0] if mains else None
+
+
+def standing(attachment: Attachment, query: str, pid: int) -> Standing | None:
+    tid = main_thread(attachment, query)
+    return None if tid is None else standings(pid).get(tid)
+
+
+# ------------------------------------------------------------ on a real application
+
+
+def test_the_more_important_query_gets_the_lower_nice_and_stopping_puts_all_back(application: SparkProcess) -> None:
+    needs("nice")
+    before = standings(application.pid)
+    with attach(application.pid, priorities={"high": 10}) as attachment:
+        until(lambda: (s := standing(attachment, "high", application.pid)) and s.nice == -20)
+        until(lambda: (s := standing(attachment, "low", application.pid)) and s.nice == 19)
+        status = attachment.status()
+        assert status["policy"] == "user-priority"
+        assert {row["query"] for row in status["rows"]} == {"high", "low", "driver"}
+        changed = next(row for row in status["rows"] if row["query"] == "low")
+        assert "nice" in changed["change"]
+        assert "by the priority of the query" in changed["why"]
+        with pytest.raises(EngineError, match="somebody else is attached"):
+            attach(application.pid)
+    assert differences(before, application.pid) == {}
+    assert not attachment.running
+
+
+def test_a_dry_run_changes_nothing_and_says_what_it_would(application: SparkProcess) -> None:
+    before = standings(application.pid)
+    with attach(application.pid, priorities={"low": 5}, dry_run=True) as attachment:
+        until(lambda: {d.after for d in attachment.loop.decisions if d.knob == "nice"} == {-20.0, 19.0})
+        assert differences(before, application.pid) == {}
+        assert {decision.after for decision in report.net(attachment.loop.decisions)} == {-20.0, 19.0}
+
+
+@pytest.mark.parametrize(
+    ("enforce", "shown"),
+    [
+        ("cgroup", lambda high, low: high.group.endswith("/high") and low.group.endswith("/low")),
+        ("cgroup:by=operator", lambda high, low: "/high%2E" in high.group and "/low%2E" in low.group),
+        ("cgroup+nice", lambda high, low: high.group.endswith("/high") and low.group.endswith("/low")),
+        ("slice", lambda high, low: high.slice == 100_000 and low.slice == 100_000_000 and high.policy == 3),
+        ("rt", lambda high, low: high.policy == low.policy == os.SCHED_RR and high.priority > low.priority),
+        ("quota", lambda high, low: low.group.endswith("/low") and "treadle" not in high.group),
+    ],
+)
+def test_each_enforcer_does_what_it_says_and_puts_it_back(application: SparkProcess, enforce: str, shown: Any) -> None:
+    needs(*(part.partition(":")[0] for part in enforce.split("+")))
+    before = standings(application.pid)
+    quotas = {"low": 0.5} if enforce == "quota" else None
+    with attach(application.pid, enforce=enforce, priorities={"high": 10}, quotas=quotas) as attachment:
+        until(
+            lambda: (
+                (high := standing(attachment, "high", application.pid))
+                and (low := standing(attachment, "low", application.pid))
+                and shown(high, low)
+            )
+        )
+        if enforce == "cgroup":
+            assert shares("high") / shares("low") == pytest.approx(10, rel=0.01)
+        if enforce == "quota":
+            assert quota("low") == 50_000
+    until(lambda: differences(before, application.pid) == {})
+    assert groups_left() == []
+
+
+def shares(name: str) -> int:
+    return int(group_file(name, "cpu.shares"))
+
+
+def quota(name: str) -> int:
+    return int(group_file(name, "cpu.cfs_quota_us"))
+
+
+def group_file(name: str, file: str) -> str:
+    if (mount := find_mount()) is None or mount.version != 1:
+        pytest.skip("the files of cgroup v1 are read here")
+    (found,) = Path(mount.point).glob(f"**/treadle-{os.getpid()}-*/{name}")
+    return (found / file).read_text()
+
+
+def test_an_application_that_dies_ends_only_its_own_rows(
+    application: SparkProcess, broker: Broker, tmp_path: Path
+) -> None:
+    needs("nice")
+    before = standings(application.pid)
+    other = SparkProcess(tmp_path, broker, "unused")
+    with attach([application.pid, other.told["ui"]], priorities={"high": 10}) as attachment:
+        try:
+            until(lambda: len({row["application"] for row in attachment.status()["rows"]}) == 2)
+            until(lambda: (s := standing(attachment, "high", application.pid)) and s.nice == -20)
+            names = {row["query"] for row in attachment.status()["rows"] if "driver" in row["query"]}
+            assert len(names) == 2, "the two drivers are told apart"
+        finally:
+            other.kill()
+        until(lambda: [app["ended"] for app in attachment.status()["applications"]] == [False, True])
+        until(lambda: len({row["application"] for row in attachment.status()["rows"]}) == 1)
+        assert attachment.running
+    assert differences(before, application.pid) == {}
+
+
+def test_watching_changes_nothing(application: SparkProcess) -> None:
+    before = standings(application.pid)
+    with watch(application.pid) as attachment:
+        attachment.start()
+        until(lambda: {row["query"] for row in attachment.status()["rows"]} == {"high", "low", "driver"})
+        assert all(row["change"] == "" for row in attachment.status()["rows"])
+        assert differences(before, application.pid) == {}
+
+
+# ------------------------------------------------------------ refusals
+
+
+def test_what_is_no_spark_application_is_refused_by_one_clear_line(broker: Broker) -> None:
+    with pytest.raises(EngineError, match="is a JVM, but runs no Spark application"):
+        attach(broker.pid)
+    with pytest.raises(TreadleError, match=f"process {os.getpid()}"):
+        attach(os.getpid())
+    with pytest.raises(EngineError, match="no such process"):
+        attach(2**22 - 1)
+    with pytest.raises(EngineError, match="no Spark application is called 'nobody'"):
+        attach("nobody")
+    with pytest.raises(EngineError, match="does not answer"):
+        attach("http://127.0.0.1:9")
+    with pytest.raises(ConfigError, match="nothing to attach to"):
+        attach([])
+
+
+def test_without_a_real_time_budget_rt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's view of a real group that has none: what is mounted there is that group."""
+    mount = find_mount()
+    if mount is None or mount.version != 1 or os.geteuid() != 0:
+        pytest.skip("needs a writable cgroup v1 with real-time budgets")
+    name = f"/treadle-test-{os.getpid()}"
+    group = Path(mount.directory(name))
+    group.mkdir()
+    try:
+        inside = Mount(1, str(group), name)
+        for module in (cgroup, realtime):
+            monkeypatch.setattr(module, "find_mount", lambda: inside)
+        with pytest.raises(EngineError, match=r"enforce 'rt'.*has none left for real-time threads.*use 'nice'"):
+            checks.check(plan.make("none", "rt", 0.1, {}, {}, ("*",)), [])
+    finally:
+        for each in sorted(group.glob("**/"), reverse=True):
+            each.rmdir()
+
+
+@pytest.fixture
+def two_sessions() -> Iterator[list[int]]:
+    """Two processes of different sessions, both in the topmost group."""
+    sleepers = [subprocess.Popen(["sleep", "600"], start_new_session=True) for _ in range(2)]
+    if (mount := find_mount()) is not None and mount.version == 1:
+        for sleeper in sleepers:
+            Path(mount.directory("/"), "tasks").write_text(str(sleeper.pid))
+    yield [sleeper.pid for sleeper in sleepers]
+    for sleeper in sleepers:
+        sleeper.kill()
+        sleeper.wait()
+
+
+def test_nice_across_sessions_is_refused_and_cgroup_offered(two_sessions: list[int]) -> None:
+    needs("nice", "cgroup")
+    if not kernel.autogroup_enabled():
+        pytest.skip("autogroup is off: nice compares across sessions")
+    apps = [Application(f"app-{pid}", f"app-{pid}", "", (Process(pid, 0, True),)) for pid in two_sessions]
+    with pytest.raises(EngineError, match=r"autogroup is on.*use enforce='cgroup'"):
+        checks.check(plan.make("none", "nice", 0.1, {}, {}, ("*",)), apps)
+    checks.check(plan.make("none", "cgroup", 0.1, {}, {}, ("*",)), apps)
+    checks.check(plan.make("none", "nice", 0.1, {}, {}, ("*",)), apps[:1])
+
+
+@pytest.mark.parametrize(
+    ("enforce", "quotas", "why"),
+    [
+        ("nicer", {}, "did you mean nice"),
+        ("nice+nice", {}, "is there twice"),
+        ("nice:by=query", {}, "there is no option 'by'"),
+        ("nice:low=x", {}, "give a number"),
+        ("cgroup:by=colour", {}, "use one of query, operator"),
+        ("rt:fifo=perhaps", {}, "give yes or no"),
+        ("rt+nice", {}, "use 'rt' alone"),
+        ("quota", {}, "no query has a cap"),
+        ("cgroup:by=operator+quota", {"a": 1.0}, "quotas are for queries"),
+        ("nice:low=5,high=-5", {}, "limits can't be"),
+    ],
+)
+def test_what_can_not_be_enforced_is_said(enforce: str, quotas: dict[str, float], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        plan.make(None, enforce, 0.05, {}, quotas, ("*",)).bindings(1)
+
+
+@pytest.mark.parametrize(("numbers", "chosen"), [({}, plan.SINGLE), ({"a": 1}, plan.SINGLE), ({"a": 2}, plan.SEVERAL)])
+def test_without_a_policy_it_depends_on_whether_queries_differ(numbers: dict[str, float], chosen: str) -> None:
+    assert plan.make(None, "nice", 0.05, numbers, {}, ("*",)).policy.name == registry.create(chosen).name
+
+
+# ------------------------------------------------------------ policies around policies
+
+
+def snapshot(queue: list[float], priorities: tuple[float, float] = (1.0, 5.0)) -> Snapshot:
+    """Two queries, `a/1` and `b`, of two operators each."""
+    names = ("a/1", "b")
+    queries = tuple(
+        Query(name, (Operator("in"), Operator("out", ("in",))), priority)
+        for name, priority in zip(names, priorities, strict=True)
+    )
+    instances = tuple(Instance(name, (operator,), 0, "spark") for name in names for operator in ("in", "out"))
+    return Snapshot(Topology(queries, instances, 1), 0.0, {"queue": np.array(queue)})
+
+
+def test_helpers_stand_just_above_their_main_and_below_the_next() -> None:
+    schedule = HelpersFirst(QueueSize()).decide(snapshot([5.0, 1.0, 5.0, 9.0]))
+    assert schedule.helper is not None
+    assert schedule.scalar.tolist() == [2.0, 0.0, 2.0, 4.0]
+    assert schedule.helper.tolist() == [3.0, 1.0, 3.0, 5.0]
+
+
+def test_within_a_query_each_has_the_whole_scale() -> None:
+    schedule = WithinQuery(QueueSize()).decide(snapshot([1.0, 2.0, 100.0, np.nan]))
+    assert schedule.scalar[:3].tolist() == [0.0, 1.0, 0.5]
+    assert np.isnan(schedule.scalar[3])
+
+
+def test_a_slash_in_a_name_makes_no_nested_group() -> None:
+    groups = Grouped(UserPriority(), "query").decide(snapshot([0.0] * 4)).groups
+    assert groups is not None
+    assert groups.names == ("a%2F1", "b")
+    assert groups.priority.tolist() == [1.0, 5.0]
+
+
+def test_a_cap_is_for_the_queries_that_a_pattern_names() -> None:
+    schedule: Schedule = Caps({"b": 0.5}).decide(snapshot([0.0] * 4))
+    assert np.isnan(schedule.scalar[:2]).all()
+    assert schedule.scalar[2:].tolist() == [0.5, 0.5]
+
+
+def test_a_wrapped_policy_keeps_its_name_and_state() -> None:
+    inner: Policy = registry.create("round-robin")
+    around = HelpersFirst(inner)
+    assert (around.name, around.needs, around.state()) == (inner.name, inner.needs, inner.state())
+
+
+# ------------------------------------------------------------ threads that are born
+
+FAMILY = """
+import os, sys, threading
+def child():
+    print(threading.get_native_id(), flush=True); sys.stdin.read()
+def parent():
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 7)
+    print(threading.get_native_id(), flush=True)
+    sys.stdin.readline()
+    threading.Thread(target=child).start()
+threading.Thread(target=parent).start()
+"""
+
+
+def test_a_thread_that_is_born_of_one_we_changed_gets_what_its_process_had() -> None:
+    process = subprocess.Popen([sys.executable, "-c", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        parent = int(process.stdout.readline())
+        heirs = Heirs([NiceKnob()], [process.pid])
+        nothing = Topology((), ())
+        heirs.settle(nothing)
+        assert os.getpriority(os.PRIO_PROCESS, parent) == 7, "it was there before"
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        child = int(process.stdout.readline())
+        assert os.getpriority(os.PRIO_PROCESS, child) == 7, "the kernel lets threads inherit it"
+        needs("nice")
+        heirs.settle(nothing)
+        assert os.getpriority(os.PRIO_PROCESS, child) == os.getpriority(os.PRIO_PROCESS, process.pid)
+        os.setpriority(os.PRIO_PROCESS, child, 3)
+        heirs.settle(nothing)
+        assert os.getpriority(os.PRIO_PROCESS, child) == 3, "only once, when it is new"
+    finally:
+        process.kill()
+        process.communicate()
