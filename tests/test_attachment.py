@@ -14,6 +14,7 @@ import pytest
 
 from applications import SparkProcess, Standing, differences, groups_left, standings
 from support import until
+from treadle import config
 from treadle.attachment import Attachment, attach, checks, plan, report, watch
 from treadle.attachment.follow import Heirs
 from treadle.attachment.policies import Caps, Grouped, HelpersFirst, WithinQuery
@@ -145,6 +146,45 @@ def test_an_application_that_dies_ends_only_its_own_rows(
         until(lambda: len({row["application"] for row in attachment.status()["rows"]}) == 1)
         assert attachment.running
     assert differences(before, application.pid) == {}
+
+
+OWN_SESSION = """
+import sys
+import treadle
+from pyspark.sql import SparkSession
+from treadle.errors import EngineError
+builder = SparkSession.builder.master("local[1]").config("spark.ui.port", "0").config("spark.driver.host", "127.0.0.1")
+spark = builder.appName("own").getOrCreate()
+with treadle.attach(spark, dry_run=True, agent=False) as attachment:
+    print(attachment.status()["applications"][0]["id"] == spark.sparkContext.applicationId, flush=True)
+spark.stop()
+spark = builder.config("spark.ui.enabled", "false").getOrCreate()
+try:
+    treadle.attach(spark)
+except EngineError as error:
+    print(error, flush=True)
+spark.stop()
+"""
+
+
+def test_an_application_can_attach_to_itself() -> None:
+    env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run([sys.executable, "-c", OWN_SESSION], capture_output=True, text=True, env=env, check=True)
+    attached, refused = done.stdout.splitlines()
+    assert attached == "True"
+    assert "start it with spark.ui.enabled=true" in refused
+
+
+def test_the_section_of_the_page_is_a_valid_configuration(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "attach.md").read_text(encoding="utf-8")
+    (tmp_path / "shown.toml").write_text(page.partition("```toml\n")[2].partition("```")[0], encoding="utf-8")
+    section = config.load(str(tmp_path / "shown.toml"))[0].attach
+    assert section.priorities == {"alerts-*": 10.0, "reports": 0.5}
+    (tmp_path / "again.toml").write_text(config.as_toml(config.Config(attach=section)), encoding="utf-8")
+    assert config.load(str(tmp_path / "again.toml"))[0].attach == section
+    (tmp_path / "wrong.toml").write_text("[attach]\npriorities = { a = -1 }\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"attach.priorities.a"):
+        config.load(str(tmp_path / "wrong.toml"))
 
 
 def test_watching_changes_nothing(application: SparkProcess) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from support import treadle
 from treadle import doctor
+from treadle.broker import Broker
+from treadle.enforce import kernel
 
 
 def check(report: doctor.Report, name: str) -> doctor.Check:
@@ -31,6 +33,17 @@ def test_here_is_all_that_a_run_needs(monkeypatch: pytest.MonkeyPatch, capsys: p
     printed = capsys.readouterr().out
     assert "usable cores" in printed
     assert "running pipelines:" in printed
+
+
+def test_what_the_kernel_allows_is_tried_and_told(broker: Broker) -> None:
+    report = doctor.examine()
+    told = {each.name: each for each in report.checks if each.name.startswith("attach: ")}
+    assert told.keys() >= {f"attach: {fact.what}" for fact in kernel.facts()}
+    assert all(each.state == "ok" or each.remedy for each in told.values())
+    assert not any(each.needed for each in told.values()), "`treadle run` needs none of it"
+    assert broker.alive
+    assert told["attach: JVM"].state == "ok", "there is the broker's, at least"
+    assert check(report, "jars jolokia").name
 
 
 def test_without_java_it_says_what_to_install_and_ends_with_2(

@@ -55,8 +55,8 @@ class Config(_Section):
     """The whole file."""
 
     adaptive: Adaptive = Adaptive()
-    attach: Attach = Attach()
     simulate: Simulate = Simulate()
+    attach: Attach = Attach()
 
     def policy(self, spec: str) -> str:
         """A policy as the registry takes it: a bare `adaptive` is spelt out with what is configured."""
