@@ -37,13 +37,17 @@ LONGEST_DRAIN = 3700.0
 @click.command()
 @click.argument("pipeline", metavar="PIPELINE.py[:NAME]")
 @click.option("--policy", "-p", metavar="P", help="NAME[:key=value,…]; `treadle policies` lists them.")
-@click.option("--layout", help="hops: each operator a query (default); fused: each sink one with all it needs.")
+@click.option(
+    "--layout",
+    help="hops: each operator a query (default); fused: each sink one with all it needs; realtime: so too, in Spark's "
+    "real-time mode, each operator a thread for `treadle attach`.",
+)
 @click.option("--slots", help="How many hops run at once: a number, or auto (default).")
-@click.option("--enforce", help="gate (default), pools (Spark's FAIR pools) or none (Spark alone).")
+@click.option("--enforce", help="gate (default), pools (Spark's FAIR pools) or none (Spark alone; always in realtime).")
 @click.option("--for", "length", metavar="TIME", help="How long, as 60s (default: until it is ended).")
 @click.option("--folder", help="Where channels and checkpoints are kept (default: .treadle/NAME).")
 @click.option("--period", metavar="TIME", help="How often the policy decides (default: 100ms).")
-@click.option("--batch", metavar="TIME", help="How long a batch should hold its slot (default: 500ms).")
+@click.option("--batch", metavar="TIME", help="How long a batch should hold its slot (default: 500ms; realtime: 5s).")
 @click.option("--retries", type=click.IntRange(min=0), help="How often in a row a hop may fail (default: 3).")
 @click.option("--channels", help="What joins hops: embedded (default) or kafka.")
 @click.option("--kafka", metavar="HOST:PORT", help="The broker for topics and Kafka channels.")

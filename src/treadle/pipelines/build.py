@@ -48,10 +48,10 @@ def hop(node: Node, spark: SparkSession, channels: Sources, key: str) -> Plan:
     inputs = tuple(channels[name] for name in node.inputs)
     rows = [channel.read(spark, key, node.name) for channel in inputs]
     if node.kind is Kind.SOURCE:
-        return Plan(node, (), _from(node, spark), (node.name,))
+        return Plan(node, (), from_source(node, spark), (node.name,))
     if node.kind is not Kind.OPERATOR:
         return Plan(node, inputs, rows[0])
-    made = _called(node, *rows)
+    made = called(node, *rows)
     for name in made.columns:
         if made.columns.count(name) > 1:
             raise ConfigError(
@@ -69,9 +69,9 @@ def fused(node: Node, nodes: Mapping[str, Node], spark: SparkSession, channels: 
         if name not in made:
             upstream = nodes[name]
             if upstream.kind is Kind.SOURCE:
-                made[name] = arrivals.watched(upstream, _from(upstream, spark))
+                made[name] = arrivals.watched(upstream, from_source(upstream, spark))
             elif upstream.kind is Kind.OPERATOR:
-                made[name] = _called(upstream, *[rows_of(each) for each in upstream.inputs])
+                made[name] = called(upstream, *[rows_of(each) for each in upstream.inputs])
             else:
                 read.append(channels[name])
                 made[name] = channels[name].read(spark, key, node.name)
@@ -80,6 +80,13 @@ def fused(node: Node, nodes: Mapping[str, Node], spark: SparkSession, channels: 
     rows = rows_of(node.inputs[0])
     foreign = tuple(name for name in made if nodes[name].kind is Kind.SOURCE)
     return Plan(node, tuple(read), rows, foreign)
+
+
+def writer(plan: Plan) -> Any:
+    """The query of a sink, ready to be started: one of Spark's own writers, or the user's function of batches."""
+    if plan.node.kind is Kind.WRITER:
+        return plan.rows.writeStream.format(str(plan.node.format)).options(**plan.node.options)
+    return plan.rows.writeStream.foreachBatch(sink(plan.node))
 
 
 def sink(node: Node) -> Callable[[DataFrame, int], None]:
@@ -103,13 +110,15 @@ def sink(node: Node) -> Callable[[DataFrame, int], None]:
     return call
 
 
-def _from(source: Node, spark: SparkSession) -> DataFrame:
-    rows = _called(source, spark)
+def from_source(source: Node, spark: SparkSession) -> DataFrame:
+    """The rows of a source, whose arrival column is there if it names one."""
+    rows = called(source, spark)
     arrivals.check(source, rows)
     return rows
 
 
-def _called(node: Node, *arguments: Any) -> DataFrame:
+def called(node: Node, *arguments: Any) -> DataFrame:
+    """What the user's function of a node gives, which must be a stream."""
     from pyspark.sql import DataFrame
 
     assert node.function is not None

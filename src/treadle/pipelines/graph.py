@@ -14,7 +14,7 @@ from treadle.model import Operator, Query, Topology
 from treadle.pipelines.node import Kind, Node
 from treadle.plugins import suggestion
 
-LAYOUTS = ("hops", "fused")
+LAYOUTS = ("hops", "fused", "realtime")
 
 Nodes = Mapping[str, Node]
 
@@ -144,10 +144,10 @@ def fused_queries(nodes: Nodes) -> tuple[Query, ...]:
 
 
 def topology(nodes: Nodes, layout: str, engine: str) -> Topology:
-    """What a policy sees: in `hops` each operator is a unit of its own, in `fused` a sink with all that it needs."""
+    """What a policy sees: in `hops` each operator is a unit of its own, else a sink with all that it needs."""
     if layout == "hops":
         return Topology.of(queries(nodes), engine=engine)
-    if layout == "fused":
+    if layout in LAYOUTS:
         whole = fused_queries(nodes)
         together = [(query.name, tuple(op.name for op in query.operators)) for query in whole]
         return Topology.of(whole, fused=together, engine=engine)

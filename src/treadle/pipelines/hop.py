@@ -5,6 +5,7 @@ It counts; what follows from that is decided by a policy and carried out by the 
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -21,6 +22,11 @@ from treadle.pipelines.latency import Latency
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("treadle.pipelines")
+
+LONGEST_PAUSE = 30.0
+"""Seconds before a hop that has failed starts again."""
 
 
 class State(StrEnum):
@@ -130,3 +136,19 @@ class Hop:
         self.batches += 1
         self.failures = 0
         self.well = time.monotonic()
+
+    def try_again(self, retries: int) -> bool:
+        """It has ended: it starts again after a pause, unless it has failed too often by its own fault; then false."""
+        if self.replan:
+            self.replan, self.state, self.retry_at, self.error = False, State.RESTARTING, 0.0, ""
+            return True
+        if not self.cut_off:
+            self.failures += 1
+        if self.failures > retries:
+            self.state = State.FAILED
+            log.error("hop '%s' failed: %s", self.name, self.error, extra={"hop": self.name})
+            return False
+        self.state = State.RESTARTING
+        self.retry_at = time.monotonic() + min(0.5 * 2.0**self.failures, LONGEST_PAUSE)
+        log.warning("hop '%s' starts again soon: %s", self.name, self.error, extra={"hop": self.name})
+        return True

@@ -45,7 +45,8 @@ class Joints:
     def prepare(self, spark: SparkSession) -> None:
         """Make known to Spark what it needs for these channels."""
         master = str(spark.sparkContext.master)
-        if self._options.channels == "embedded" and not master.startswith("local"):
+        folders = self._options.channels == "embedded" and self._options.layout != "realtime"
+        if folders and not master.startswith("local"):
             raise ConfigError(
                 f"embedded channels are folders of this machine, but the master is {master}",
                 where="channels",
@@ -71,6 +72,7 @@ class Joints:
             checkpoint=self._work.checkpoint,
             options={name: value for name, value in node.options.items() if name != _BROKERS},
             make=own,
+            limited=self._options.layout != "realtime",
         )
 
     def between(self, name: str, schema: Any) -> Channel:

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from treadle.broker import HOST, PORT
-from treadle.durations import seconds
+from treadle.durations import seconds, text
 from treadle.errors import ConfigError
 from treadle.pipelines.channels.embedded import check_limit
 
 ENFORCE = ("gate", "pools", "none")
+BATCH = 0.5
+REALTIME_BATCH = 5.0
+SHORTEST_REALTIME = 1.0
+"""Seconds. Between two batches in real-time mode rows wait for a tenth of one."""
 CHANNELS = ("embedded", "kafka")
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a pipeline is run. `period` and `batch` are in seconds; `kafka` is where the brokers answer, as host:port."""
+    """How a pipeline is run. `period` and `batch` are in seconds; `kafka` is where the brokers answer, as host:port.
+
+    `enforce` and `batch` are by default what suits the layout.
+    """
 
     policy: str = "multi-class"
     layout: str = "hops"
     slots: int | Literal["auto"] = "auto"
-    enforce: str = "gate"
+    enforce: str = "auto"
     period: float = 0.1
-    batch: float = 0.5
+    batch: float = 0.0
     patience: float = 5.0
     express: int = 1
     limit_rows: int = 1_000_000
@@ -32,6 +39,13 @@ class Options:
     kafka: str = f"{HOST}:{PORT}"
 
     def __post_init__(self) -> None:
+        realtime = self.layout == "realtime"
+        if self.enforce == "auto":
+            object.__setattr__(self, "enforce", "none" if realtime else "gate")
+        if not self.batch:
+            object.__setattr__(self, "batch", REALTIME_BATCH if realtime else BATCH)
+        if realtime:
+            self._check_realtime()
         if self.enforce not in ENFORCE:
             raise ConfigError(f"enforce can't be {self.enforce!r}", remedy=f"use one of {', '.join(ENFORCE)}")
         if self.channels not in CHANNELS:
@@ -47,3 +61,19 @@ class Options:
         if not isinstance(self.patience, int | float):  # written as people do; a number is checked by the gate
             object.__setattr__(self, "patience", seconds(self.patience, what="patience"))
         check_limit(self.limit_rows)
+
+    def _check_realtime(self) -> None:
+        """What the gate would need is refused: nobody would heed it."""
+        default = {field.name: field.default for field in fields(self)} | {"enforce": "none"}
+        for name in ("enforce", "policy", "slots"):
+            if getattr(self, name) != default[name]:
+                policy = f" --policy {self.policy}" if name == "policy" else ""
+                raise ConfigError(
+                    f"{name} can't be {getattr(self, name)!r} in the realtime layout, which has no gate",
+                    remedy=f"leave it out, and run treadle attach{policy} beside it",
+                )
+        if self.batch < SHORTEST_REALTIME:
+            raise ConfigError(
+                f"batch is {text(self.batch)}, too short for the realtime layout",
+                remedy=f"use {text(SHORTEST_REALTIME)} or more: rows come out at once, however long a batch is",
+            )

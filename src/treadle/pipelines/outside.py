@@ -124,6 +124,21 @@ class Outside:
         raise Stopped
 
 
+def note_bad_rows(hop: Hop, topic: Topic, found: encoded.Bad | None) -> None:
+    """Count the values of a topic that a batch has left out; the first are told."""
+    if found is None:
+        return
+    if not hop.bad_rows:
+        log.warning(
+            "topic '%s' has values that are not rows: they are left out, the first at partition %d, offset %d",
+            topic.topic,
+            found.partition,
+            found.offset,
+            extra={"hop": hop.name, "topic": topic.topic},
+        )
+    hop.bad_rows += found.rows
+
+
 def _query(hop: Hop) -> StreamingQuery:
     """The query that runs: its first batch may begin before the one who starts it knows it."""
     while hop.query is None:
@@ -139,19 +154,8 @@ def _seen(hop: Hop, before: float, now: float) -> list[Ages]:
 
 def _look_for_bad_rows(hop: Hop) -> None:
     for channel in hop.inputs:
-        if not isinstance(channel, Topic) or channel.schema is None:
-            continue
-        found = encoded.bad(_query(hop), channel.name)
-        if found is not None:
-            if not hop.bad_rows:
-                log.warning(
-                    "topic '%s' has values that are not rows: they are left out, the first at partition %d, offset %d",
-                    channel.topic,
-                    found.partition,
-                    found.offset,
-                    extra={"hop": hop.name, "topic": channel.topic},
-                )
-            hop.bad_rows += found.rows
+        if isinstance(channel, Topic) and channel.schema is not None:
+            note_bad_rows(hop, channel, encoded.bad(_query(hop), channel.name))
 
 
 def _born(node: Node, ages: Sequence[Ages], before: float, now: float) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,9 @@ def interruptible() -> Iterator[None]:
         raise Stopped from None
 
 
-def started(writer: Any, node: Node, key: str, checkpoint: Path) -> StreamingQuery:
+def started(
+    writer: Any, node: Node, key: str, checkpoint: Path, modes: Sequence[str] = ("append", "update")
+) -> StreamingQuery:
     """Start it in the mode that its plan allows: rows that are final, or, where no row ever is, rows as they change.
 
     `key` is its name in Spark, where several pipelines may run.
@@ -51,7 +53,7 @@ def started(writer: Any, node: Node, key: str, checkpoint: Path) -> StreamingQue
     name = node.name if node.format == "memory" else key  # there it is also that of a table
     writer = writer.queryName(name).option("checkpointLocation", str(checkpoint))
     refused: AnalysisException | None = None
-    for mode in ("append", "update"):
+    for mode in modes:
         try:
             query: StreamingQuery = writer.outputMode(mode).start()
             return query

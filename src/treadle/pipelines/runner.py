@@ -23,7 +23,7 @@ from treadle.enforce.elastic import starting_slots
 from treadle.enforce.gate import Gate, GateKnob
 from treadle.errors import ConfigError, EngineError
 from treadle.loop import Binding, Loop
-from treadle.pipelines import build, commands, ctl, jvm, status
+from treadle.pipelines import build, commands, ctl, jvm, realtime, status
 from treadle.pipelines.channels.channel import Channel, Source
 from treadle.pipelines.channels.embedded import Embedded
 from treadle.pipelines.engine import ALL_METRICS, HopEngine
@@ -51,7 +51,6 @@ log = logging.getLogger("treadle.pipelines")
 TICK = 0.02
 """Seconds between looks at what comes from outside: feeds, stateful hops, restarts."""
 SLOW_TICK = 1.0
-LONGEST_PAUSE = 30.0
 
 
 def run(
@@ -69,23 +68,23 @@ def start(
     *,
     folder: str | Path | None = None,
     period: Duration = 0.1,
-    batch: Duration = 0.5,
+    batch: Duration | None = None,
     **options: Any,
 ) -> Run:
     """Start a pipeline and come back at once.
 
-    `policy` is any of `treadle policies`, `layout` "hops" or "fused", `slots` how many hops run at once (or "auto"),
-    `enforce` "gate", "pools" (Spark's FAIR pools) or "none" (Spark alone); `period` how often the policy decides and
-    `batch` how long a batch should hold its slot; `limit_rows` what a channel may hold; `channels` "embedded" or
-    "kafka", with brokers at `kafka`. `folder` keeps channels and checkpoints: started again with the same one, a
-    pipeline goes on where it was.
+    `policy` is any of `treadle policies`, `layout` "hops", "fused" or "realtime", `slots` how many hops run at once or
+    "auto", `enforce` "gate", "pools" (Spark's FAIR pools) or "none" (Spark alone), `period` how often the policy
+    decides, `batch` how long a batch should last, `limit_rows` what a channel may hold, `channels` "embedded" or
+    "kafka", with brokers at `kafka`. Started again with the same `folder`, a pipeline goes on where it was.
     """
     known = {field.name for field in fields(Options)}
     for name in options.keys() - known:
         raise ConfigError(f"'{name}' is no option", where="run", remedy=f"use one of {', '.join(sorted(known))}")
-    chosen = Options(
-        period=seconds(period, what="period", where="run"), batch=seconds(batch, what="batch", where="run"), **options
-    )
+    options["period"] = seconds(period, what="period", where="run")
+    if batch is not None:
+        options["batch"] = seconds(batch, what="batch", where="run")
+    chosen = Options(**options)
     return Run(pipeline, spark, Path(folder) if folder is not None else folder_of(pipeline.name), chosen)
 
 
@@ -96,13 +95,18 @@ class Run:
         self.pipeline = pipeline
         self.options = options
         self._topology = pipeline.topology(options.layout)
+        self.realtime = realtime.batches(pipeline.nodes, options)
         policy = registry.create(options.policy)
         gated = options.enforce == "gate"
         slots = starting_slots(options.slots) if gated else max(1, len(self._topology))
         self.gate = Gate(slots, patience=options.patience, express=options.express if gated else 0)
         self.work = Work(folder, pipeline.name, pipeline.fingerprint(), options.layout, options.channels)
         where = f"pipeline '{pipeline.name}'"
-        self.steering = Steering(self.gate, options.policy, elastic=gated and options.slots == "auto", where=where)
+        if self.realtime is not None:
+            self.steering: Steering = realtime.Unsteered(self.gate, where)
+        else:
+            elastic = gated and options.slots == "auto"
+            self.steering = Steering(self.gate, options.policy, elastic=elastic, where=where)
         self._joints = Joints(pipeline.name, options, self.work)
         self.hops: dict[str, Hop] = {}
         self._feeds: list[Feed] = []
@@ -114,7 +118,8 @@ class Run:
         self._server: ctl.Server | None = None
         try:
             self._joints.check(pipeline.nodes)
-            self.spark = spark or session(pipeline.name, fair=options.enforce == "pools")
+            master = None if self.realtime is None else realtime.master(self._nodes)
+            self.spark = spark or session(pipeline.name, master=master, fair=options.enforce == "pools")
             self._joints.prepare(self.spark)
             self._jvm = jvm.load(self.spark)
             self.pools = PoolKnob()
@@ -125,7 +130,8 @@ class Run:
             self._by_run: dict[str, Hop] = {}
             # Before any hop: one that runs under the same name here would be disturbed by it.
             self._server = ctl.Server(ctl.path_for(pipeline.name), commands.of(self))
-            self.work.claim()
+            if self.realtime is None:
+                self.work.claim()
             self._start_hops()
             loop = self._make_loop(policy)
             self.steering.begin(loop)
@@ -219,6 +225,8 @@ class Run:
         self._turns.halt()
         while self.gate.stats.holding and time.monotonic() < limit:  # whatever the reason to stop is
             time.sleep(TICK)
+        if self.realtime is not None:
+            self.realtime.stop(self.hops.values(), limit)
         self._end()
 
     def _end(self) -> None:
@@ -248,28 +256,40 @@ class Run:
             if node.kind in (Kind.FEED, Kind.TOPIC):
                 self._joints.outside(node)
         instances = {instance.operators[-1]: instance.id for instance in self._topology.instances}
-        for node in self._nodes.values():
-            if node.name in instances:
-                self._start(node, instances[node.name])
+        ours = [node for node in self._nodes.values() if node.name in instances]
+        if self.realtime is not None:
+            realtime.check_slots([self._plan(node, self._key(node)) for node in ours], self.spark)
+            self.work.claim()
+        for node in ours:
+            self._start(node, instances[node.name])
         for channel in self.channels.values():
             channel.forget_others()
 
+    def _key(self, node: Node) -> str:
+        return f"{self.pipeline.name}/{node.name}"
+
+    def _plan(self, node: Node, key: str) -> build.Plan:
+        if self.options.layout == "hops":
+            return build.hop(node, self.spark, self.channels, key)
+        make = build.fused if self.realtime is None else realtime.plan
+        return make(node, self._nodes, self.spark, self.channels, key)
+
     def _start(self, node: Node, identity: str) -> None:
-        key = f"{self.pipeline.name}/{node.name}"
+        key = self._key(node)
         hop = self.hops.get(node.name)
         if hop is not None:
             hop.query = None
-        if self.options.layout == "hops":
-            plan = build.hop(node, self.spark, self.channels, key)
-        else:
-            plan = build.fused(node, self._nodes, self.spark, self.channels, key)
+        plan = self._plan(node, key)
         if hop is None:
             hop = self._new_hop(node, identity, key, plan)
         if hop.gated_by_turn:
             self._jvm.treadle.Turn.open(key, self._listener)
         hop.well = time.monotonic()
         hop.state = State.STARTING
-        hop.query = started(self._writer(node, hop, plan), node, key, self.work.checkpoint(node.name))
+        if self.realtime is not None:
+            hop.query = realtime.started(plan, key, self.work.checkpoint(node.name), self.options.batch)
+        else:
+            hop.query = started(self._writer(node, hop, plan), node, key, self.work.checkpoint(node.name))
         run_id = str(hop.query.runId)
         self._by_run[run_id] = hop
         if not hop.query.isActive:  # it may have ended before its end could be noted
@@ -297,9 +317,7 @@ class Run:
         if hop.gated_by_turn:
             if isinstance(hop.output, Embedded):
                 return hop.output.writer(plan.rows, hop.key)
-            if node.kind is Kind.WRITER:
-                return plan.rows.writeStream.format(str(node.format)).options(**node.options)
-            return plan.rows.writeStream.foreachBatch(build.sink(node))
+            return build.writer(plan)
         return plan.rows.writeStream.foreachBatch(self._outside.batches(hop, node))
 
     def _ended(self, run_id: str, error: str | None) -> None:
@@ -309,24 +327,9 @@ class Run:
         with self._lock:
             hop.parked = False
             hop.error = told(error or "its query was stopped by somebody else")
-            self._try_again(hop)
+            if not hop.try_again(self.options.retries):
+                self._over.set()
         self.gate.release(hop.id)  # only now: from here on a grant that comes finds nobody parked
-
-    def _try_again(self, hop: Hop) -> None:
-        """A hop that has failed starts again after a pause, unless it has failed too often by its own fault."""
-        if hop.replan:
-            hop.replan, hop.state, hop.retry_at, hop.error = False, State.RESTARTING, 0.0, ""
-            return
-        if not hop.cut_off:
-            hop.failures += 1
-        if hop.failures > self.options.retries:
-            hop.state = State.FAILED
-            self._over.set()
-            log.error("hop '%s' failed: %s", hop.name, hop.error, extra={"hop": hop.name})
-        else:
-            hop.state = State.RESTARTING
-            hop.retry_at = time.monotonic() + min(0.5 * 2.0**hop.failures, LONGEST_PAUSE)
-            log.warning("hop '%s' starts again soon: %s", hop.name, hop.error, extra={"hop": hop.name})
 
     def _pool(self, hop: Hop) -> str:
         return self.pools.pool(hop.id) if self.options.enforce == "pools" else ""
@@ -371,6 +374,8 @@ class Run:
             channel.collect()
         self._turns.consider_all(thorough=True)
         for hop in self.hops.values():
+            if self.realtime is not None and hop.state is not State.RESTARTING:
+                self.realtime.note(hop)
             if hop.state is State.RESTARTING and now >= hop.retry_at:
                 if all(cluster.reachable for cluster in hop.clusters):
                     self._restart(hop)
@@ -383,7 +388,8 @@ class Run:
         except Exception as error:
             with self._lock:
                 hop.error = told(str(error))
-                self._try_again(hop)
+                if not hop.try_again(self.options.retries):
+                    self._over.set()
 
     def _until(self, condition: Callable[[], bool], limit: float) -> bool:
         while not condition():

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from treadle.pipelines.hop import State
+
 if TYPE_CHECKING:
     from treadle.enforce.gate import HopStats
     from treadle.pipelines.hop import Hop
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 def of(run: Run) -> dict[str, Any]:
     """The whole of it: policy, slots, each hop, each channel, the latency of each sink."""
     gate = run.gate.stats
-    return {
+    hops = list(run.hops.values())  # a copy, since a run that starts may be asked too
+    found: dict[str, Any] = {
         "pipeline": run.pipeline.name,
         "layout": run.options.layout,
         "enforce": run.options.enforce,
@@ -25,12 +28,16 @@ def of(run: Run) -> dict[str, Any]:
         "slots": gate.slots,
         "waiting": len(gate.waiting),
         "running": len(gate.holding),
-        # Copies, since a run that starts may be asked too.
-        "hops": {hop.name: _hop(hop, gate.hops.get(hop.id)) for hop in list(run.hops.values())},
+        "hops": {hop.name: _hop(hop, gate.hops.get(hop.id)) for hop in hops},
         "channels": {
             name: {"rows": channel.rows, "full": channel.full} for name, channel in list(run.channels.items())
         },
     }
+    if run.realtime is not None:  # nobody asks the gate
+        found["running"] = sum(hop.state is State.RUNNING for hop in hops)
+        for hop in hops:
+            found["hops"][hop.name]["operators"] = dict(run.realtime.operators.get(hop.name, {}))
+    return found
 
 
 def _hop(hop: Hop, counts: HopStats | None) -> dict[str, Any]:

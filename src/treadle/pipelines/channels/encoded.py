@@ -119,6 +119,14 @@ def bad(query: StreamingQuery, name: str) -> Bad | None:
     return Bad(int(found.get().getLong(0)), int(first.getInt(0)), int(first.getLong(1)))
 
 
+def reported(metrics: Mapping[str, Any], name: str) -> Bad | None:
+    """The same, of a batch that Spark has reported the observed metrics of."""
+    found = metrics.get(_observed(name))
+    if found is None or not found["rows"]:
+        return None
+    return Bad(int(found["rows"]), int(found["first"]["partition"]), int(found["first"]["offset"]))
+
+
 def write(rows: DataFrame, born: Mapping[str, str], bootstrap: str, topic: str, options: Mapping[str, str]) -> Written:
     """Append the rows to a topic and say how many they were. Nothing is known of them if it raises."""
     from pyspark.sql import Observation

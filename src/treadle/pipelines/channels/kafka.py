@@ -44,7 +44,6 @@ KEPT = {"retention.ms": "-1"}
 """What no reader has read yet is kept, however long that takes; the rest is deleted by `collect`."""
 _READING = {
     "startingOffsets": "earliest",
-    "maxOffsetsPerTrigger": str(ROWS_PER_BATCH),
     "kafka.fetch.max.wait.ms": "5",
     # A broker that is gone is noticed in seconds: then the hop ends, and starts again when the broker is back.
     "kafka.request.timeout.ms": "5000",
@@ -52,6 +51,7 @@ _READING = {
     "kafkaConsumer.pollTimeoutMs": "8000",
     "fetchOffset.numRetries": "1",
 }
+_LIMIT = {"maxOffsetsPerTrigger": str(ROWS_PER_BATCH)}
 _WRITING = {
     "kafka.request.timeout.ms": "5000",
     "kafka.delivery.timeout.ms": "10000",
@@ -181,7 +181,7 @@ class KafkaChannel(_Readers):
 
         with self._lock:
             void = self._left_out[consumer] = self._parts.voids(self._safe.get(consumer, {}))
-        rows = self._source(spark, {})
+        rows = self._source(spark, _LIMIT)
         for part in void:
             for partition, (start, end) in part.spans.items():
                 if start < end:
@@ -257,7 +257,10 @@ class KafkaChannel(_Readers):
 
 
 class Topic(_Readers):
-    """A topic that others fill. `options` are those of Spark's Kafka source."""
+    """A topic that others fill. `options` are those of Spark's Kafka source.
+
+    A batch is `limited` to some rows, or, in real time, takes all that come.
+    """
 
     def __init__(
         self,
@@ -270,9 +273,10 @@ class Topic(_Readers):
         checkpoint: CheckpointOf,
         options: Mapping[str, str] | None = None,
         make: bool = False,
+        limited: bool = True,
     ) -> None:
         super().__init__(name, topic, schema, cluster, limit_rows, checkpoint)
-        self.options = dict(options or {})
+        self.options = {**(_LIMIT if limited else {}), **(options or {})}
         self._partitions = cluster.ensure(topic, KEPT) if make else cluster.partitions(topic)
         if not self._partitions:
             raise EngineError(
