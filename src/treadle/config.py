@@ -45,7 +45,7 @@ class Attach(_Section):
     """What `treadle attach` takes where no flag says otherwise; priorities and quotas by patterns of query names."""
 
     policy: str | None = None
-    enforce: str = "nice"
+    enforce: str | None = None
     period: str = "50ms"
     priorities: dict[str, NotNegative] = {}
     quotas: dict[str, Positive] = {}

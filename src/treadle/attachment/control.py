@@ -49,7 +49,7 @@ def attach(
     target: Target | Sequence[Target],
     *,
     policy: str | Policy | None = None,
-    enforce: str = "nice",
+    enforce: str | None = None,
     period: Duration = "50ms",
     priorities: Mapping[str, float] | None = None,
     quotas: Mapping[str, float] | None = None,

@@ -19,6 +19,8 @@ class DownstreamFirst(Policy):
     """Finishes what was begun: the sinks first, then whoever feeds them, the sources last.
 
     All queries are alike: in each the sinks have 1 and the sources 0, with even steps along the longest way in between.
+    A query of one step has nothing to decide. Helper threads are left as they are: one that is woken at once for each
+    little piece that its main has made moves many small ones, and that costs more than it gains.
     """
 
     name: ClassVar[str] = "downstream-first"
@@ -32,7 +34,9 @@ class DownstreamFirst(Policy):
     def decide(self, snapshot: Snapshot) -> Schedule:
         topology = snapshot.topology
         if self._decided is None or self._decided[0] is not topology:
-            self._decided = topology, Schedule(_nearness(topology), reason="nearest to the result first")
+            nearness = _nearness(topology)
+            left = np.full(len(nearness), np.nan)
+            self._decided = topology, Schedule(nearness, helper=left, reason="nearest to the result first")
         return self._decided[1]
 
 
@@ -42,4 +46,5 @@ def _nearness(topology: Topology) -> Floats:
         away[level.rows] = distance
     longest = np.zeros(len(topology.queries))
     np.maximum.at(longest, topology.query_of, away)
-    return 1.0 - away / np.maximum(longest, 1.0)[topology.query_of]
+    longest[longest == 0.0] = np.nan
+    return 1.0 - away / longest[topology.query_of]
