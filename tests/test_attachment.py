@@ -16,7 +16,6 @@ from applications import SparkProcess, Standing, differences, groups_left, stand
 from support import until
 from treadle import config
 from treadle.attachment import Attachment, attach, checks, plan, report, watch
-from treadle.attachment.follow import Heirs
 from treadle.attachment.policies import Caps, Grouped, HelpersFirst, WithinQuery
 from treadle.broker import Broker
 from treadle.decide import registry
@@ -24,7 +23,6 @@ from treadle.decide.policies import QueueSize, UserPriority
 from treadle.decide.policy import Policy
 from treadle.enforce import kernel
 from treadle.enforce.kernel import Mount, cgroup, find_mount, realtime
-from treadle.enforce.kernel.nice import NiceKnob
 from treadle.engines.spark.application import Application, Process
 from treadle.errors import ConfigError, EngineError, TreadleError
 from treadle.model import Instance, Operator, Query, Topology
@@ -156,7 +154,8 @@ from treadle.errors import EngineError
 builder = SparkSession.builder.master("local[1]").config("spark.ui.port", "0").config("spark.driver.host", "127.0.0.1")
 spark = builder.appName("own").getOrCreate()
 with treadle.attach(spark, dry_run=True, agent=False) as attachment:
-    print(attachment.status()["applications"][0]["id"] == spark.sparkContext.applicationId, flush=True)
+    (application,) = attachment.status()["applications"]
+    print(application["name"] == "own" and application["ui"] in spark.sparkContext.uiWebUrl, flush=True)
 spark.stop()
 spark = builder.config("spark.ui.enabled", "false").getOrCreate()
 try:
@@ -326,43 +325,3 @@ def test_a_wrapped_policy_keeps_its_name_and_state() -> None:
     inner: Policy = registry.create("round-robin")
     around = HelpersFirst(inner)
     assert (around.name, around.needs, around.state()) == (inner.name, inner.needs, inner.state())
-
-
-# ------------------------------------------------------------ threads that are born
-
-FAMILY = """
-import os, sys, threading
-def child():
-    print(threading.get_native_id(), flush=True); sys.stdin.read()
-def parent():
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 7)
-    print(threading.get_native_id(), flush=True)
-    sys.stdin.readline()
-    threading.Thread(target=child).start()
-threading.Thread(target=parent).start()
-"""
-
-
-def test_a_thread_that_is_born_of_one_we_changed_gets_what_its_process_had() -> None:
-    process = subprocess.Popen([sys.executable, "-c", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        parent = int(process.stdout.readline())
-        heirs = Heirs([NiceKnob()], [process.pid])
-        nothing = Topology((), ())
-        heirs.settle(nothing)
-        assert os.getpriority(os.PRIO_PROCESS, parent) == 7, "it was there before"
-        process.stdin.write("go\n")
-        process.stdin.flush()
-        child = int(process.stdout.readline())
-        assert os.getpriority(os.PRIO_PROCESS, child) == 7, "the kernel lets threads inherit it"
-        needs("nice")
-        heirs.settle(nothing)
-        assert os.getpriority(os.PRIO_PROCESS, child) == os.getpriority(os.PRIO_PROCESS, process.pid)
-        os.setpriority(os.PRIO_PROCESS, child, 3)
-        heirs.settle(nothing)
-        assert os.getpriority(os.PRIO_PROCESS, child) == 3, "only once, when it is new"
-    finally:
-        process.kill()
-        process.communicate()

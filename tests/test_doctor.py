@@ -41,7 +41,7 @@ def test_what_the_kernel_allows_is_tried_and_told(broker: Broker) -> None:
     assert told.keys() >= {f"attach: {fact.what}" for fact in kernel.facts()}
     assert all(each.state == "ok" or each.remedy for each in told.values())
     assert not any(each.needed for each in told.values()), "`treadle run` needs none of it"
-    assert broker.alive
+    assert broker.alive()
     assert told["attach: JVM"].state == "ok", "there is the broker's, at least"
     assert check(report, "jars jolokia").name
 

@@ -20,13 +20,14 @@ from typing import Any, Self
 
 from treadle import durations
 from treadle.attachment import checks, plan, report, targets
-from treadle.attachment.follow import Followed, Guard, Heirs, of_driver
+from treadle.attachment.follow import Followed, Guard, of_driver
 from treadle.attachment.knobs import Knobs
 from treadle.attachment.plan import Plan
 from treadle.attachment.targets import Claims, Target
 from treadle.decide.policy import Policy
 from treadle.durations import Duration
 from treadle.enforce.guardian import Guardian
+from treadle.enforce.heirs import Heirs
 from treadle.enforce.journal import Journal
 from treadle.enforce.leash import Leash
 from treadle.engines.spark.application import Application
@@ -247,9 +248,9 @@ class Attachment:
             guard = Guard(leash, checks.cores(application), self.plan.period, self._burnt)
             self._guards[name] = guard
             self._closing.callback(guard.watchdog.stop)
-        heirs = Heirs(knobs.values(), [process.pid for process in application.processes])
+        heirs = Heirs(knobs.values(), [process.pid for process in application.processes], self._journal)
         followed = Followed(engine, heirs, self._guards.get(name))
-        self._closing.callback(followed.settle)
+        self._closing.callback(self._part, followed)
         return followed
 
     def _serve(self) -> None:
@@ -281,6 +282,10 @@ class Attachment:
             return False
         instances = self._seen.last[0].topology.instances
         return any(instance.threads and not of_driver(instance.query) for instance in instances)
+
+    def _part(self, followed: Followed) -> None:
+        if not self._leaves:
+            followed.part()
 
     def _close_knobs(self) -> None:
         if not self._leaves:

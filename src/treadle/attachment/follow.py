@@ -1,35 +1,25 @@
 """An application's engine with what attaching adds to it: its end, threads that are born, and a watch over real-time.
 
-A new thread has the nice, the slice and the group of the one that started it, so it would begin with what we gave that
-one: it gets what its process had before, in the round in which it is first seen. That is what is found then, and put
-back later.
+New threads are seen to in each round, before anything is decided about them; how, `enforce.heirs` knows.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 
 import numpy as np
 
-from treadle.enforce import Knob, Value
-from treadle.enforce.changes import same
-from treadle.enforce.kernel import thread_ref
+from treadle.enforce import Knob
+from treadle.enforce.heirs import Heirs
 from treadle.enforce.leash import Leash
 from treadle.enforce.watchdog import Watchdog
 from treadle.engines.spark.engine import SparkEngine
 from treadle.engines.spark.layout import DRIVER
-from treadle.errors import TargetGone, TreadleError
+from treadle.errors import TargetGone
 from treadle.model import Topology
 from treadle.values import Sample
-
-PYTHON_WORKER = "python worker"
-"""What the driver calls a thread of such a process."""
-INHERITED = ("nice", "slice", "group")
-"""Knobs whose value a new thread has from the one that starts it; real-time threads start ordinary ones."""
 
 
 class Followed:
@@ -58,6 +48,12 @@ class Followed:
         """See to the threads that were born since the last time."""
         if self._heirs is not None and not self.ended:
             self._heirs.settle(self._topology)
+
+    def part(self) -> None:
+        """Everything is put back: see to what was born in the last moment, and to no more."""
+        self.settle()
+        if self._heirs is not None:
+            self._heirs.close()
 
     def sample(self, wanted: frozenset[str]) -> Sample:
         if self.ended:
@@ -100,70 +96,6 @@ class Guard:
         )
 
 
-class Heirs:
-    """Threads that are born while we are attached, of processes that we schedule."""
-
-    def __init__(self, knobs: Iterable[Knob], pids: Iterable[int]) -> None:
-        self._knobs = tuple(knob for knob in knobs if knob.name in INHERITED)
-        self._known: dict[int, set[str]] = {}
-        self._found: dict[int, Mapping[str, Value]] = {}
-        self._seen: Topology | None = None
-        for pid in pids:
-            self._meet(pid)
-
-    def settle(self, topology: Topology) -> None:
-        """Give the new threads what their process had."""
-        if topology is not self._seen:
-            self._seen = topology
-            for pid, worker in {(thread.pid, thread.name == PYTHON_WORKER) for thread in topology.threads}:
-                if pid not in self._known:
-                    self._meet_worker(pid) if worker else self._meet(pid)
-        for pid, known in self._known.items():
-            threads = _threads(pid)
-            for tid in threads - known:
-                self._give(pid, int(tid), self._found[pid])
-            self._known[pid] = threads
-
-    def _meet(self, pid: int) -> None:
-        """A process as it is: its first thread has what it was started with, and is none that we schedule."""
-        found: dict[str, Value] = {}
-        for knob in self._knobs:
-            with suppress(TreadleError):
-                found[knob.name] = knob.read(thread_ref(pid, pid))
-        self._known[pid], self._found[pid] = _threads(pid), found
-
-    def _meet_worker(self, pid: int) -> None:
-        """A Python worker, and the process that starts them, which a task's thread has started."""
-        daemon = _parent(pid)
-        found = self._found.get(_parent(daemon), {})
-        self._known[pid], self._found[pid] = _threads(pid), found
-        for each in (daemon, pid) if found else ():
-            self._give(each, each, found)
-
-    def _give(self, pid: int, tid: int, found: Mapping[str, Value]) -> None:
-        for knob in self._knobs:
-            with suppress(TreadleError):  # it has ended, or is none of those that can be set
-                thread = thread_ref(tid, pid)
-                if knob.name in found and not same(knob.read(thread), found[knob.name]):
-                    knob.write(thread, found[knob.name])
-
-
 def of_driver(query: str) -> bool:
     """Whether it is the engine itself, and no query of the user's."""
     return query in (DRIVER, f"spark {DRIVER}")
-
-
-def _threads(pid: int) -> set[str]:
-    try:
-        return set(os.listdir(f"/proc/{pid}/task"))
-    except OSError:
-        return set()
-
-
-def _parent(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read(1024)
-    except OSError:
-        return 0
-    return int(text[text.rindex(b")") + 2 :].split(None, 2)[1])

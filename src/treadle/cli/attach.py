@@ -51,7 +51,7 @@ def _targets(command: Callable[..., None]) -> Callable[..., None]:
 @_targets
 @click.option("--policy", "-p", metavar="P", help="NAME[:key=value,…]; `treadle policies` lists them.")
 @click.option(
-    "--enforce", "-e", metavar="E", help="nice (default), cgroup, rt, slice, quota; cgroup+nice and the like."
+    "--enforce", "-e", metavar="E", help="nice, cgroup, rt, slice, quota; cgroup+nice and the like."
 )
 @click.option("--period", metavar="TIME", help="How often it decides (default: 50ms).")
 @click.option(
@@ -93,7 +93,7 @@ def attach(
     settings = obj[0].attach
     limit = None if length is None else durations.seconds(length, what="--for")
     enforce = enforce or settings.enforce
-    if once and enforce.partition(":")[0].strip() == "rt":
+    if once and enforce is not None and enforce.partition(":")[0].strip() == "rt":
         remedy = "leave out --once, or use another enforcer"
         raise ConfigError("real-time priorities need somebody who watches", where="--once", remedy=remedy)
     chosen = policy or settings.policy
@@ -114,6 +114,7 @@ def attach(
         if limit is None and (dry_run or once):
             limit = LOOKS
         _run(attachment, limit, as_json=as_json, leave=once, live=not dry_run and not once)
+    _tell_the_end(attachment)
 
 
 @click.command()
@@ -138,6 +139,7 @@ def top(
         attachment = watch([*pids, *names, *uis], agent=not no_agent)
         ask.append(attachment.ask_to_stop)
         _run(attachment, LOOKS if once and limit is None else limit, as_json=as_json, live=not once)
+    _tell_the_end(attachment)
 
 
 @click.command()
@@ -225,6 +227,11 @@ def _run(attachment: Attachment, limit: float | None, *, as_json: bool, leave: b
 
     told = _tell_json if as_json else _tell if live else None
     attachment.run(limit, told=told, before_end=end, leave=leave, patient=not live)
+
+
+def _tell_the_end(attachment: Attachment) -> None:
+    if attachment.ended:
+        click.echo(f"{', '.join(attachment.applications)}: ended", err=True)
 
 
 def _tell(batches: Iterable[DecisionBatch]) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from treadle.enforce import journal, kernel
 from treadle.enforce.changes import Changes, same
 from treadle.enforce.enforcer import Enforcer, Failure, Outcomes
+from treadle.enforce.heirs import settle_born
 from treadle.enforce.journal import REALTIME, SUFFIX, Book, Kept, Recipe
 from treadle.enforce.knob import Knob, Value
 from treadle.errors import EngineError, RightsError
@@ -89,6 +90,7 @@ def _put_back(book: Book, make: Make) -> tuple[Outcomes, ...]:
         for kept in mine:
             enforcer.adopt(kept.target, kept.found, _ours(knob, kept))
         done.append(enforcer.restore())
+        settle_born(knob, mine, book.owner.start_time)
     for knob in knobs:
         close = getattr(knob, "close", None)
         if close is not None:

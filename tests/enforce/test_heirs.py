@@ -1,0 +1,109 @@
+"""Threads that are born of threads whose nice was changed, in a real process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from treadle.enforce import journal
+from treadle.enforce.heirs import Heirs, settle_born
+from treadle.enforce.journal import Journal, Kept
+from treadle.enforce.kernel import facts, thread_ref
+from treadle.enforce.kernel.nice import NiceKnob
+from treadle.model import Topology
+
+NICE = next(fact for fact in facts() if fact.what == "nice")
+pytestmark = pytest.mark.skipif(not NICE.works, reason=f"{NICE.why} ({NICE.remedy})")
+NOTHING = Topology((), ())
+
+FAMILY = """
+import os, sys, threading
+def child():
+    print(threading.get_native_id(), flush=True); sys.stdin.read()
+def parent():
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 7)
+    print(threading.get_native_id(), flush=True)
+    sys.stdin.readline()
+    threading.Thread(target=child).start()
+    sys.stdin.read()
+threading.Thread(target=parent).start()
+"""
+
+
+class Family:
+    """A process with a thread of nice 7, which starts another one when it is told to."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.pid = self._process.pid
+        self.parent = self._heard()
+
+    def bear(self) -> int:
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        child = self._heard()
+        assert nice(child) == 7, "the kernel lets threads inherit it"
+        return child
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _heard(self) -> int:
+        assert self._process.stdout is not None
+        return int(self._process.stdout.readline())
+
+
+def nice(tid: int) -> int:
+    return os.getpriority(os.PRIO_PROCESS, tid)
+
+
+@pytest.fixture
+def family() -> Iterator[Family]:
+    started = Family()
+    yield started
+    started.end()
+
+
+def test_a_new_thread_gets_what_its_process_had_and_only_once(family: Family) -> None:
+    heirs = Heirs([NiceKnob()], [family.pid])
+    heirs.settle(NOTHING)
+    assert nice(family.parent) == 7, "it was there before"
+    child = family.bear()
+    heirs.settle(NOTHING)
+    assert nice(child) == nice(family.pid)
+    os.setpriority(os.PRIO_PROCESS, child, 3)
+    heirs.settle(NOTHING)
+    assert nice(child) == 3, "it is not new any more"
+
+
+def test_what_nobody_had_come_to_know_is_found_by_the_one_who_puts_back(family: Family) -> None:
+    knob = NiceKnob()
+    first, parent = thread_ref(family.pid, family.pid), thread_ref(family.parent, family.pid)
+    kept = [Kept(0, first, knob.read(first)), Kept(0, parent, 7.0, (7.0,))]
+    child = family.bear()
+    settle_born(knob, kept, since=2**62)
+    assert nice(child) == 7, "it is older than what is put back"
+    settle_born(knob, kept, since=first.start_time)
+    assert nice(child) == nice(family.pid)
+    assert nice(family.parent) == 7, "that one is the enforcer's business"
+
+
+def test_a_journal_has_the_witnesses_for_as_long_as_they_are_needed(family: Family, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    book = Journal.open(tmp_path / "state")
+    heirs = Heirs([NiceKnob()], [family.pid], book)
+    (witness,) = journal.read(book.path).kept.values()
+    assert (witness.target, witness.ours) == (thread_ref(family.pid, family.pid), ())
+    heirs.close()
+    assert len(book) == 0
+    book.close()
+    assert not book.path.exists()
