@@ -340,9 +340,9 @@ class TestTopology:
         assert topology.is_sink.all()
 
     def test_an_unknown_layout_is_refused_with_those_there_are(self) -> None:
-        with pytest.raises(ConfigError, match="layout 'realtime' is unknown") as error:
-            fraud().topology("realtime")
-        assert "hops, fused" in error.value.remedy
+        with pytest.raises(ConfigError, match="layout 'zigzag' is unknown") as error:
+            fraud().topology("zigzag")
+        assert "hops, fused, realtime" in error.value.remedy
 
 
 class TestFingerprint:
