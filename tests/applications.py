@@ -111,8 +111,10 @@ def differences(before: dict[int, Standing], pid: int) -> dict[int, tuple[Standi
 
 
 def groups_left() -> list[str]:
-    """CPU groups that an attachment has made, anywhere."""
+    """CPU groups that this process has made by attaching, or one that has ended since."""
     mount = find_mount()
     if mount is None:
         return []
-    return [str(path) for path in Path(mount.point).glob("**/treadle-[0-9]*") if path.is_dir()]
+    found = [path for path in Path(mount.point).glob("**/treadle-[0-9]*") if path.is_dir()]
+    owners = {path: int(path.name.split("-")[1]) for path in found}
+    return [str(path) for path, pid in owners.items() if pid == os.getpid() or not Path(f"/proc/{pid}").exists()]

@@ -40,6 +40,13 @@ def broker(kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> 
     started.stop()
 
 
+@pytest.fixture
+def own_journals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place for journals in which nobody else's are."""
+    monkeypatch.setenv("TREADLE_STATE", str(tmp_path / "journals"))
+    return tmp_path / "journals"
+
+
 @pytest.fixture(scope="session")
 def application(
     broker: Broker, jolokia_jars: list[Path], tmp_path_factory: pytest.TempPathFactory

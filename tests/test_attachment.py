@@ -28,6 +28,7 @@ from treadle.errors import ConfigError, EngineError, TreadleError
 from treadle.model import Instance, Operator, Query, Topology
 from treadle.values import Schedule, Snapshot
 
+pytestmark = pytest.mark.usefixtures("own_journals")
 FACTS = {fact.what: fact for fact in kernel.facts()}
 
 
@@ -276,9 +277,14 @@ def test_what_can_not_be_enforced_is_said(enforce: str, quotas: dict[str, float]
         plan.make(None, enforce, 0.05, {}, quotas, ("*",)).bindings(1)
 
 
-@pytest.mark.parametrize(("numbers", "chosen"), [({}, plan.SINGLE), ({"a": 1}, plan.SINGLE), ({"a": 2}, plan.SEVERAL)])
-def test_without_a_policy_it_depends_on_whether_queries_differ(numbers: dict[str, float], chosen: str) -> None:
-    assert plan.make(None, "nice", 0.05, numbers, {}, ("*",)).policy.name == registry.create(chosen).name
+@pytest.mark.parametrize(("numbers", "usual"), [({}, plan.SINGLE), ({"a": 1}, plan.SINGLE), ({"a": 2}, plan.SEVERAL)])
+def test_without_a_policy_it_depends_on_whether_queries_differ(
+    numbers: dict[str, float], usual: tuple[str, str]
+) -> None:
+    made = plan.make(None, None, 0.05, numbers, {}, ("*",))
+    assert made.policy.name == registry.create(usual[0]).name
+    assert made.enforce == "+".join(part.partition(":")[0] for part in usual[1].split("+"))
+    assert plan.make("random", None, 0.05, numbers, {}, ("*",)).enforce == "nice"
 
 
 # ------------------------------------------------------------ policies around policies

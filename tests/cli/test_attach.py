@@ -17,7 +17,7 @@ import pytest
 from applications import SparkProcess, Standing, differences, groups_left, standings
 from support import treadle, until
 from treadle.broker import Broker
-from treadle.enforce import journal, kernel
+from treadle.enforce import kernel
 
 KILLS = int(os.environ.get("TREADLE_KILLS", "10"))
 SEED = int(os.environ.get("TREADLE_SEED", str(time.time_ns() % 1_000_000)))
@@ -46,13 +46,13 @@ class Command:
 
 
 @pytest.fixture(autouse=True)
-def no_traces(application: SparkProcess) -> Iterator[dict[int, Standing]]:
+def no_traces(application: SparkProcess, own_journals: Path) -> Iterator[dict[int, Standing]]:
     """Whatever a test does, afterwards everything is as it was."""
     before = standings(application.pid)
     yield before
     until(lambda: differences(before, application.pid) == {})
     until(lambda: groups_left() == [])
-    until(lambda: not list(journal.state_folder().glob("*.journal")))
+    until(lambda: not list(own_journals.glob("*.journal")))
 
 
 @pytest.mark.skipif(not POSSIBLE, reason="this user may not schedule anything")

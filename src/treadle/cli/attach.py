@@ -50,9 +50,7 @@ def _targets(command: Callable[..., None]) -> Callable[..., None]:
 @click.command()
 @_targets
 @click.option("--policy", "-p", metavar="P", help="NAME[:key=value,…]; `treadle policies` lists them.")
-@click.option(
-    "--enforce", "-e", metavar="E", help="nice, cgroup, rt, slice, quota; cgroup+nice and the like."
-)
+@click.option("--enforce", "-e", metavar="E", help="nice, cgroup, rt, slice, quota; cgroup+nice and the like.")
 @click.option("--period", metavar="TIME", help="How often it decides (default: 50ms).")
 @click.option(
     "--priority", "priorities", multiple=True, metavar="PATTERN=N", help="What queries are worth (default: 1)."
