@@ -29,6 +29,8 @@ bench: setup
 	$(BIN)/treadle bench hops
 	$(BIN)/treadle bench channels
 	$(BIN)/treadle bench pipelines
+	$(BIN)/treadle bench loop
+	$(BIN)/treadle bench attach
 
 # Half an hour: 50 hops for ten minutes, then 20 kills of a driver on each kind of channel.
 soak: setup
