@@ -81,14 +81,22 @@ def main() -> None:
         "spark.driver.memory": "1g",
     }
     config.update(pair.partition("=")[::2] for pair in sys.argv[5:])
-    builder = SparkSession.builder.appName("attached").master(master)
+    builder = SparkSession.builder.appName(f"reads {topic}").master(master)
     for key, value in config.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     pid = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
     context = spark.sparkContext
-    tell({"pid": pid, "ui": context.uiWebUrl, "id": context.applicationId, "python": os.getpid()})
+    tell(
+        {
+            "pid": pid,
+            "ui": context.uiWebUrl,
+            "id": context.applicationId,
+            "name": context.appName,
+            "python": os.getpid(),
+        }
+    )
     for line in sys.stdin:
         words = line.split()
         if words == ["quit"]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def test_the_driver_is_found_by_its_process(attached: Attached) -> None:
     found = Application.find(pid=attached.pid)
-    assert (found.id, found.name, found.ui) == (attached.facts["id"], "attached", attached.facts["ui"])
+    assert (found.name, found.ui) == (attached.facts["name"], attached.facts["ui"])
     assert found.local
     assert [(process.pid, process.driver) for process in found.processes] == [(attached.pid, True)]
     assert found.look_again() == found.processes
@@ -30,7 +30,7 @@ def test_a_python_application_is_found_by_the_process_of_python(attached: Attach
 
 def test_it_is_found_by_name_and_by_the_address_of_its_ui(attached: Attached) -> None:
     by_pid = Application.find(pid=attached.pid)
-    assert Application.find(name="attached") == by_pid
+    assert Application.find(name=attached.facts["name"]) == by_pid
     assert Application.find(ui=attached.facts["ui"]) == by_pid
     assert Application.find(ui=attached.facts["ui"].removeprefix("http://")).id == by_pid.id
 
@@ -52,7 +52,7 @@ def test_no_process_and_no_application_are_clear_errors(attached: Attached) -> N
     gone.wait()
     with pytest.raises(EngineError, match="there is no such process"):
         Application.find(pid=gone.pid)
-    with pytest.raises(EngineError, match=r"no Spark application is called 'nobody'.*running here: .*attached"):
+    with pytest.raises(EngineError, match=r"no Spark application is called 'nobody'.*running here: .*reads numbers"):
         Application.find(name="nobody")
     with pytest.raises(EngineError, match="does not answer"):
         Application.find(ui="http://127.0.0.1:1")
@@ -72,4 +72,4 @@ def test_with_its_ui_off_it_says_how_to_turn_it_on(spark: SparkSession) -> None:
 
 def test_a_process_that_has_ended_or_was_replaced_is_left_out() -> None:
     me = Process(os.getpid(), 1, driver=True)  # that id, but another start
-    assert Application("local-1", "n", "", (me,)).look_again() == ()
+    assert Application("local-process-1", "n", "", (me,)).look_again() == ()

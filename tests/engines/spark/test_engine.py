@@ -39,11 +39,12 @@ def mains(topology: Topology, query: str) -> list[int]:
 
 
 def placed(engine: SparkEngine, query: str, stages: int) -> bool:
-    """Whether every stage of a query has its main thread, and every inner edge its shuffle's threads."""
+    """Whether all is known of a query: its plan, the main thread of each stage, and threads of its shuffles."""
     instances = of(engine.topology(), query)
     names = " ".join(thread.name for instance in instances for thread in instance.threads)
     shuffled = all(f"streaming-shuffle-{side}" in names for side in ("writer", "reader"))
-    return len(mains(engine.topology(), query)) == stages and shuffled
+    planned = all("stage" not in instance.operators[0] for instance in instances)
+    return len(mains(engine.topology(), query)) == stages and shuffled and planned
 
 
 def test_queries_stages_and_operators_are_named_as_people_know_them(engine: SparkEngine) -> None:
@@ -219,7 +220,7 @@ def test_a_quiet_round_costs_far_less_than_a_dump(engine: SparkEngine, attached:
 
 
 def test_an_application_that_has_ended_is_said_to_have_ended(attached: Attached) -> None:
-    gone = Application("local-1", "gone", attached.facts["ui"], ())
+    gone = Application("local-process-1", "gone", attached.facts["ui"], ())
     with SparkEngine(gone, mbeans=False, knobs={}) as engine, pytest.raises(TargetGone, match="'gone': has ended"):
         engine.topology()
 

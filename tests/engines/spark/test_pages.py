@@ -11,8 +11,8 @@ from treadle.engines.spark.rest import Rest
 
 def test_the_pages_say_what_the_rest_interface_says(attached: Attached) -> None:
     rest = Rest(attached.facts["ui"])
-    rest.application = attached.facts["id"]
-    assert pages.identity(rest.page(pages.IDENTITY)) == (attached.facts["id"], "attached")
+    assert rest.title() == pages.title(rest.page(pages.STAGES)) == attached.facts["name"]
+    assert rest.applications() == [(attached.facts["id"], attached.facts["name"])]
 
     def agree() -> bool:
         quick, full = rest.running_batches(), rest.running_jobs()
@@ -24,5 +24,5 @@ def test_the_pages_say_what_the_rest_interface_says(attached: Attached) -> None:
 
 @given(st.text())
 def test_any_other_page_says_nothing(text: str) -> None:
-    assert pages.identity(text) is None
+    assert pages.title(text) == ""
     assert pages.batches(text) == []

@@ -9,9 +9,7 @@ from treadle.errors import EngineError
 
 
 def rest(attached: Attached) -> Rest:
-    made = Rest(attached.facts["ui"])
-    made.application = attached.facts["id"]
-    return made
+    return Rest(attached.facts["ui"])
 
 
 def job_of(attached: Attached, query: str) -> Job:
@@ -45,7 +43,7 @@ def test_spark_is_asked_once_for_a_stage_and_not_again(attached: Attached) -> No
     try:
         assert directory.job(job.stages[0]) is None
         assert directory.learn(job.stages)
-        assert directory.job(job.stages[0]) == directory.job(job.stages[2]) == job
+        until(lambda: directory.job(job.stages[0]) == directory.job(job.stages[2]) == job)
         known = directory.generation
         assert directory.learn(job.stages)
         assert directory.generation == known

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from treadle.observe.jvm import Jvm
 from treadle.observe.threads import start_time
 
 EXECUTOR = "CoarseGrainedExecutorBackend"
+LOCAL = "local-process-"
 FIRST_UI_PORT, UI_PORTS = 4040, 6
 """Where Spark looks for a free port for its UI, unless told otherwise."""
 
@@ -39,6 +40,7 @@ class Application:
     """An application that was found. `processes` are those that were there at that moment."""
 
     id: str
+    """Spark's id of it; in local mode, where that names nothing outside of the driver, one by its process."""
     name: str
     ui: str
     processes: tuple[Process, ...]
@@ -65,7 +67,7 @@ class Application:
     @property
     def local(self) -> bool:
         """Whether its tasks run in the driver itself."""
-        return self.id.startswith("local-")
+        return self.id.startswith(LOCAL)
 
     def look_again(self) -> tuple[Process, ...]:
         """Its processes as they are now: executors come and go. A scan of all processes, so not for every round."""
@@ -78,52 +80,68 @@ class Application:
 
 def _by_pid(pid: int, ui: str | None) -> Application:
     found = _java_of(pid)
-    arguments = _options(found)
     if found.main.endswith(EXECUTOR):
-        rest = Rest(ui) if ui else _driver_ui(arguments.get("--app-id", ""), arguments.get("--driver-url", ""))
-        return _application(rest, arguments.get("--app-id", ""), (_process(found),), only=found.pid)
-    names = _thread_names(found.pid)
-    if "dag-scheduler-event-loop" not in names:
+        arguments = _options(found)
+        number = arguments.get("--app-id", "")
+        rest = Rest(ui) if ui else _driver_ui(number, arguments.get("--driver-url", ""))
+        return Application(*_shown(rest, number), rest.address, (_process(found),), only=found.pid)
+    driver = _driver(found)
+    if driver is None:
         raise EngineError(
             f"is a JVM, but runs no Spark application ({_short(found)})",
             where=f"process {pid}",
             remedy="name the driver's process, or an executor's",
         )
-    rest = Rest(ui or _ui(names, f"process {pid}"))
-    return _application(rest, "", (_process(found, driver=True),))
+    return _application(driver._replace(rest=Rest(ui)) if ui else driver)
 
 
 def _by_name(name: str) -> Application:
-    found = [(application, rest, driver) for application, rest, driver in _drivers() if application[1] == name]
+    drivers: list[tuple[str, _Driver]] = []
+    for driver in _drivers():
+        with suppress(EngineError):  # the UI of another one may be out of order
+            drivers.append((driver.rest.title(), driver))
+    found = [driver for title, driver in drivers if title == name]
     if not found:
-        others = sorted({application[1] for application, _, _ in _drivers()})
+        others = sorted({title for title, _ in drivers})
         known = f"running here: {', '.join(others)}" if others else "none runs here that this user can see"
         remedy = f"{known}; for a driver on another host, give the address of its UI"
         raise EngineError(f"no Spark application is called '{name}'", remedy=remedy)
     if len(found) > 1:
-        which = ", ".join(f"process {driver.pid}" for _, _, driver in found)
+        which = ", ".join(f"process {driver.jvm.pid}" for driver in found)
         raise EngineError(f"{len(found)} applications are called '{name}': {which}", remedy="name one by its pid")
-    (number, _), rest, driver = found[0]
-    return _application(rest, number, (_process(driver, driver=True),))
+    return _application(found[0])
 
 
 def _by_address(ui: str) -> Application:
     rest = Rest(ui)
-    number, _ = _shown(rest)
-    processes = [_process(driver, driver=True) for (there, _), _, driver in _drivers() if there == number]
-    application = _application(rest, number, tuple(processes))
-    if not application.processes:
+    number, name = _shown(rest)
+    for driver in _drivers():
+        with suppress(EngineError):
+            if driver.rest.port == rest.port and _shown(driver.rest)[0] == number:
+                return _application(driver)
+    executors = tuple(map(_process, _executors(number)))
+    if not executors:
         remedy = "run this on the hosts where its driver or executors are"
         raise EngineError("no process of this application is on this host", where=ui, remedy=remedy)
-    return application
+    return Application(number, name, rest.address, executors)
 
 
-def _application(rest: Rest, number: str, known: tuple[Process, ...], only: int | None = None) -> Application:
-    shown, name = _shown(rest, number)
-    found = Application(shown, name, rest.address, known, only)
-    if found.local or only is not None:
-        return found
-    return Application(shown, name, rest.address, found.look_again())
+class _Driver(NamedTuple):
+    """A driver on this host."""
+
+    jvm: Jvm
+    rest: Rest
+    local: bool
+    """Whether tasks run in it too."""
+
+
+def _application(driver: _Driver) -> Application:
+    process = _process(driver.jvm, driver=True)
+    if driver.local:
+        # Its id is of no use to find anything, and to ask for it takes the driver 1.5 s of CPU at the first time.
+        return Application(f"{LOCAL}{process.pid}", driver.rest.title(), driver.rest.address, (process,))
+    found = Application(*_shown(driver.rest), driver.rest.address, (process,))
+    return replace(found, processes=found.look_again())
 
 
 def _shown(rest: Rest, number: str = "") -> tuple[str, str]:
@@ -152,16 +170,21 @@ def _ui(names: Sequence[str], where: str) -> str:
 _ACCEPTOR = re.compile(r"SparkUI-\d+-acceptor-.*\{(?P<ssl>SSL|ssl)?[^{}]*\}\{(?P<host>.+):(?P<port>\d+)\}")
 
 
-def _drivers() -> list[tuple[tuple[str, str], Rest, Jvm]]:
-    """((id, name), UI, process) of all drivers with a UI on this host that this user may look into."""
+def _driver(found: Jvm) -> _Driver | None:
+    """What drives an application in this JVM; None if nothing does."""
+    names = [thread.name for thread in jvm.dump(found.pid, frames=0)]
+    if "dag-scheduler-event-loop" not in names:
+        return None
+    return _Driver(found, Rest(_ui(names, f"process {found.pid}")), "executor-heartbeater" in names)
+
+
+def _drivers() -> list[_Driver]:
+    """All drivers with a UI on this host that this user may look into."""
     found = []
     for each in jvm.find():
         with suppress(TreadleError):
-            if not each.main.endswith(EXECUTOR) and _may_be_spark(each):
-                names = _thread_names(each.pid)
-                if "dag-scheduler-event-loop" in names:
-                    rest = Rest(_ui(names, ""))
-                    found.append((_shown(rest), rest, each))
+            if not each.main.endswith(EXECUTOR) and _may_be_spark(each) and (driver := _driver(each)):
+                found.append(driver)
     return found
 
 
@@ -178,12 +201,13 @@ def _may_be_spark(found: Jvm) -> bool:
     return False
 
 
-def _driver_ui(number: str, driver: str) -> Rest:
+def _driver_ui(number: str, address: str) -> Rest:
     """The UI of an executor's driver: on this host by its process, on another at Spark's usual ports."""
-    for (there, _), rest, _ in _drivers():
-        if there == number:
-            return rest
-    host = driver.rpartition("@")[2].rpartition(":")[0]
+    for driver in _drivers():
+        with suppress(EngineError):
+            if not driver.local and _shown(driver.rest)[0] == number:
+                return driver.rest
+    host = address.rpartition("@")[2].rpartition(":")[0]
     for port in range(FIRST_UI_PORT, FIRST_UI_PORT + UI_PORTS) if host else ():
         rest = Rest(f"http://{host}:{port}", timeout=1.0)
         with suppress(EngineError):
@@ -191,7 +215,7 @@ def _driver_ui(number: str, driver: str) -> Rest:
                 return Rest(rest.address)
     raise EngineError(
         f"the UI of its application {number} was not found",
-        where=f"driver {driver}",
+        where=f"driver {address}",
         remedy="give its address (ui=); if it is off, start the application with spark.ui.enabled=true",
     )
 
@@ -222,10 +246,6 @@ def _parent(pid: int) -> int:
     except OSError:
         return 0
     return int(text[text.rindex(b")") + 2 :].split(None, 2)[1])
-
-
-def _thread_names(pid: int) -> list[str]:
-    return [thread.name for thread in jvm.dump(pid, frames=0)]
 
 
 def _options(found: Jvm) -> dict[str, str]:

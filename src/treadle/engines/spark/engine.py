@@ -64,7 +64,7 @@ class SparkEngine:
         self.application = application
         self.offers = self.OFFERS if mbeans else self.OFFERS - FROM_BEANS
         rest = Rest(application.ui)
-        rest.application = application.id
+        rest.application = "" if application.local else application.id
         self._directory = Directory(rest, patience=patience)
         self._layout = Layout(name, self._directory, priorities or {})
         self._knobs = knobs

@@ -7,6 +7,7 @@ and listens is the pseudo query `driver`. Instances stay while their query runs,
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from treadle.engines.spark.naming import SERVICES, Kind, Named, plain, understand
 from treadle.engines.spark.plan import Plan, Stage
 from treadle.engines.spark.rest import Directory, Job
-from treadle.engines.spark.shuffles import Shuffles
+from treadle.engines.spark.shuffles import Began, Shuffles
 from treadle.errors import TargetGone
 from treadle.model import Instance, Operator, Query, Role, ThreadRef
 from treadle.observe.jvm import JavaThread
@@ -158,9 +159,13 @@ class Layout:
             del found.tasks[place]
         for place in found.tasks:
             self._runs[place.run].partitions.setdefault(place.position, set()).add(place.partition)
-        seen = {what.shuffle for what, _ in found.helpers if what.shuffle >= 0}
+        seen: dict[int, Began] = {}
+        for what, ref in found.helpers:
+            if what.shuffle >= 0:
+                began = (ref.start_time, ref.tid)
+                seen[what.shuffle] = min(seen.get(what.shuffle, began), began)
         jobs = [self._runs[place.run].job for place in found.tasks]
-        self._shuffles.assign(seen, jobs, complete=not found.unknown)
+        self._shuffles.assign(seen, jobs, time.monotonic(), complete=not found.unknown)
 
     def _give_helpers(
         self, found: _Sorted, threads: dict[Place, list[ThreadRef]], workers: Sequence[ThreadRef]

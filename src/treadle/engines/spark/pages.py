@@ -10,7 +10,6 @@ import html
 import re
 from typing import NamedTuple
 
-IDENTITY = "environment/"
 STAGES = "stages/?completedStage.pageSize=1&skippedStage.pageSize=1&failedStage.pageSize=1"
 
 
@@ -21,10 +20,10 @@ class Batch(NamedTuple):
     stages: tuple[int, ...]
 
 
-def identity(page: str) -> tuple[str, str] | None:
-    """(id, name) of the application."""
-    values = {key: html.unescape(value) for key, value in _PROPERTY.findall(page)}
-    return (values["id"], values["name"]) if len(values) == 2 else None
+def title(page: str) -> str:
+    """The name of the application; empty if the page does not say."""
+    found = _TITLE.search(page)
+    return html.unescape(found[1]) if found else ""
 
 
 def batches(page: str) -> list[Batch]:
@@ -36,6 +35,6 @@ def batches(page: str) -> list[Batch]:
     return [Batch(description, tuple(sorted(stages))) for description, stages in found.items()]
 
 
-_PROPERTY = re.compile(r"<td>\s*spark\.app\.(id|name)\s*</td>\s*<td>([^<]*)</td>")
+_TITLE = re.compile(r"<title>(.*) - Stages for All Jobs</title>", re.DOTALL)
 _SECTION = re.compile(r'<span id="(?:active|pending)".*?</table>', re.DOTALL)
 _STAGE = re.compile(r'<tr id="stage-(\d+)-\d+">.*?class="description-input">(.*?)</span>', re.DOTALL)

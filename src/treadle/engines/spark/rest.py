@@ -15,7 +15,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Collection
-from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -53,9 +52,9 @@ class Rest:
     def __init__(self, address: str, *, timeout: float = TIMEOUT) -> None:
         self.address = address.rstrip("/")
         self.application = ""
-        """The id of the application whose jobs are asked for."""
+        """The id of the application whose jobs are asked for; the one that it shows, if not given."""
         parts = urlsplit(self.address if "//" in self.address else f"http://{self.address}")
-        self._host, self._port, self._root = parts.hostname or "", parts.port or 80, parts.path
+        self._host, self.port, self._root = parts.hostname or "", parts.port or 80, parts.path
         self._secure = parts.scheme == "https"
         self._timeout = timeout
 
@@ -70,7 +69,7 @@ class Rest:
     def page(self, path: str) -> str:
         """A page of the UI. A connection of its own each time: on a kept one, delayed ACKs cost 40 ms."""
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=self._timeout)
+        connection = kind(self._host, self.port, timeout=self._timeout)
         try:
             connection.request("GET", f"{self._root}/{path}", headers={"Connection": "close"})
             answer = connection.getresponse()
@@ -87,14 +86,19 @@ class Rest:
 
     def applications(self) -> list[tuple[str, str]]:
         """(id, name) of the applications that it shows: one, unless it is a history server."""
-        with suppress(_NoPageError):
-            if found := pages.identity(self.page(pages.IDENTITY)):
-                return [found]
         return [(str(each["id"]), str(each["name"])) for each in self.get("applications")]
+
+    def title(self) -> str:
+        """The name of the application."""
+        try:
+            name = pages.title(self.page(pages.STAGES))
+        except _NoPageError:
+            name = ""
+        return name or self.applications()[0][1]
 
     def running_jobs(self) -> list[Job]:
         """The jobs that run now."""
-        return [_job(each) for each in self.get(f"applications/{self.application}/jobs?status=running")]
+        return [_job(each) for each in self.get(f"{self._path()}/jobs?status=running")]
 
     def running_batches(self) -> list[Job]:
         """The jobs of streaming queries that run now, from a page: quick to be had, but without their executions."""
@@ -106,8 +110,16 @@ class Rest:
 
     def plan(self, execution: int) -> Plan | None:
         """The plan of a SQL execution; None if it has none that can be read."""
-        path = f"applications/{self.application}/sql/{execution}?details=false&planDescription=true"
+        path = f"{self._path()}/sql/{execution}?details=false&planDescription=true"
         return plan.parse(str(self.get(path).get("planDescription", "")))
+
+    def _path(self) -> str:
+        if not self.application:
+            shown = self.applications()
+            if len(shown) != 1:
+                raise self._trouble(f"shows {len(shown)} applications, not one")
+            self.application = shown[0][0]
+        return f"applications/{self.application}"
 
     def _trouble(self, what: str) -> EngineError:
         return EngineError(what, where=f"Spark's UI at {self.address}", remedy="see whether it opens in a browser")

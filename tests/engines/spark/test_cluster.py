@@ -1,0 +1,133 @@
+"""A standalone cluster: a master, two workers, and the executors of an application found on this host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from engines.spark.running import Attached, application
+from support import LONG, until
+from treadle import jars
+from treadle.broker import Broker, free_port
+from treadle.engines.spark.application import Application
+from treadle.engines.spark.engine import SparkEngine
+from treadle.errors import EngineError
+from treadle.model import Role
+
+_OPENS = ("java.lang", "java.lang.invoke", "java.net", "java.nio", "java.util", "java.util.concurrent", "sun.nio.ch")
+
+
+@contextmanager
+def daemon(folder: Path, name: str, *arguments: str) -> Iterator[None]:
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENS]
+    command = [jars.java(), "-Xmx256m", *opens, "-cp", f"{home}/jars/*", f"org.apache.spark.deploy.{name}"]
+    command += ["--host", "127.0.0.1", "--webui-port", "0", *arguments]
+    ours = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13"}
+    with (folder / "daemons.log").open("ab") as log:
+        environment = {**os.environ, **ours, "PYSPARK_PYTHON": sys.executable}
+        started = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=environment)
+    try:
+        yield
+    finally:
+        started.terminate()
+        try:
+            started.wait(30)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            started.wait(30)
+
+
+def listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+@pytest.fixture(scope="module")
+def distributed(
+    attached: Attached, broker: Broker, topic: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Attached]:
+    """An application with the same name as the other one, whose `chain` runs on two executors of two slots each."""
+    folder, port = tmp_path_factory.mktemp("cluster"), free_port()
+    with ExitStack() as stack:
+        stack.enter_context(daemon(folder, "master.Master", "--port", str(port)))
+        until(lambda: listens(port))
+        master = f"spark://127.0.0.1:{port}"
+        for number in (1, 2):
+            size = ("--cores", "2", "--memory", "1g", "--work-dir", str(folder / f"worker-{number}"))
+            stack.enter_context(daemon(folder, "worker.Worker", *size, master))
+        config = ("spark.executor.memory=512m", "spark.executor.cores=2")
+        started = stack.enter_context(application(folder, master, broker, topic, *config))
+        started.start("spread", "chain", 300)
+        yield started
+
+
+def test_the_executors_of_an_application_are_found_and_its_stages_are_on_them(distributed: Attached) -> None:
+    found = Application.find(pid=distributed.pid)
+    until(lambda: len(found.look_again()) == 3)
+    with SparkEngine(found, mbeans=False, knobs={}) as engine:
+
+        def placed() -> set[int]:
+            """The processes of the main threads of all three stages."""
+            threads = [t for i in engine.topology().instances if i.query == "spread" for t in i.threads]
+            mains = [thread for thread in threads if thread.role is Role.MAIN]
+            return {thread.pid for thread in mains} if len(mains) == 3 else set()
+
+        until(placed)
+        executors = {process.pid for process in found.look_again() if not process.driver}
+        assert placed() == executors  # three tasks, two slots each
+        assert distributed.pid not in executors
+        names = [instance.operators[0] for instance in engine.topology().instances if instance.query == "driver"]
+        assert names.count("network") == 3  # one for each process
+        assert "plan spread" in names
+
+
+def test_one_executor_alone_is_found_by_its_process(distributed: Attached) -> None:
+    whole = Application.find(pid=distributed.pid)
+    until(lambda: len(whole.look_again()) == 3)
+    pid = next(process.pid for process in whole.look_again() if not process.driver)
+    alone = Application.find(pid=pid)
+    assert (alone.id, alone.name, alone.ui) == (whole.id, distributed.facts["name"], whole.ui)
+    assert [(process.pid, process.driver) for process in alone.processes] == [(pid, False)]
+    with SparkEngine(alone, mbeans=False, knobs={}) as engine:
+
+        def here() -> list[int]:
+            topology = engine.topology()
+            return [thread.pid for i in topology.instances if i.query == "spread" for thread in i.threads]
+
+        until(here)
+        assert set(here()) == {pid}
+
+
+def test_two_applications_of_one_name_are_told_apart_by_process(distributed: Attached) -> None:
+    with pytest.raises(
+        EngineError, match=r"2 applications are called 'reads [^']*': process \d+, process \d+ .*by its pid"
+    ):
+        Application.find(name=distributed.facts["name"])
+    assert Application.find(ui=distributed.facts["ui"]).id == distributed.facts["id"]
+
+
+def test_an_executor_that_dies_is_left_out_and_the_new_one_comes(distributed: Attached) -> None:
+    found = Application.find(pid=distributed.pid)
+    until(lambda: len(found.look_again()) == 3)
+    with SparkEngine(found, mbeans=False, knobs={}) as engine:
+        until(lambda: len({thread.pid for thread in engine.topology().threads}) == 3)
+        killed = next(process.pid for process in found.look_again() if not process.driver)
+        os.kill(killed, signal.SIGKILL)
+        limit = time.monotonic() + LONG
+        while killed in {thread.pid for thread in engine.topology().threads}:
+            assert time.monotonic() < limit
+        until(lambda: len({thread.pid for thread in engine.topology().threads}) == 3)
+        assert killed not in {thread.pid for thread in engine.topology().threads}
