@@ -19,9 +19,8 @@ from treadle.errors import ConfigError
 from treadle.loop import Binding
 from treadle.plugins import suggestion
 
-SINGLE = ("downstream-first", "nice:low=-10,high=0+slice:low=0.01,high=0.01")
-"""Policy and enforcer where nothing tells queries apart. A thread of SCHED_BATCH that wakes up interrupts nobody, so
-each stage works on for a while: fewer switches, larger pieces."""
+SINGLE = ("downstream-first", "nice")
+"""Policy and enforcer where nothing tells queries apart."""
 SEVERAL = ("user-priority", "nice")
 """Those where queries have different priorities."""
 WHERE = "enforce"

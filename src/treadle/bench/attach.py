@@ -44,7 +44,10 @@ CHAIN: Mapping[str, dict[str, Any] | None] = {
     "treadle": {},
     "queue-size, nice": {"policy": "queue-size", "enforce": "nice"},
     "congestion-aware, nice": {"policy": "congestion-aware", "enforce": "nice"},
-    "downstream-first, nice": {"policy": "downstream-first", "enforce": "nice"},
+    "downstream-first, nice+slice": {
+        "policy": "downstream-first",
+        "enforce": "nice:low=-10,high=0+slice:low=0.01,high=0.01",
+    },
     "downstream-first, realtime": {"policy": "downstream-first", "enforce": "rt"},
     "slice": {"policy": "downstream-first", "enforce": "slice:low=0.02,high=0.02"},
     "highest-rate, nice": {"policy": "highest-rate", "enforce": "nice"},

@@ -33,7 +33,7 @@ class Counters:
 
     def add(self, members: tuple[Hashable, ...], counts: Floats, rows: Ints) -> Floats:
         """Note what the members, each of one row, have counted by now; the counter of each row."""
-        if members != self._members or not np.array_equal(rows, self._rows):
+        if members is not self._members or rows is not self._rows:
             before = {
                 (member, row): last
                 for member, row, last in zip(self._members, self._rows.tolist(), self._last.tolist(), strict=True)

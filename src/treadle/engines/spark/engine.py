@@ -58,7 +58,7 @@ class SparkEngine:
         mbeans: bool = True,
         beans_period: float = 0.2,
         patience: float = 0.02,
-        dump_period: float = 0.25,
+        dump_period: float = 0.5,
     ) -> None:
         self.name = name
         self.application = application
@@ -77,13 +77,15 @@ class SparkEngine:
         self._dumps: dict[int, list[JavaThread]] = {}
         self._dumped = self._settled = -math.inf
         self._seen: list[object] = []
+        self._facts: object = None
         self._topology = Topology((), ())
         self._rows = Rows((), (), ())
-        self._own = _Own((), (), np.empty(0, dtype=np.int64))
+        self._own = _Own((), (), (), np.empty(0, dtype=np.int64))
         self._cpu, self._wait, self._taken = Counters(), Counters(), Counters()
         self._estimate = Estimate()
         self._found: list[Doing] | None = None
         self._queue: Floats = np.empty(0)
+        self._kafka: tuple[object, object, Floats, Floats] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -114,11 +116,14 @@ class SparkEngine:
         if signs == self._seen and not hurry and now - self._dumped < self._dump_period:
             return self._topology
         self._dumps, self._dumped = self._look(), now
-        drivers = [process.pid for process in pulse.processes if process.driver]
-        rows = layout.lay_out(self._dumps, drivers, pulse.workers)
-        self._seen = signs
-        if rows != self._rows or not self._topology.version:
-            self._replace(rows)
+        names = {pid: [thread[:2] for thread in threads] for pid, threads in self._dumps.items()}
+        facts = (names, self._directory.generation, pulse.workers)
+        if facts != self._facts or layout.waits:
+            drivers = [process.pid for process in pulse.processes if process.driver]
+            rows = layout.lay_out(self._dumps, drivers, pulse.workers)
+            if rows != self._rows or not self._topology.version:
+                self._replace(rows)
+        self._seen, self._facts = signs, facts
         self._found = self._look_at_mains()
         return self._topology
 
@@ -166,7 +171,7 @@ class SparkEngine:
         self._queue = realigned(self._queue, source)
         self._rows, self._topology = rows, topology
         self._own = _owned(rows, topology)
-        self._engine_times = None
+        self._engine_times = self._kafka = None
         self._signs.keep(self._layout.pooled)
         self._pulse.sources = self._layout.sources
 
@@ -188,23 +193,24 @@ class SparkEngine:
         tasks = self._times.sample(own.tasks)
         if self._engine_times is None or self._engine_read != self._dumped:
             self._engine_times, self._engine_read = self._times_of_engine.sample(own.engine), self._dumped
-        engine, members = self._engine_times, own.tasks + own.engine
+        engine = self._engine_times
         cpu = np.concatenate([tasks.cpu_time, engine.cpu_time])
         wait = np.concatenate([tasks.run_wait, engine.run_wait])
-        return self._cpu.add(members, cpu, own.rows), self._wait.add(members, wait, own.rows)
+        return self._cpu.add(own.all, cpu, own.rows), self._wait.add(own.all, wait, own.rows)
 
     def _from_kafka(self) -> tuple[Floats, Floats]:
-        """Lag now, and records taken since the instance was first seen."""
-        lag = np.full(len(self._topology), np.nan)
-        row_of: dict[Place | None, int] = {place: row for row, place in enumerate(self._rows.places)}
+        """Lag now, and records taken since the instance was first seen; computed when there is anything new."""
         matches, found = self._pulse.matches.places, self._pulse.found
-        known = [(key, row_of[place]) for key, place in matches.items() if key in found and place in row_of]
-        for key, row in known:
-            lag[row] = np.nansum([lag[row], found[key].lag]) if not math.isnan(found[key].lag) else lag[row]
-        keys = tuple(key for key, _ in known)
-        counts = np.array([found[key].consumed for key in keys])
-        taken = self._taken.add(keys, counts, np.array([row for _, row in known], dtype=np.int64))
-        return lag, taken
+        if self._kafka is None or self._kafka[:2] != (matches, found):
+            lag = np.full(len(self._topology), np.nan)
+            row_of: dict[Place | None, int] = {place: row for row, place in enumerate(self._rows.places)}
+            known = [(key, row_of[place]) for key, place in matches.items() if key in found and place in row_of]
+            for key, row in known:
+                lag[row] = np.nansum([lag[row], found[key].lag]) if not math.isnan(found[key].lag) else lag[row]
+            keys, rows = tuple(key for key, _ in known), np.array([row for _, row in known], dtype=np.int64)
+            taken = self._taken.add(keys, np.array([found[key].consumed for key in keys]), rows)
+            self._kafka = (matches, found, lag, taken)
+        return self._kafka[2], self._kafka[3]
 
 
 class _Own(NamedTuple):
@@ -212,6 +218,7 @@ class _Own(NamedTuple):
 
     tasks: Threads
     engine: Threads
+    all: Threads
     rows: Ints
 
 
@@ -226,7 +233,7 @@ def _owned(rows: Rows, topology: Topology) -> _Own:
     own.sort(key=lambda item: item[0])
     tasks = tuple(thread for engine, thread, _ in own if not engine)
     engine = tuple(thread for engine, thread, _ in own if engine)
-    return _Own(tasks, engine, np.array([row for _, _, row in own], dtype=np.int64))
+    return _Own(tasks, engine, tasks + engine, np.array([row for _, _, row in own], dtype=np.int64))
 
 
 def _kernel_knobs() -> dict[str, Knob]:

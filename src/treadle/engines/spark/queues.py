@@ -15,7 +15,7 @@ import numpy as np
 from treadle.model import Floats, Ints
 from treadle.observe.jvm import JavaThread
 
-TAU = 1.0
+TAU = 1.5
 """Seconds over which what was found is averaged."""
 LONGEST = 10_000.0
 """Tuples; an estimate never says more."""
@@ -53,7 +53,7 @@ class Estimate:
 
     The idle share i is averaged with the time constant `TAU`: i <- i e^(-t/TAU) + (1 - e^(-t/TAU)) [waiting]. A queue
     with one server that is busy for the share 1 - i holds (1 - i) / i tuples on average (M/M/1), and that is the
-    estimate. A thread that is never found idle has an i that halves every 0.7 s, so its estimate doubles as often, up
+    estimate. A thread that is never found idle has an i that halves every second, so its estimate doubles as often, up
     to `LONGEST`: it is longer behind than the others. A row whose upstream is blocked on its output has a full queue,
     so the estimate is `LONGEST` at once. Numbers are good for comparing stages, not for adding tuples up.
     """
