@@ -47,7 +47,7 @@ def own_journals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "journals"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def application(
     broker: Broker, jolokia_jars: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SparkProcess]:

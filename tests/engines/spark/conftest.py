@@ -17,7 +17,7 @@ RATE = 50
 """Rows a second that come in, all the time."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def topic(broker: Broker) -> Iterator[str]:
     """A topic that numbers are written to, all the time."""
     from confluent_kafka import Producer
@@ -44,7 +44,7 @@ def topic(broker: Broker) -> Iterator[str]:
     producer.flush(10)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def attached(broker: Broker, topic: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attached]:
     """The application with two queries: `chain` of three stages and long batches, `count` of two and short ones."""
     jars.fetch("spark-kafka", "jolokia")

@@ -22,7 +22,7 @@ java = cache(jars.java)
 """Which one it is, asked once."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def classes() -> Iterator[Path]:
     """The compiled program, in a folder that other users can read too."""
     folder = Path(tempfile.mkdtemp(prefix="treadle-classes-"))
@@ -33,7 +33,7 @@ def classes() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def jvm(classes: Path) -> Iterator[Process]:
     """A JVM that all tests share; it burns no CPU."""
     with started(classes, "shared") as process:
