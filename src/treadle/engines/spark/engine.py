@@ -24,7 +24,7 @@ from treadle.engines.spark.queues import Doing, Estimate, doing, realigned
 from treadle.engines.spark.rest import Directory, Rest
 from treadle.engines.spark.signs import Signs
 from treadle.errors import TargetGone, TreadleError
-from treadle.model import Floats, Ints, Topology
+from treadle.model import Floats, Ints, Role, Topology
 from treadle.observe import jvm
 from treadle.observe.jvm import JavaThread
 from treadle.observe.threads import Threads, ThreadTimes, Times
@@ -56,7 +56,7 @@ class SparkEngine:
         priorities: Mapping[str, float] | None = None,
         knobs: Mapping[str, Knob] | None = None,
         mbeans: bool = True,
-        beans_period: float = 0.2,
+        beans_period: float = 0.5,
         patience: float = 0.02,
         dump_period: float = 0.5,
     ) -> None:
@@ -71,9 +71,9 @@ class SparkEngine:
         self._pulse = Pulse(application, beans_period)
         self._dump_period = dump_period
         self._signs = Signs()
-        self._times, self._times_of_engine = ThreadTimes(), ThreadTimes()
-        self._engine_times: Times | None = None
-        self._engine_read = -math.inf
+        self._times, self._times_of_others = ThreadTimes(), ThreadTimes()
+        self._other_times: Times | None = None
+        self._others_read = -math.inf
         self._dumps: dict[int, list[JavaThread]] = {}
         self._dumped = self._settled = -math.inf
         self._seen: list[object] = []
@@ -100,7 +100,7 @@ class SparkEngine:
         self._pulse.close()
         self._directory.close()
         self._times.close()
-        self._times_of_engine.close()
+        self._times_of_others.close()
         self._signs.close()
 
     # ------------------------------------------------------------ engine
@@ -171,9 +171,9 @@ class SparkEngine:
         self._queue = realigned(self._queue, source)
         self._rows, self._topology = rows, topology
         self._own = _owned(rows, topology)
-        self._engine_times = self._kafka = None
+        self._other_times = self._kafka = None
         self._signs.keep(self._layout.pooled)
-        self._pulse.sources = self._layout.sources
+        self._pulse.sources, self._pulse.wants_workers = self._layout.sources, self._layout.python
 
     # ------------------------------------------------------------ columns
 
@@ -188,14 +188,14 @@ class SparkEngine:
         return [found.get(place, Doing.UNKNOWN) for place in self._rows.places]
 
     def _from_kernel(self) -> tuple[Floats, Floats]:
-        """CPU time and wait. The threads of the engine itself are many and matter less: read with each dump."""
+        """CPU time and wait. Of all threads but the mains of tasks there are many: those are read with each dump."""
         own = self._own
-        tasks = self._times.sample(own.tasks)
-        if self._engine_times is None or self._engine_read != self._dumped:
-            self._engine_times, self._engine_read = self._times_of_engine.sample(own.engine), self._dumped
-        engine = self._engine_times
-        cpu = np.concatenate([tasks.cpu_time, engine.cpu_time])
-        wait = np.concatenate([tasks.run_wait, engine.run_wait])
+        mains = self._times.sample(own.mains)
+        if self._other_times is None or self._others_read != self._dumped:
+            self._other_times, self._others_read = self._times_of_others.sample(own.others), self._dumped
+        others = self._other_times
+        cpu = np.concatenate([mains.cpu_time, others.cpu_time])
+        wait = np.concatenate([mains.run_wait, others.run_wait])
         return self._cpu.add(own.all, cpu, own.rows), self._wait.add(own.all, wait, own.rows)
 
     def _from_kafka(self) -> tuple[Floats, Floats]:
@@ -214,10 +214,10 @@ class SparkEngine:
 
 
 class _Own(NamedTuple):
-    """(process, thread) of all threads that serve one row only, those of tasks first, and the rows of all of them."""
+    """(process, thread) of all threads that serve one row only, main threads of tasks first, and the row of each."""
 
-    tasks: Threads
-    engine: Threads
+    mains: Threads
+    others: Threads
     all: Threads
     rows: Ints
 
@@ -226,14 +226,14 @@ def _owned(rows: Rows, topology: Topology) -> _Own:
     """What is shared by several rows is the cost of none."""
     count = Counter(topology.threads)
     own = [
-        (rows.places[row] is None, (thread.pid, thread.tid), row)
+        (rows.places[row] is None or thread.role is Role.HELPER, (thread.pid, thread.tid), row)
         for thread, row in zip(topology.threads, topology.thread_row.tolist(), strict=True)
         if count[thread] == 1
     ]
     own.sort(key=lambda item: item[0])
-    tasks = tuple(thread for engine, thread, _ in own if not engine)
-    engine = tuple(thread for engine, thread, _ in own if engine)
-    return _Own(tasks, engine, tasks + engine, np.array([row for _, _, row in own], dtype=np.int64))
+    mains = tuple(thread for other, thread, _ in own if not other)
+    others = tuple(thread for other, thread, _ in own if other)
+    return _Own(mains, others, mains + others, np.array([row for _, _, row in own], dtype=np.int64))
 
 
 def _kernel_knobs() -> dict[str, Knob]:

@@ -80,6 +80,8 @@ class Layout:
         self._order: dict[int, int] = {}
         self.mains: dict[Place, ThreadRef] = {}
         """The thread of each task that runs now."""
+        self.python = False
+        """Whether any of them needs Python workers."""
         self.sources: dict[Place, ThreadRef] = {}
         """Those of them that read from Kafka."""
         self.pooled: tuple[tuple[int, int], ...] = ()
@@ -172,6 +174,7 @@ class Layout:
     ) -> None:
         sinks = [place for place in found.tasks if self._stage(place).kafka_out]
         python = [place for place in found.tasks if self._stage(place).python]
+        self.python = any(stage.python for run in self._runs.values() for stage in run.plan.stages)
         self.waits = bool(found.unknown)
         for what, ref in found.helpers:
             if what.shuffle >= 0 and self._shuffles.get(what.shuffle) is None:

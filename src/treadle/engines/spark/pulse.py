@@ -22,7 +22,7 @@ from treadle.observe.jvm import MBeans
 
 log = logging.getLogger("treadle.engines.spark")
 
-SCAN = 1.0
+SCAN = 2.0
 """Seconds between two looks for processes."""
 LONGEST_PAUSE = 60.0
 
@@ -40,6 +40,8 @@ class Pulse:
         self.matches = Matches()
         self.wants_beans = False
         """Set by the engine: no agent is loaded into the JVMs before somebody wants its figures."""
+        self.wants_workers = False
+        """Set by the engine: whether any task needs Python."""
         self._application = application
         self._period = period
         self._beans: dict[int, MBeans] = {}
@@ -58,7 +60,7 @@ class Pulse:
         scan = 0.0
         while not self._stop.is_set():
             began = time.monotonic()
-            if began >= scan:
+            if began >= scan or (self.wants_workers and not self.workers):
                 with suppress(TreadleError, OSError):
                     self._scan()
                 scan = began + SCAN
@@ -69,7 +71,8 @@ class Pulse:
 
     def _scan(self) -> None:
         self.processes = self._application.look_again()
-        self.workers = python_workers([process.pid for process in self.processes])
+        pids = [process.pid for process in self.processes]
+        self.workers = python_workers(pids) if self.wants_workers else ()
         alive = {process.pid for process in self.processes}
         for pid in self._beans.keys() - alive:
             self._beans.pop(pid).close()
