@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,13 +36,14 @@ class Part:
         compare.plot(self.outcomes, path)
 
 
-def run(progress: compare.Progress | None = None) -> list[Part]:
-    """All comparisons; a minute or two."""
-    chosen = (
+def run(progress: compare.Progress | None = None, names: Collection[str] | None = None) -> list[Part]:
+    """All comparisons, or some by name; a minute or two."""
+    every = (
         ("haren-multi-class-bursts", 1, urgent_queries_stay_fast),
         ("haren-single-class", 2, papers_orderings),
         ("changing-load", 3, adaptive_keeps_up),
     )
+    chosen = [each for each in every if names is None or each[0] in names]
     steps = sum(seeds for _, seeds, _ in chosen)
     parts: list[Part] = []
     done = 0
