@@ -124,10 +124,10 @@ def test_a_policy_an_engine_and_a_knob_of_another_package_are_found_by_name_and_
 
 
 def test_what_is_there_is_described_built_in_first(install: Install) -> None:
-    assert [kind.name for kind in engines.describe()] == ["simulator"]
+    assert [kind.name for kind in engines.describe()] == ["simulator", "spark"]
     assert enforcers.describe() == []
     install("x", engines="still = added:still", enforcers="colour = added:Colour")
-    assert [kind.name for kind in engines.describe()] == ["simulator", "still"]
+    assert [kind.name for kind in engines.describe()] == ["simulator", "spark", "still"]
     assert [kind.name for kind in enforcers.describe()] == ["colour"]
     assert enforcers.names() == ("colour",)
 
@@ -135,7 +135,7 @@ def test_what_is_there_is_described_built_in_first(install: Install) -> None:
 def test_a_name_that_is_not_there_is_told_with_those_that_are_near() -> None:
     with pytest.raises(ConfigError, match=r"there is no engine 'simulater' \(did you mean simulator\?\)"):
         engines.get("simulater")
-    with pytest.raises(ConfigError, match=r"there is no engine 'flink' \(use one of simulator\)"):
+    with pytest.raises(ConfigError, match=r"there is no engine 'flink' \(use one of simulator, spark\)"):
         engines.get("flink")
     with pytest.raises(ConfigError, match=r"there is no knob 'nice' among the plug-ins \(no package adds one"):
         enforcers.get("nice")
