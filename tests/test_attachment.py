@@ -24,7 +24,7 @@ from treadle.decide.policy import Policy
 from treadle.enforce import kernel
 from treadle.enforce.kernel import Mount, cgroup, find_mount, realtime
 from treadle.engines.spark.application import Application, Process
-from treadle.errors import ConfigError, EngineError, TreadleError
+from treadle.errors import ConfigError, EngineError
 from treadle.model import Instance, Operator, Query, Topology
 from treadle.values import Schedule, Snapshot
 
@@ -202,8 +202,12 @@ def test_watching_changes_nothing(application: SparkProcess) -> None:
 def test_what_is_no_spark_application_is_refused_by_one_clear_line(broker: Broker) -> None:
     with pytest.raises(EngineError, match="is a JVM, but runs no Spark application"):
         attach(broker.pid)
-    with pytest.raises(TreadleError, match=f"process {os.getpid()}"):
-        attach(os.getpid())
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        try:
+            with pytest.raises(EngineError, match=f"process {other.pid}"):
+                attach(other.pid)
+        finally:
+            other.kill()
     with pytest.raises(EngineError, match="no such process"):
         attach(2**22 - 1)
     with pytest.raises(EngineError, match="no Spark application is called 'nobody'"):
