@@ -74,21 +74,22 @@ class _Producer:
             else:
                 ends[message.partition()] = max(ends.get(message.partition(), 0), message.offset() + 1)
 
-        for value in encoded.values(table):
-            while True:
-                try:
-                    self._client.produce(topic.topic, value, on_delivery=delivered)
-                    break
-                except BufferError:
-                    self._client.poll(0.05)
-        self._client.flush()
-        if failed:
-            raise EngineError(
-                f"{len(failed)} of {table.num_rows} rows were not taken: {failed[0]}",
-                where=f"topic '{topic.topic}'",
-                remedy="see the broker: treadle kafka status",
-            )
-        topic.wrote(ends, int(oldest * 1e6), int(mean * 1e6))
+        with topic.writing():
+            for value in encoded.values(table):
+                while True:
+                    try:
+                        self._client.produce(topic.topic, value, on_delivery=delivered)
+                        break
+                    except BufferError:
+                        self._client.poll(0.05)
+            self._client.flush()
+            if failed:
+                raise EngineError(
+                    f"{len(failed)} of {table.num_rows} rows were not taken: {failed[0]}",
+                    where=f"topic '{topic.topic}'",
+                    remedy="see the broker: treadle kafka status",
+                )
+            topic.wrote(ends, int(oldest * 1e6), int(mean * 1e6))
 
     def close(self) -> None:
         self._closed = True

@@ -18,8 +18,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -283,6 +283,7 @@ class Topic(_Readers):
                 "does not exist", where=f"topic '{topic}'", remedy="make it, or start what writes to it first"
             )
         self._latest = time.time()
+        self._writers = 0
         now = int(self._latest * 1e6)
         begin, end = (cluster.ends(topic, self._partitions, first=first) for first in (True, False))
         self._start = end if self.options.get("startingOffsets") == "latest" else begin
@@ -312,6 +313,17 @@ class Topic(_Readers):
             self._seen(end, time.time())
             return self._parts.ages(start, end)
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Around what is written here and told by `wrote`: a look in between would take these rows for others'."""
+        with self._lock:
+            self._writers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._writers -= 1
+
     def wrote(self, ends: Offsets, oldest: int, mean: int) -> None:
         """Up to there are rows now, that arrived then (microseconds)."""
         with self._lock:
@@ -323,6 +335,8 @@ class Topic(_Readers):
     def _seen(self, ends: Ends, now: float) -> None:
         """What is new has come since the last look."""
         with self._lock:
+            if self._writers:
+                return
             before, self._latest = self._latest, max(now, self._latest)
             self.wrote(ends, int(before * 1e6), int((before + self._latest) / 2 * 1e6))
 
