@@ -29,6 +29,8 @@ PERIOD = 0.05
 QUERIES = 6
 RATE = 100.0
 TRIES = 20
+SETTLE = 4.0
+"""Seconds until the agent is loaded and the UI has answered."""
 
 
 def run(*, seconds: float = 20.0, progress: Progress | None = None) -> dict[str, Any]:
@@ -52,15 +54,17 @@ def run(*, seconds: float = 20.0, progress: Progress | None = None) -> dict[str,
 
 def measure(pid: int, seconds: float) -> dict[str, Any]:
     """In this process: the CPU of all of it while it is attached, and what the parts of a round take."""
-    attachment = attach(pid, policy="queue-size", enforce="nice", period=PERIOD, background=False)
-    began, cpu = time.perf_counter(), time.process_time()
-    attachment.run(2.0 + seconds, told=None, before_end=lambda: None)
-    took = time.perf_counter() - began
-    used = (time.process_time() - cpu) / took
-    status = attachment.status()
+    with attach(pid, policy="queue-size", enforce="nice", period=PERIOD) as attachment:
+        time.sleep(SETTLE)
+        before = attachment.status()
+        began, cpu = time.perf_counter(), time.process_time()
+        time.sleep(seconds)
+        used = (time.process_time() - cpu) / (time.perf_counter() - began)
+        status = attachment.status()
+    rounds, skipped = (status[name] - before[name] for name in ("rounds", "skipped"))
     return {
         "cpu_fraction": round(used, 5),
-        "missed_fraction": round(status["skipped"] / max(1, status["skipped"] + status["rounds"]), 5),
+        "missed_fraction": round(skipped / max(1, skipped + rounds), 5),
         "threads": sum(len(row["threads"]) for row in status["rows"]),
         "round_ms": _phases(pid) | {"all": status["round_ms"]},
     }
@@ -112,10 +116,9 @@ def _first_priority(pid: int) -> float:
     began = time.perf_counter()
     attached = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        while _nices(pid).items() <= before.items():
+        while all(before.get(tid, nice) == nice for tid, nice in _nices(pid).items()):
             if attached.poll() is not None:
                 raise EngineError("treadle attach ended without a change", remedy="run it by hand and see why")
-            before |= {tid: nice for tid, nice in _nices(pid).items() if tid not in before}
             time.sleep(0.005)
         return round(time.perf_counter() - began, 3)
     finally:
