@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from support import treadle as run
 from treadle import cli
 
 SMALL = """
@@ -32,16 +33,6 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(SMALL)
     return "small.toml"
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    """The command as a user gives it; its exit code."""
-    monkeypatch.setattr("sys.argv", ["treadle", *words])
-    try:
-        cli.main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 def test_amos_example_prints_its_series_as_json(

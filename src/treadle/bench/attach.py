@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from treadle.attachment import attach
-from treadle.bench.apart import medians
+from treadle.bench.apart import claim, medians
 from treadle.broker import Broker, free_port
 from treadle.errors import EngineError
 from treadle.model import Floats
@@ -168,21 +168,17 @@ def claims(found: Mapping[str, Any]) -> list[dict[str, Any]]:
         best = min((name for name in parts if name not in ("os", "random")), key=lambda n: parts[n]["high_mean_ms"])
         for figure in ("high_mean_ms", "high_p99_ms"):
             ratio = parts["os"][figure] / parts[best][figure]
-            made.append(_claim(f"contention: {figure}, OS : {best}", ratio, 20.0))
+            made.append(claim(f"contention: {figure}, OS : {best}", ratio, 20.0))
         made.append(
-            _claim(f"contention: rows/s, {best} : OS", parts[best]["rows_per_s"] / parts["os"]["rows_per_s"], 0.9)
+            claim(f"contention: rows/s, {best} : OS", parts[best]["rows_per_s"] / parts["os"]["rows_per_s"], 0.9)
         )
     if "chain" in found:
         os_, treadle = found["chain"]["os"], found["chain"]["treadle"]
-        made.append(_claim("chain: p50, OS : treadle", os_["p50_ms"] / treadle["p50_ms"], 3.0))
-        made.append(_claim("chain: p99, OS : treadle", os_["p99_ms"] / treadle["p99_ms"], 1.0))
+        made.append(claim("chain: p50, OS : treadle", os_["p50_ms"] / treadle["p50_ms"], 3.0))
+        made.append(claim("chain: p99, OS : treadle", os_["p99_ms"] / treadle["p99_ms"], 1.0))
         sustained = treadle["sustained_rows_per_s"] / max(os_["sustained_rows_per_s"], 1.0)
-        made.append(_claim("chain: sustained rate, treadle : OS", sustained, 1.0))
+        made.append(claim("chain: sustained rate, treadle : OS", sustained, 1.0))
     return made
-
-
-def _claim(what: str, ratio: float, least: float) -> dict[str, Any]:
-    return {"what": what, "ratio": round(ratio, 2), "at_least": least, "holds": bool(ratio >= least)}
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from treadle.bench.apart import measured, medians
+from treadle.bench.apart import claim, measured, medians
 from treadle.bench.multi_class import VARIANTS, Measured, measure
 from treadle.workloads import multi_class
 
@@ -70,18 +70,14 @@ def claims(figures: dict[str, Any]) -> list[dict[str, Any]]:
     for other, least in (("fifo", 3.0), ("fair", 1.5)):
         if treadle and other in figures:
             ratio = figures[other]["high_p99_ms"] / treadle["high_p99_ms"]
-            found.append(_claim(f"urgent p99 latency, {other} : treadle", ratio, least))
+            found.append(claim(f"urgent p99 latency, {other} : treadle", ratio, least))
     if treadle and "fifo" in figures:
-        found.append(_claim("rows/s, treadle : fifo", treadle["rows_per_s"] / figures["fifo"]["rows_per_s"], 1.0))
+        found.append(claim("rows/s, treadle : fifo", treadle["rows_per_s"] / figures["fifo"]["rows_per_s"], 1.0))
     for policy, figure in MEANT_FOR.items():
         if policy in figures and "fifo" in figures:
             ratio = figures["fifo"][figure] / figures[policy][figure]
-            found.append(_claim(f"{figure}, fifo : {policy}", ratio, 1.0))
+            found.append(claim(f"{figure}, fifo : {policy}", ratio, 1.0))
     return found
-
-
-def _claim(what: str, ratio: float, least: float) -> dict[str, Any]:
-    return {"what": what, "ratio": round(ratio, 2), "at_least": least, "holds": bool(ratio >= least)}
 
 
 def _main() -> None:

@@ -4,55 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
 
+from clusters import daemon, listens
 from engines.spark.running import Attached, application
 from support import LONG, until
-from treadle import jars
 from treadle.broker import Broker, free_port
 from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
 from treadle.errors import EngineError
 from treadle.model import Role
-
-_OPENS = ("java.lang", "java.lang.invoke", "java.net", "java.nio", "java.util", "java.util.concurrent", "sun.nio.ch")
-
-
-@contextmanager
-def daemon(folder: Path, name: str, *arguments: str) -> Iterator[None]:
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
-    opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENS]
-    command = [jars.java(), "-Xmx256m", *opens, "-cp", f"{home}/jars/*", f"org.apache.spark.deploy.{name}"]
-    command += ["--host", "127.0.0.1", "--webui-port", "0", *arguments]
-    ours = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13"}
-    with (folder / "daemons.log").open("ab") as log:
-        environment = {**os.environ, **ours, "PYSPARK_PYTHON": sys.executable}
-        started = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=environment)
-    try:
-        yield
-    finally:
-        started.terminate()
-        try:
-            started.wait(30)
-        except subprocess.TimeoutExpired:
-            started.kill()
-            started.wait(30)
-
-
-def listens(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
 
 
 @pytest.fixture(scope="module")
