@@ -16,7 +16,7 @@ from applications import SparkProcess, Standing, differences, groups_left, stand
 from support import until
 from treadle import config
 from treadle.attachment import Attachment, attach, checks, plan, report, watch
-from treadle.attachment.policies import Caps, Grouped, HelpersFirst, WithinQuery
+from treadle.attachment.policies import Caps, Grouped, HelpersFirst, MainsOnly, WithinQuery
 from treadle.broker import Broker
 from treadle.decide import registry
 from treadle.decide.policies import QueueSize, UserPriority
@@ -310,6 +310,23 @@ def test_helpers_stand_just_above_their_main_and_below_the_next() -> None:
     assert schedule.helper is not None
     assert schedule.scalar.tolist() == [2.0, 0.0, 2.0, 4.0]
     assert schedule.helper.tolist() == [3.0, 1.0, 3.0, 5.0]
+
+
+def test_where_the_least_urgent_stay_ordinary_their_helpers_do_too() -> None:
+    schedule = HelpersFirst(QueueSize(), spare_least=True).decide(snapshot([5.0, 1.0, 5.0, 9.0]))
+    assert schedule.helper is not None
+    assert schedule.helper.tolist() == [3.0, 0.0, 3.0, 5.0]
+    (binding,), _ = plan.make("queue-size", "rt:low=0", 0.05, {}, {}, ("*",)).bindings(1)
+    assert binding.to_scale.apply(np.array([0.0, 0.0, 3.0, 5.0])).tolist() == [0.0, 0.0, 59.0, 99.0]
+
+
+def test_without_helpers_only_the_mains_are_turned() -> None:
+    (binding,), _ = plan.make("queue-size", "nice:helpers=no", 0.05, {}, {}, ("*",)).bindings(1)
+    schedule = binding.policy.decide(snapshot([5.0, 1.0, 5.0, 9.0]))
+    assert isinstance(binding.policy, MainsOnly)
+    assert schedule.helper is not None
+    assert np.isnan(schedule.helper).all()
+    assert schedule.scalar.tolist() == [5.0, 1.0, 5.0, 9.0]
 
 
 def test_within_a_query_each_has_the_whole_scale() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from treadle.attachment.policies import Caps, Grouped, HelpersFirst, Seen, WithinQuery
+from treadle.attachment.policies import Caps, Grouped, HelpersFirst, MainsOnly, Seen, WithinQuery
 from treadle.decide import registry
 from treadle.decide.policies import UserPriority
 from treadle.decide.policy import Policy
@@ -34,9 +34,9 @@ class Part(NamedTuple):
 
 
 PARTS: Mapping[str, Part] = {
-    "nice": Part(("nice",), {"low": -20.0, "high": 19.0}),
+    "nice": Part(("nice",), {"low": -20.0, "high": 19.0, "helpers": True}),
     "cgroup": Part(("group", "shares"), {"by": "query", "low": 0.0, "high": 0.0}),
-    "rt": Part(("rt",), {"fifo": False, "share": 0.9, "low": 1.0, "high": 99.0}),
+    "rt": Part(("rt",), {"fifo": False, "share": 0.9, "low": 1.0, "high": 99.0, "helpers": True}),
     "slice": Part(("slice",), {"batch": True, "low": 0.0001, "high": 0.1}),
     "quota": Part(("group", "quota"), {}),
 }
@@ -80,10 +80,12 @@ class Plan:
             grouped = Grouped(chosen, options["by"])
             shared = shares(**limits) if version == 1 else weight(**limits)
             return Binding(grouped, knob, self.period, scale=shared, queries=self.queries)
-        if name == "rt":
-            policy = HelpersFirst(seen)
-        elif within:
+        if within:
             policy = WithinQuery(seen)
+        if not options.get("helpers", True):
+            policy = MainsOnly(policy)
+        elif name == "rt":
+            policy = HelpersFirst(policy, spare_least=options["low"] == 0)
         scale_of: Mapping[str, Callable[..., Scale]] = {"nice": nice, "rt": rt, "slice": slices}
         scale = scale_of[name](low=options["low"], high=options["high"])
         return Binding(policy, name, self.period, scale=scale, queries=self.queries)

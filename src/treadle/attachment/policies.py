@@ -67,15 +67,33 @@ class WithinQuery(Around):
         return replace(schedule, priority=unit, helper=None, spacing="linear", reason=f"{schedule.reason}, per query")
 
 
+class MainsOnly(Around):
+    """Leaves helper threads as they are."""
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        schedule = self.inner.decide(snapshot)
+        return replace(schedule, helper=np.full(len(schedule.priority), np.nan))
+
+
 class HelpersFirst(Around):
-    """Ranks, each row's helper threads just above its main: what waits for a helper must not keep it from running."""
+    """Ranks, each row's helper threads just above its main: what waits for a helper must not keep it from running.
+
+    With `spare_least` those of the least urgent rows stand with their mains, which stay ordinary threads.
+    """
+
+    def __init__(self, inner: Policy, *, spare_least: bool = False) -> None:
+        super().__init__(inner)
+        self._spare_least = spare_least
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         schedule = self.inner.decide(snapshot)
         if schedule.helper is not None:
             return schedule
         rank = dense_rank(schedule.priority)
-        return replace(schedule, priority=2.0 * rank, helper=2.0 * rank + 1.0, spacing="linear")
+        helper = 2.0 * rank + 1.0
+        if self._spare_least:
+            helper[rank == 0] = 0.0
+        return replace(schedule, priority=2.0 * rank, helper=helper, spacing="linear")
 
 
 class Grouped(Around):

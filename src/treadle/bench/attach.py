@@ -23,7 +23,7 @@ from treadle.attachment import attach
 from treadle.bench.apart import claim, medians
 from treadle.broker import Broker, free_port
 from treadle.errors import EngineError
-from treadle.model import Floats
+from treadle.model import Floats, Ints
 from treadle.observe.threads import ThreadTimes
 from treadle.workloads.producer import Producer
 from treadle.workloads.realtime import Application, Chain
@@ -36,7 +36,8 @@ CONTENTION: Mapping[str, dict[str, Any] | None] = {
     "random": {"policy": "random", "enforce": "nice"},
     "nice": {"priorities": URGENT, "enforce": "nice"},
     "cgroup": {"priorities": URGENT, "enforce": "cgroup"},
-    "realtime": {"priorities": URGENT, "enforce": "rt"},
+    "realtime": {"priorities": URGENT, "enforce": "rt:low=0"},
+    "realtime for all": {"priorities": URGENT, "enforce": "rt"},
 }
 """What is given to `attach`; None: nobody attaches."""
 CHAIN: Mapping[str, dict[str, Any] | None] = {
@@ -44,6 +45,7 @@ CHAIN: Mapping[str, dict[str, Any] | None] = {
     "treadle": {},
     "queue-size, nice": {"policy": "queue-size", "enforce": "nice"},
     "congestion-aware, nice": {"policy": "congestion-aware", "enforce": "nice"},
+    "congestion-aware without helpers, nice": {"policy": "congestion-aware", "enforce": "nice:helpers=no"},
     "downstream-first, nice+slice": {
         "policy": "downstream-first",
         "enforce": "nice:low=-10,high=0+slice:low=0.01,high=0.01",
@@ -59,6 +61,8 @@ LADDER = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
 SETTLE = 2.0
 PATIENCE = 120.0
 """Seconds for which what waits is worked off after each measurement."""
+MOMENTS = 200
+"""At which it is counted what waits."""
 BEHIND = 0.5
 """Seconds of input that may wait at the end where a rate is said to be sustained."""
 
@@ -137,6 +141,7 @@ def chain(repetitions: int, seconds: float, tell: Progress) -> dict[str, Any]:
                 "p99_ms": float(np.percentile(ages, 99)) * 1e3,
                 "rows_per_s": outcome.rows[query.name] / seconds,
                 "behind_s": outcome.left[query.name] / rate,
+                **_queued(outcome.queued[query.name]),
                 "switches_per_s": outcome.switches,
             }
             found.setdefault((name, rate), []).append(figures)
@@ -200,6 +205,8 @@ class Outcome:
     """That came out while it was measured."""
     left: Mapping[str, int]
     """That had come in but not out at its end."""
+    queued: Mapping[str, Ints]
+    """That had come in but not out, at even moments of it."""
     switches: float
     """Context switches a second of all threads of the application."""
 
@@ -269,7 +276,8 @@ class Rig:
             self._produce({query.source: 0.0 for query in self.queries.values()})
             left = {query.name: self._sent[sink] - self._seen[sink] for sink, query in self.queries.items()}
         ages = {query.name: _ages(self._came[sink], began) for sink, query in self.queries.items()}
-        return Outcome(ages, rows, left, max(0.0, now - switches) / seconds)
+        queued = {query.name: _inside(self._came[sink], began, seconds) for sink, query in self.queries.items()}
+        return Outcome(ages, rows, left, queued, max(0.0, now - switches) / seconds)
 
     def _produce(self, rates: Mapping[str, float]) -> None:
         sent = self._producer.rates(rates)
@@ -302,6 +310,17 @@ class Rig:
         threads = tuple((pid, int(name)) for name in os.listdir(f"/proc/{pid}/task"))
         counts = self._times.switches(threads)
         return float(np.nansum(counts.voluntary) + np.nansum(counts.involuntary))
+
+
+def _queued(rows: Ints) -> dict[str, float]:
+    return {"queued_rows": float(rows.mean()), "queue_variance": float(rows.var())}
+
+
+def _inside(came: list[tuple[int, int]], since: int, seconds: float) -> Ints:
+    """How many rows were under way at each moment: all that are still to come out have come in by then."""
+    begun, ended = np.array(came, dtype=np.int64).reshape(-1, 2).T
+    moments = since + (np.linspace(0.0, seconds, MOMENTS) * 1e9).astype(np.int64)
+    return np.searchsorted(np.sort(begun), moments, "right") - np.searchsorted(np.sort(ended), moments, "right")
 
 
 def _ages(came: list[tuple[int, int]], since: int) -> Floats:

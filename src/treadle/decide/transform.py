@@ -97,8 +97,11 @@ def weight(low: float = 1, high: float = 10000) -> Scale:
 
 
 def rt(low: float = 1, high: float = 99) -> Scale:
-    """Real-time priority. Neutral is the lowest: any real-time thread is ahead of the normal ones already."""
-    _check_limits("rt", low, high, (1, 99))
+    """Real-time priority. Neutral is the lowest: any real-time thread is ahead of the normal ones already.
+
+    With a `low` of 0 the least urgent stay ordinary threads.
+    """
+    _check_limits("rt", low, high, (0, 99))
     return Scale(
         "rt",
         "real-time priority of SCHED_RR and SCHED_FIFO",
