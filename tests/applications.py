@@ -6,55 +6,84 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
+import pytest
+
+from support import LONG
 from treadle import jars
 from treadle.broker import Broker
 from treadle.enforce.kernel import find_mount
 from treadle.enforce.kernel.mounts import group_of
 from treadle.enforce.kernel.sched import get_attributes
 
-SCRIPT = Path(__file__).parent / "engines" / "spark" / "spark_application.py"
+SCRIPT = Path(__file__).with_name("spark_application.py")
 
 
 class SparkProcess:
-    """A driver in local mode, in a process of its own. `order` has it start and stop queries."""
+    """A driver in a process of its own, as its owner sees it: who it is, and queries that are started and stopped.
 
-    def __init__(self, folder: Path, broker: Broker, topic: str, *settings: str) -> None:
+    As a context manager it is ended in good order; `kill` is faster.
+    """
+
+    def __init__(self, folder: Path, broker: Broker, topic: str, *settings: str, master: str = "local[16]") -> None:
         jars.fetch("spark-kafka")
         self.topic = topic
-        self._process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(folder), "local[16]", broker.bootstrap, topic, *settings],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-        )
+        with (folder / "application.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(SCRIPT), str(folder), master, broker.bootstrap, topic, *settings],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=folder,
+                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+            )
         self.told = self._answer()
         self.pid: int = self.told["pid"]
 
-    def order(self, *words: str) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self._process.communicate(timeout=LONG)  # without more input it stops its queries, and ends
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def start(self, name: str, kind: str, seconds: int) -> str:
+        """Start a query; its runId."""
+        return self._order("start", name, kind, str(seconds))
+
+    def stop(self, name: str) -> str:
+        return self._order("stop", name)
+
+    def kill(self) -> None:
+        for pid in (self.pid, self.told["python"]):
+            with suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        self._process.communicate()
+
+    def _order(self, *words: str) -> str:
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(words) + "\n")
         self._process.stdin.flush()
         answer = self._answer()
-        assert "done" in answer, answer
-
-    def kill(self) -> None:
-        for pid in (self.pid, self.told["python"]):
-            os.kill(pid, 9)
-        self._process.communicate()
+        assert "run" in answer, answer
+        return str(answer["run"])
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        while not line.startswith("{"):  # an agent that is loaded into it may say so here
-            assert line, "the application has ended"
-            line = self._process.stdout.readline()
-        found: dict[str, Any] = json.loads(line)
-        return found
+        while line := self._process.stdout.readline():
+            if line.startswith("{"):  # an agent that is loaded into a JVM may say so on its output
+                said: dict[str, Any] = json.loads(line)
+                return said
+        pytest.fail(f"the application ended with {self._process.wait(30)}")
 
 
 def feed(broker: Broker, topic: str, rows: int) -> None:

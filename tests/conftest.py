@@ -56,7 +56,7 @@ def application(
     started = SparkProcess(tmp_path_factory.mktemp("application"), broker, name, f"spark.app.name={name}")
     feed(broker, started.topic, 200)
     for query in ("high", "low"):
-        started.order("start", query, "chain", "20")
+        started.start(query, "chain", 20)
     yield started
     started.kill()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engines.spark.running import Attached, application
+from applications import SparkProcess
 from support import named
 from treadle import jars
 from treadle.broker import Broker
@@ -45,10 +45,10 @@ def topic(broker: Broker) -> Iterator[str]:
 
 
 @pytest.fixture(scope="package")
-def attached(broker: Broker, topic: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attached]:
+def attached(broker: Broker, topic: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
     """The application with two queries: `chain` of three stages and long batches, `count` of two and short ones."""
     jars.fetch("spark-kafka", "jolokia")
-    with application(tmp_path_factory.mktemp("spark"), "local[12]", broker, topic) as started:
+    with SparkProcess(tmp_path_factory.mktemp("spark"), broker, topic, master="local[12]") as started:
         started.start("chain", "chain", 300)
         started.start("count", "count", 2)
         yield started

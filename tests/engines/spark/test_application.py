@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engines.spark.running import Attached
+from applications import SparkProcess
 from treadle.broker import Broker
 from treadle.engines.spark.application import Application, Process
 from treadle.errors import ConfigError, EngineError
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_the_driver_is_found_by_its_process(attached: Attached) -> None:
+def test_the_driver_is_found_by_its_process(attached: SparkProcess) -> None:
     found = Application.find(pid=attached.pid)
-    assert (found.name, found.ui) == (attached.facts["name"], attached.facts["ui"])
+    assert (found.name, found.ui) == (attached.told["name"], attached.told["ui"])
     assert found.local
     assert [(process.pid, process.driver) for process in found.processes] == [(attached.pid, True)]
     assert found.look_again() == found.processes
 
 
-def test_a_python_application_is_found_by_the_process_of_python(attached: Attached) -> None:
-    assert Application.find(pid=int(attached.facts["python"])) == Application.find(pid=attached.pid)
+def test_a_python_application_is_found_by_the_process_of_python(attached: SparkProcess) -> None:
+    assert Application.find(pid=int(attached.told["python"])) == Application.find(pid=attached.pid)
 
 
-def test_it_is_found_by_name_and_by_the_address_of_its_ui(attached: Attached) -> None:
+def test_it_is_found_by_name_and_by_the_address_of_its_ui(attached: SparkProcess) -> None:
     by_pid = Application.find(pid=attached.pid)
-    assert Application.find(name=attached.facts["name"]) == by_pid
-    assert Application.find(ui=attached.facts["ui"]) == by_pid
-    assert Application.find(ui=attached.facts["ui"].removeprefix("http://")).id == by_pid.id
+    assert Application.find(name=attached.told["name"]) == by_pid
+    assert Application.find(ui=attached.told["ui"]) == by_pid
+    assert Application.find(ui=attached.told["ui"].removeprefix("http://")).id == by_pid.id
 
 
 def test_a_jvm_that_is_not_spark_is_one_clear_error(broker: Broker) -> None:
@@ -47,7 +47,7 @@ def test_a_process_that_is_no_jvm_is_one_clear_error() -> None:
         process.communicate(b"\n")
 
 
-def test_no_process_and_no_application_are_clear_errors(attached: Attached) -> None:
+def test_no_process_and_no_application_are_clear_errors(attached: SparkProcess) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     with pytest.raises(EngineError, match="there is no such process"):

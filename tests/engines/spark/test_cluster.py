@@ -10,8 +10,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from applications import SparkProcess
 from clusters import daemon, listens
-from engines.spark.running import Attached, application
 from support import LONG, until
 from treadle.broker import Broker, free_port
 from treadle.engines.spark.application import Application
@@ -22,8 +22,8 @@ from treadle.model import Role
 
 @pytest.fixture(scope="module")
 def distributed(
-    attached: Attached, broker: Broker, topic: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Attached]:
+    attached: SparkProcess, broker: Broker, topic: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkProcess]:
     """An application with the same name as the other one, whose `chain` runs on two executors of two slots each."""
     folder, port = tmp_path_factory.mktemp("cluster"), free_port()
     with ExitStack() as stack:
@@ -34,12 +34,12 @@ def distributed(
             size = ("--cores", "2", "--memory", "1g", "--work-dir", str(folder / f"worker-{number}"))
             stack.enter_context(daemon(folder, "worker.Worker", *size, master))
         config = ("spark.executor.memory=512m", "spark.executor.cores=2")
-        started = stack.enter_context(application(folder, master, broker, topic, *config))
+        started = stack.enter_context(SparkProcess(folder, broker, topic, *config, master=master))
         started.start("spread", "chain", 300)
         yield started
 
 
-def test_the_executors_of_an_application_are_found_and_its_stages_are_on_them(distributed: Attached) -> None:
+def test_the_executors_of_an_application_are_found_and_its_stages_are_on_them(distributed: SparkProcess) -> None:
     found = Application.find(pid=distributed.pid)
     until(lambda: len(found.look_again()) == 3)
     with SparkEngine(found, mbeans=False, knobs={}) as engine:
@@ -59,12 +59,12 @@ def test_the_executors_of_an_application_are_found_and_its_stages_are_on_them(di
         assert "plan spread" in names
 
 
-def test_one_executor_alone_is_found_by_its_process(distributed: Attached) -> None:
+def test_one_executor_alone_is_found_by_its_process(distributed: SparkProcess) -> None:
     whole = Application.find(pid=distributed.pid)
     until(lambda: len(whole.look_again()) == 3)
     pid = next(process.pid for process in whole.look_again() if not process.driver)
     alone = Application.find(pid=pid)
-    assert (alone.id, alone.name, alone.ui) == (whole.id, distributed.facts["name"], whole.ui)
+    assert (alone.id, alone.name, alone.ui) == (whole.id, distributed.told["name"], whole.ui)
     assert [(process.pid, process.driver) for process in alone.processes] == [(pid, False)]
     with SparkEngine(alone, mbeans=False, knobs={}) as engine:
 
@@ -76,15 +76,15 @@ def test_one_executor_alone_is_found_by_its_process(distributed: Attached) -> No
         assert set(here()) == {pid}
 
 
-def test_two_applications_of_one_name_are_told_apart_by_process(distributed: Attached) -> None:
+def test_two_applications_of_one_name_are_told_apart_by_process(distributed: SparkProcess) -> None:
     with pytest.raises(
         EngineError, match=r"2 applications are called 'reads [^']*': process \d+, process \d+ .*by its pid"
     ):
-        Application.find(name=distributed.facts["name"])
-    assert Application.find(ui=distributed.facts["ui"]).id == distributed.facts["id"]
+        Application.find(name=distributed.told["name"])
+    assert Application.find(ui=distributed.told["ui"]).id == distributed.told["id"]
 
 
-def test_an_executor_that_dies_is_left_out_and_the_new_one_comes(distributed: Attached) -> None:
+def test_an_executor_that_dies_is_left_out_and_the_new_one_comes(distributed: SparkProcess) -> None:
     found = Application.find(pid=distributed.pid)
     until(lambda: len(found.look_again()) == 3)
     with SparkEngine(found, mbeans=False, knobs={}) as engine:

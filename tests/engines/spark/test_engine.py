@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from engines.spark.running import Attached
+from applications import SparkProcess
 from support import until
 from treadle import testing
 from treadle.decide.registry import create
@@ -24,7 +24,7 @@ from treadle.observe import jvm
 
 
 @pytest.fixture(scope="module")
-def engine(attached: Attached) -> Iterator[SparkEngine]:
+def engine(attached: SparkProcess) -> Iterator[SparkEngine]:
     knobs = {"nice": kernel.make("nice")}
     with SparkEngine(Application.find(pid=attached.pid), priorities={"ch*": 5.0, "c*": 1.0}, knobs=knobs) as made:
         yield made
@@ -76,7 +76,7 @@ def test_stages_are_chained_and_helpers_are_with_their_mains(engine: SparkEngine
 
 
 def test_threads_are_those_of_the_kernel_and_none_is_left_to_the_jvm_itself(
-    engine: SparkEngine, attached: Attached
+    engine: SparkEngine, attached: SparkProcess
 ) -> None:
     until(lambda: placed(engine, "chain", 3))
     threads = engine.topology().threads
@@ -116,7 +116,7 @@ def test_what_each_source_has_taken_from_kafka_is_known_in_the_middle_of_a_batch
     assert np.isnan(sample.columns["tuples_in"][others]).all()
 
 
-def test_the_same_threads_are_the_same_version(engine: SparkEngine, attached: Attached) -> None:
+def test_the_same_threads_are_the_same_version(engine: SparkEngine, attached: SparkProcess) -> None:
     versions: list[int] = []
 
     def stood_still() -> bool:
@@ -127,7 +127,7 @@ def test_the_same_threads_are_the_same_version(engine: SparkEngine, attached: At
     until(lambda: stood_still() and len(set(versions)) == 1)
 
 
-def test_short_batches_hand_threads_on_and_the_rows_stay(engine: SparkEngine, attached: Attached) -> None:
+def test_short_batches_hand_threads_on_and_the_rows_stay(engine: SparkEngine, attached: SparkProcess) -> None:
     """`count` begins a batch every two seconds: other stages, other shuffles, and whichever pooled threads are free."""
     until(lambda: placed(engine, "count", 2))
     ids = [instance.id for instance in of(engine.topology(), "count")]
@@ -147,7 +147,7 @@ def test_short_batches_hand_threads_on_and_the_rows_stay(engine: SparkEngine, at
     until(changed_three_times)
 
 
-def test_a_query_that_stops_leaves_and_one_that_starts_comes(engine: SparkEngine, attached: Attached) -> None:
+def test_a_query_that_stops_leaves_and_one_that_starts_comes(engine: SparkEngine, attached: SparkProcess) -> None:
     attached.start("late", "count", 30)
     until(lambda: placed(engine, "late", 2))
     assert "plan late" in {instance.operators[0] for instance in of(engine.topology(), "driver")}
@@ -163,7 +163,7 @@ def test_a_query_that_stops_leaves_and_one_that_starts_comes(engine: SparkEngine
     assert placed(engine, "chain", 3)
 
 
-def test_python_workers_belong_to_the_tasks_that_need_them(engine: SparkEngine, attached: Attached) -> None:
+def test_python_workers_belong_to_the_tasks_that_need_them(engine: SparkEngine, attached: SparkProcess) -> None:
     """A query in micro-batches: its tasks come and go, its rows and the Python process that works for them stay."""
     attached.start("snake", "python", 0)
     try:
@@ -181,14 +181,14 @@ def test_python_workers_belong_to_the_tasks_that_need_them(engine: SparkEngine, 
     until(lambda: not of(engine.topology(), "snake"))
 
 
-def test_it_is_an_engine_like_all_others(attached: Attached) -> None:
+def test_it_is_an_engine_like_all_others(attached: SparkProcess) -> None:
     knobs = {"nice": kernel.make("nice")}
     with SparkEngine(Application.find(pid=attached.pid), knobs=knobs) as engine:
         until(lambda: placed(engine, "chain", 3))
         testing.check_engine(lambda: engine, pass_time=lambda _: time.sleep(0.02))
 
 
-def test_the_loop_sets_real_priorities_and_puts_them_back(attached: Attached) -> None:
+def test_the_loop_sets_real_priorities_and_puts_them_back(attached: SparkProcess) -> None:
     knobs = {"nice": kernel.make("nice")}
     with SparkEngine(Application.find(pid=attached.pid), knobs=knobs, mbeans=False) as engine:
         until(lambda: placed(engine, "chain", 3))
@@ -205,14 +205,14 @@ def test_the_loop_sets_real_priorities_and_puts_them_back(attached: Attached) ->
         assert [os.getpriority(os.PRIO_PROCESS, tid) for tid in touched] == found
 
 
-def test_without_an_agent_kafka_is_not_offered_and_nothing_is_loaded(attached: Attached) -> None:
+def test_without_an_agent_kafka_is_not_offered_and_nothing_is_loaded(attached: SparkProcess) -> None:
     with SparkEngine(Application.find(pid=attached.pid), mbeans=False, knobs={}) as engine:
         assert engine.offers == {"cpu_time", "run_wait", "queue"}
         engine.topology()
         assert set(engine.sample(SparkEngine.OFFERS).columns) == {"cpu_time", "run_wait", "queue"}
 
 
-def test_a_quiet_round_costs_far_less_than_a_dump(engine: SparkEngine, attached: Attached) -> None:
+def test_a_quiet_round_costs_far_less_than_a_dump(engine: SparkEngine, attached: SparkProcess) -> None:
     def cpu(what: object) -> float:
         began = time.thread_time()
         what()  # type: ignore[operator]
@@ -224,8 +224,8 @@ def test_a_quiet_round_costs_far_less_than_a_dump(engine: SparkEngine, attached:
     assert rounds[50] < 0.5 * dumps[5]
 
 
-def test_an_application_that_has_ended_is_said_to_have_ended(attached: Attached) -> None:
-    gone = Application("local-process-1", "gone", attached.facts["ui"], ())
+def test_an_application_that_has_ended_is_said_to_have_ended(attached: SparkProcess) -> None:
+    gone = Application("local-process-1", "gone", attached.told["ui"], ())
     with SparkEngine(gone, mbeans=False, knobs={}) as engine, pytest.raises(TargetGone, match="'gone': has ended"):
         engine.topology()
 

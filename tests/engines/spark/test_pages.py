@@ -3,16 +3,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.spark.running import Attached
+from applications import SparkProcess
 from support import until
 from treadle.engines.spark import pages
 from treadle.engines.spark.rest import Rest
 
 
-def test_the_pages_say_what_the_rest_interface_says(attached: Attached) -> None:
-    rest = Rest(attached.facts["ui"])
-    assert rest.title() == pages.title(rest.page(pages.STAGES)) == attached.facts["name"]
-    assert rest.applications() == [(attached.facts["id"], attached.facts["name"])]
+def test_the_pages_say_what_the_rest_interface_says(attached: SparkProcess) -> None:
+    rest = Rest(attached.told["ui"])
+    assert rest.title() == pages.title(rest.page(pages.STAGES)) == attached.told["name"]
+    assert rest.applications() == [(attached.told["id"], attached.told["name"])]
 
     def agree() -> bool:
         quick, full = rest.running_batches(), rest.running_jobs()

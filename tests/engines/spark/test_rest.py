@@ -2,23 +2,23 @@ from __future__ import annotations
 
 import pytest
 
-from engines.spark.running import Attached
+from applications import SparkProcess
 from support import until
 from treadle.engines.spark.rest import Directory, Job, Rest
 from treadle.errors import EngineError
 
 
-def rest(attached: Attached) -> Rest:
-    return Rest(attached.facts["ui"])
+def rest(attached: SparkProcess) -> Rest:
+    return Rest(attached.told["ui"])
 
 
-def job_of(attached: Attached, query: str) -> Job:
+def job_of(attached: SparkProcess, query: str) -> Job:
     found: dict[str, Job] = {}
     until(lambda: query in found or found.update({job.query: job for job in rest(attached).running_jobs()}))
     return found[query]
 
 
-def test_a_job_says_which_query_it_is_of_and_has_its_stages_in_order(attached: Attached) -> None:
+def test_a_job_says_which_query_it_is_of_and_has_its_stages_in_order(attached: SparkProcess) -> None:
     job = job_of(attached, "chain")
     assert len(job.stages) == 3
     assert list(job.stages) == sorted(job.stages)
@@ -26,7 +26,7 @@ def test_a_job_says_which_query_it_is_of_and_has_its_stages_in_order(attached: A
     assert job.execution >= 0
 
 
-def test_the_plan_of_a_running_batch_has_a_stage_for_each_of_the_job(attached: Attached) -> None:
+def test_the_plan_of_a_running_batch_has_a_stage_for_each_of_the_job(attached: SparkProcess) -> None:
     job = job_of(attached, "chain")
     plan = rest(attached).plan(job.execution)
     assert plan is not None
@@ -37,7 +37,7 @@ def test_the_plan_of_a_running_batch_has_a_stage_for_each_of_the_job(attached: A
     assert [stage.kafka_in for stage in plan.stages] == [True, False, False]
 
 
-def test_spark_is_asked_once_for_a_stage_and_not_again(attached: Attached) -> None:
+def test_spark_is_asked_once_for_a_stage_and_not_again(attached: SparkProcess) -> None:
     job = job_of(attached, "chain")
     directory = Directory(rest(attached), patience=60.0)
     try:
@@ -52,7 +52,7 @@ def test_spark_is_asked_once_for_a_stage_and_not_again(attached: Attached) -> No
         directory.close()
 
 
-def test_a_stage_that_nobody_knows_is_not_asked_for_in_every_round(attached: Attached) -> None:
+def test_a_stage_that_nobody_knows_is_not_asked_for_in_every_round(attached: SparkProcess) -> None:
     directory = Directory(rest(attached), patience=0.0)
     asked = []
     directory._ask = lambda: asked.append(1)  # type: ignore[method-assign]
