@@ -1,0 +1,212 @@
+"""The cycle that keeps promises: every few seconds, how much of its input each sink may have, and who must move.
+
+It decides on numbers that others measured and lets others carry it out. Stream-Economics section 5, Alg. 1, with what
+it leaves open: minima that nobody can pay for, work that waits already, and steps too small to be worth taking.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from treadle.decide.quality import equations
+from treadle.decide.quality.allot import allot
+from treadle.decide.quality.flow import Flow
+from treadle.decide.quality.moves import best_worker, leavers
+from treadle.model import Floats, Ints
+
+
+class Measured(NamedTuple):
+    """What was seen since the last cycle. Rates are rows a second, CPU is in cores."""
+
+    time: float
+    in_rate: Floats
+    """By instance: rows that it worked on, without those that were shed before."""
+    out_rate: Floats
+    """By task: rows that it sent on, with those that are shed afterwards."""
+    arriving: Floats
+    """By task: rows that came from outside; only those of sources count."""
+    waiting: Floats
+    """By task: rows that wait to be taken."""
+    cpu: Floats
+    """By instance."""
+    worker: Ints
+    """By instance: where it runs."""
+    busy: Floats
+    """By worker: what all processes use there, whoever they belong to."""
+    cores: Floats
+    """By worker."""
+
+
+class Move(NamedTuple):
+    """An instance that is to go to another worker."""
+
+    instance: int
+    origin: int
+    target: int
+
+
+class Short(NamedTuple):
+    """A sink whose minimum can't be had: what it gets at least, and the CPU that is missing where its tasks run."""
+
+    sink: str
+    wants: float
+    gets: float
+    missing: float
+    worker: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a cycle came to, by task unless it says otherwise."""
+
+    desired: Floats
+    """The part of the application's input that each task is to see."""
+    streams: Floats
+    """By stream: the part of it that is kept."""
+    outside: Floats
+    """The part that is kept of what comes from outside."""
+    current: Floats
+    """The accuracy that it has at present."""
+    moves: tuple[Move, ...] = ()
+    short: tuple[Short, ...] = ()
+    free: Floats = field(default_factory=lambda: np.empty(0))
+    """By worker: what is left."""
+
+
+class Controller:
+    """Keeps the promises of a flow, cycle by cycle.
+
+    An accuracy falls at once, but rises only by steps of at least `step`, so that it does not flap. What waits is to be
+    worked off in `drain` seconds. A worker must be short for `patience` cycles before anybody moves, and an instance
+    that moved is given `warm_up` seconds to get to its minimum, while all on its worker are held at theirs.
+    """
+
+    def __init__(
+        self, flow: Flow, *, step: float = 0.01, drain: float = 20.0, patience: int = 2, warm_up: float = 60.0
+    ) -> None:
+        self.flow = flow
+        self._step = step
+        self._drain = drain
+        self._patience = patience
+        self._warm_up = warm_up
+        self._warming: dict[int, float] = {}
+        self._short_for: dict[int, int] = {}
+        self._last: Floats | None = None
+
+    @property
+    def warming(self) -> tuple[int, ...]:
+        """The instances that have moved and are not yet what they were."""
+        return tuple(self._warming)
+
+    def moved(self, instance: int, time: float) -> None:
+        """It runs at another place from now on."""
+        self._warming[instance] = time
+
+    def cycle(self, seen: Measured) -> Decision:
+        """Alg. 1."""
+        flow = self.flow
+        current = self._current(seen, seen.arriving)
+        pace = self._current(seen, seen.arriving + seen.waiting / self._drain)
+        cpu = equations.cpu_of_tasks(flow, seen.in_rate, seen.cpu)
+        own = np.bincount(seen.worker, weights=seen.cpu, minlength=len(seen.cores))
+        available = np.maximum(seen.cores - seen.busy + own, 0.0)
+        minimum = flow.minimum
+        least = equations.required(minimum, cpu, pace)
+        moves = self._moves(seen, available, least, current)
+        minimum, short = self._affordable(seen, available, least, minimum)
+        least = equations.required(minimum, cpu, pace)
+        left = available - np.bincount(seen.worker, weights=least[flow.task_of], minlength=len(available))
+        left[list(self._warming_workers(seen, current))] = 0.0
+        wanted, free = allot(flow, seen.worker, cpu, pace, least, minimum, np.maximum(left, 0.0))
+        desired = flow.upstream(self._steady(wanted, minimum[flow.sinks]))
+        streams, outside = equations.keep(flow, desired)
+        return Decision(desired, streams, outside, np.minimum(current, 1.0), moves, short, free)
+
+    def _current(self, seen: Measured, arriving: Floats) -> Floats:
+        local = equations.local_accuracy(self.flow, seen.in_rate, seen.out_rate, arriving)
+        return equations.current_accuracy(self.flow, local)
+
+    def _steady(self, wanted: Floats, minimum: Floats) -> Floats:
+        """Falls are taken at once; rises only if they are worth it, or lead to all or from below the minimum."""
+        last = self._last
+        if last is not None and len(last) == len(wanted):
+            worth = (wanted >= last + self._step) | (wanted >= 1.0) | (last < minimum)
+            wanted = np.where(wanted > last, np.where(worth, wanted, last), wanted)
+        self._last = np.minimum(wanted, 1.0)
+        return self._last
+
+    def _moves(self, seen: Measured, available: Floats, least: Floats, current: Floats) -> tuple[Move, ...]:
+        """Lines 7 to 14: from workers that can't pay for all minima, to those that have room for one more."""
+        of_instance = least[self.flow.task_of]
+        free = available - np.bincount(seen.worker, weights=of_instance, minlength=len(available))
+        short = {int(worker) for worker in np.flatnonzero(free < 0.0)} - self._warming_workers(seen, current)
+        self._short_for = {worker: self._short_for.get(worker, 0) + 1 for worker in short}
+        found: list[Move] = []
+        for worker, cycles in self._short_for.items():
+            if cycles < self._patience:
+                continue
+            here = np.flatnonzero(seen.worker == worker)
+            priority = self.flow.priority[self.flow.task_of[here]]
+            for position in leavers(-free[worker], of_instance[here], priority):
+                instance = int(here[position])
+                others = np.arange(len(free)) != worker
+                target = best_worker(free, float(of_instance[instance]), others)
+                if target is not None:
+                    found.append(Move(instance, worker, target))
+                    free[target] -= of_instance[instance]
+        return tuple(found)
+
+    def _affordable(
+        self, seen: Measured, available: Floats, least: Floats, minimum: Floats
+    ) -> tuple[Floats, tuple[Short, ...]]:
+        """Where minima can't be paid for, those of the lowest priorities give way first; who, and how much is missing.
+
+        Sinks of one priority on a short worker all get the same part of what they were promised.
+        """
+        flow = self.flow
+        of_instance = least[flow.task_of]
+        lacking = np.bincount(seen.worker, weights=of_instance, minlength=len(available)) - available
+        if not (lacking > EPSILON).any():
+            return minimum, ()
+        allowed = minimum[flow.sinks].copy()
+        found: dict[int, Short] = {}
+        priority = flow.priority[flow.task_of]
+        for worker in np.flatnonzero(lacking > EPSILON).tolist():
+            here = seen.worker == worker
+            missing = float(lacking[worker])
+            for each in np.unique(priority[here]):
+                mine = here & (priority == each)
+                taken = float(of_instance[mine].sum())
+                part = max(0.0, 1.0 - missing / taken) if taken > 0.0 else 1.0
+                self._cut(flow.task_of[mine], part, worker, missing, allowed, found)
+                missing -= min(missing, taken)
+                if missing <= EPSILON:
+                    break
+        return flow.upstream(allowed), tuple(found.values())
+
+    def _cut(
+        self, tasks: Ints, part: float, worker: int, missing: float, allowed: Floats, found: dict[int, Short]
+    ) -> None:
+        reaches = self.flow.reaches
+        sinks = {int(s) for t in set(tasks.tolist()) for s in reaches.items[reaches.starts[t] : reaches.starts[t + 1]]}
+        for sink in sinks:
+            task = int(self.flow.sinks[sink])
+            wants = float(self.flow.minimum[task])
+            if wants * part < allowed[sink]:
+                allowed[sink] = wants * part
+                found[sink] = Short(self.flow.tasks[task], wants, wants * part, missing, worker)
+
+    def _warming_workers(self, seen: Measured, current: Floats) -> set[int]:
+        """The workers of instances that have moved and are not yet at their minimum, as long as that may take."""
+        for instance, since in list(self._warming.items()):
+            task = self.flow.task_of[instance]
+            there = seen.time > since and current[task] >= self.flow.minimum[task]
+            if there or seen.time - since > self._warm_up:
+                del self._warming[instance]
+        return {int(seen.worker[instance]) for instance in self._warming}
+
+
+EPSILON = 1e-9

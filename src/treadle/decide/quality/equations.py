@@ -1,0 +1,95 @@
+"""The equations of Stream-Economics (section 3) as functions of arrays: accuracy from rates, CPU for an accuracy.
+
+CPU is in cores: 1 is the whole of one, which is the most that an instance can use. Accuracy is 0 to 1. Eq. 1, 2, 5 and
+14 are `Flow.upstream`; who gets how much is `controller`'s business.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from treadle.decide.quality.flow import Flow
+from treadle.model import Floats, Ints
+
+CORE = 1.0
+
+
+def local_accuracy(flow: Flow, in_rate: Floats, out_rate: Floats, arriving: Floats) -> Floats:
+    """Eq. 4: what the slowest instance of a task takes, against its even part of all that is sent to the task.
+
+    `in_rate` is by instance, `out_rate` by task and counts what is shed afterwards too; `arriving` is what comes to a
+    source from outside. Nothing sent is all taken. More than 1: a task that works off what had to wait.
+    """
+    sent = np.zeros(len(flow))
+    np.add.at(sent, flow.end, out_rate[flow.start])
+    sent[flow.sources] = arriving[flow.sources]
+    slowest = _least(flow, in_rate)
+    even = sent / np.maximum(flow.copies, 1)
+    return np.where(even > 0.0, slowest / np.where(even > 0.0, even, 1.0), 1.0)
+
+
+def current_accuracy(flow: Flow, local: Floats) -> Floats:
+    """Eq. 3: of all that came to the application, what a task has taken, by its least accurate way."""
+    return flow.downstream(local)
+
+
+def cpu_of_tasks(flow: Flow, in_rate: Floats, cpu: Floats) -> Floats:
+    """Eq. 6: the CPU of the instance with the least input, which is what Eq. 4 looks at."""
+    order = np.lexsort((in_rate, flow.task_of))
+    tasks = flow.task_of[order]
+    first = np.flatnonzero(np.diff(tasks, prepend=-1))
+    found = np.zeros(len(flow))
+    found[tasks[first]] = cpu[order[first]]
+    return found
+
+
+def least_obtained(available: Floats, workers: Ints, priority: Floats) -> Floats:
+    """Eq. 7: for each instance, an even part of what its worker has for all of its priority there."""
+    _, kind = np.unique(np.stack([workers.astype(np.float64), priority]), axis=1, return_inverse=True)
+    kind = kind.reshape(-1)
+    shares: Floats = available[workers] / np.bincount(kind)[kind]
+    return shares
+
+
+def required(accuracy: Floats, cpu: Floats, current: Floats) -> Floats:
+    """Eq. 8: CPU for an accuracy, in proportion to what the present one takes, at most a core.
+
+    Eq. 9 and 10 are this at the least accuracy that is promised and at the most that can be had.
+    """
+    known = current > 0.0
+    proportional = accuracy * cpu / np.where(known, current, 1.0)
+    guess = np.where(accuracy > 0.0, CORE, 0.0)
+    return np.minimum(np.where(known, proportional, guess), CORE)
+
+
+def obtained(given: Floats, cpu: Floats, current: Floats) -> Floats:
+    """Eq. 11: the accuracy that so much CPU gives; where nothing is known yet, the best is hoped for."""
+    nothing = given <= 0.0
+    proportional = np.minimum(current * given / np.where(cpu > 0.0, cpu, 1.0), 1.0)
+    without_cpu = np.where(nothing, np.minimum(current, 1.0), 1.0)
+    without_accuracy = np.where(nothing, 0.0, 1.0)
+    return np.where(current <= 0.0, without_accuracy, np.where(cpu <= 0.0, without_cpu, proportional))
+
+
+def slack(most: Floats, least: Floats, obtained_cpu: Floats, workers: Ints, count: int) -> Floats:
+    """Eq. 12 and 13: worker -> how much more its instances could use than they would get, for one priority."""
+    found: Floats = np.bincount(workers, weights=most - least - obtained_cpu, minlength=count).astype(np.float64)
+    return found
+
+
+def keep(flow: Flow, desired: Floats) -> tuple[Floats, Floats]:
+    """Eq. 15: the part to be kept on each stream, and at each task from what comes from outside (1 if none does).
+
+    `desired` is by task (Eq. 14). Where nothing is desired upstream, nothing comes that could be dropped.
+    """
+    before = desired[flow.start]
+    streams = np.where(before > 0.0, desired[flow.end] / np.where(before > 0.0, before, 1.0), 1.0)
+    outside = np.ones(len(flow))
+    outside[flow.sources] = desired[flow.sources]
+    return np.minimum(streams, 1.0), outside
+
+
+def _least(flow: Flow, of_instances: Floats) -> Floats:
+    found = np.full(len(flow), np.inf)
+    np.minimum.at(found, flow.task_of, of_instances)
+    return np.where(np.isinf(found), 0.0, found)

@@ -1,0 +1,211 @@
+"""Promises are kept in the order of their priorities, whatever the load."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treadle.decide.quality import Controller, Decision, Flow, Measured, Promise
+from treadle.decide.quality.moves import best_worker, leavers, place
+from treadle.model import Floats
+
+
+class Cluster:
+    """What would be measured: tasks that cost so much a row, on workers of a core, rows kept as was decided."""
+
+    def __init__(self, flow: Flow, costs: list[float], workers: list[int], cores: list[float]) -> None:
+        self.flow = flow
+        self.costs = np.array(costs)[flow.task_of]
+        self.worker = np.array(workers)
+        self.cores = np.array(cores)
+        self.other = np.zeros(len(cores))
+        self.waiting = np.zeros(len(flow))
+
+    def measure(self, time: float, rate: float, decision: Decision | None, passed: float = 5.0) -> Measured:
+        """Every source gets `rate`; a worker that is asked for too much does the same part of everything."""
+        flow = self.flow
+        desired = np.ones(len(flow)) if decision is None else decision.desired
+        arriving = np.where(np.isin(np.arange(len(flow)), flow.sources), rate, 0.0)
+        wished = np.zeros(len(flow))
+        for task in np.argsort(-flow.depth).tolist():
+            ups = flow.start[flow.end == task]
+            wished[task] = desired[task] * (rate * max(1, len(ups)) + self.waiting[task] / passed)
+        each = (wished / flow.copies)[flow.task_of]
+        asked = np.bincount(self.worker, weights=each * self.costs, minlength=len(self.cores))
+        part = np.minimum(1.0, (self.cores - self.other) / np.maximum(asked, 1e-9))[self.worker]
+        in_rate = each * part
+        out: Floats = np.bincount(flow.task_of, weights=in_rate, minlength=len(flow)).astype(np.float64)
+        taken = out / np.maximum(desired, 1e-9)
+        self.waiting[flow.sources] = np.maximum(0.0, self.waiting + passed * (rate - taken))[flow.sources]
+        cpu = in_rate * self.costs
+        busy = self.other + np.bincount(self.worker, weights=cpu, minlength=len(self.cores))
+        return Measured(time, in_rate, out, arriving, self.waiting.copy(), cpu, self.worker, busy, self.cores)
+
+
+def settle(controller: Controller, cluster: Cluster, rate: float, cycles: int = 12, start: float = 0.0) -> Decision:
+    decision: Decision | None = None
+    for number in range(cycles):
+        decision = controller.cycle(cluster.measure(start + 5.0 * number, rate, decision))
+    assert decision is not None
+    return decision
+
+
+def knn(*promises: Promise) -> Flow:
+    names = [f"q{number}" for number in range(len(promises))]
+    return Flow.of(dict.fromkeys(names, ()), dict(zip(names, promises, strict=True)))
+
+
+def test_with_enough_cpu_nothing_is_shed() -> None:
+    flow = knn(Promise(1, 0.2), Promise(2, 0.2))
+    decision = settle(Controller(flow), Cluster(flow, [0.01, 0.01], [0, 0], [1.0]), rate=40.0)
+    assert decision.outside.tolist() == [1.0, 1.0]
+    assert not decision.short
+    assert not decision.moves
+
+
+def test_the_lower_priority_sheds_first_and_down_to_its_minimum_only() -> None:
+    flow = knn(Promise(1, 0.2), Promise(2, 0.2))
+    cluster = Cluster(flow, [0.01, 0.01], [0, 0], [1.0])
+    decision = settle(Controller(flow, drain=1e9), cluster, rate=70.0)
+    assert decision.outside[1] == pytest.approx(1.0)
+    assert decision.outside[0] == pytest.approx(0.3 / 0.7, abs=0.02)
+    decision = settle(Controller(flow, drain=1e9), Cluster(flow, [0.01, 0.01], [0, 0], [1.0]), rate=110.0)
+    assert decision.outside[0] == pytest.approx(0.2, abs=1e-6)
+    assert decision.outside[1] == pytest.approx((1 - 0.22) / 1.1, abs=0.02)
+
+
+def test_equal_priorities_share_evenly_what_is_beyond_their_minima() -> None:
+    flow = knn(Promise(1, 0.4), Promise(1, 0.6))
+    decision = settle(Controller(flow, drain=1e9), Cluster(flow, [0.01, 0.01], [0, 0], [1.0]), rate=80.0)
+    assert decision.outside == pytest.approx([0.4 + 0.125, 0.6 + 0.125], abs=0.02)
+
+
+def test_a_minimum_that_cannot_be_met_is_named_with_what_is_missing() -> None:
+    flow = knn(Promise(1, 0.5), Promise(2, 0.8))
+    decision = settle(Controller(flow, drain=1e9), Cluster(flow, [0.01, 0.01], [0, 0], [1.0]), rate=100.0)
+    (short,) = decision.short
+    assert (short.sink, short.wants, short.worker) == ("q0", 0.5, 0)
+    assert short.missing == pytest.approx(0.3, abs=0.02)
+    assert short.gets == pytest.approx(0.2, abs=0.02)
+    assert decision.outside[1] == pytest.approx(0.8, abs=1e-6)
+
+
+def test_what_waits_is_worked_off_by_shedding_more_for_a_while() -> None:
+    flow = knn(Promise(1, 0.1))
+    cluster = Cluster(flow, [0.01], [0], [1.0])
+    decision: Decision | None = None
+    controller = Controller(flow, drain=20.0)
+    kept = []
+    for number in range(30):
+        decision = controller.cycle(cluster.measure(5.0 * number, 150.0, decision))
+        kept.append(float(decision.outside[0]))
+        if number == 0:
+            assert cluster.waiting[0] > 0
+    assert cluster.waiting[0] < 5.0
+    assert min(kept) < 0.66
+    assert kept[-1] == pytest.approx(1 / 1.5, abs=0.03)
+
+
+def test_the_smallest_of_the_least_important_moves_to_where_there_is_room() -> None:
+    flow = knn(Promise(1, 0.9), Promise(1, 0.9), Promise(2, 0.9))
+    controller = Controller(flow, patience=2, drain=1e9)
+    cluster = Cluster(flow, [0.004, 0.006, 0.006], [0, 0, 0], [1.0, 1.0])
+    first = controller.cycle(cluster.measure(0.0, 100.0, None))
+    second = controller.cycle(cluster.measure(5.0, 100.0, first))
+    assert first.moves == ()
+    assert [(move.instance, move.target) for move in second.moves] == [(1, 1)]
+
+
+def test_nobody_moves_to_where_there_is_no_room() -> None:
+    flow = knn(Promise(1, 0.9), Promise(2, 0.9))
+    controller = Controller(flow, patience=1)
+    cluster = Cluster(flow, [0.009, 0.009], [0, 0], [1.0, 1.0])
+    cluster.other[1] = 0.9
+    decision = settle(controller, cluster, 100.0)
+    assert decision.moves == ()
+    assert [short.sink for short in decision.short] == ["q0"]
+
+
+def test_while_one_warms_up_all_on_its_worker_stay_at_their_minimum() -> None:
+    flow = knn(Promise(1, 0.5), Promise(2, 0.5))
+    controller = Controller(flow, warm_up=60.0)
+    cluster = Cluster(flow, [0.001, 0.001], [0, 0], [1.0])
+    settle(controller, cluster, 100.0)
+    controller.moved(0, time=100.0)
+    seen = cluster.measure(105.0, 100.0, None)
+    seen = seen._replace(in_rate=np.array([10.0, 100.0]))
+    assert controller.cycle(seen).outside.tolist() == [0.5, 0.5]
+    assert list(controller.warming) == [0]
+    controller.cycle(seen._replace(time=161.0))
+    assert not controller.warming
+
+
+def test_it_does_not_flap_with_noise() -> None:
+    flow = knn(Promise(1, 0.2))
+    controller = Controller(flow, step=0.05, drain=1e9)
+    cluster = Cluster(flow, [0.01], [0], [1.0])
+    random = np.random.default_rng(1)
+    kept = []
+    decision: Decision | None = None
+    for number in range(60):
+        seen = cluster.measure(5.0 * number, 150.0 * random.uniform(0.99, 1.01), decision)
+        decision = controller.cycle(seen)
+        kept.append(float(decision.outside[0]))
+    rises = [b - a for a, b in itertools.pairwise(kept[5:]) if b > a]
+    assert all(rise >= 0.05 for rise in rises)
+    assert len(rises) <= 3
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1), st.floats(0.001, 0.02)), min_size=1, max_size=8),
+    st.floats(1.0, 200.0),
+)
+def test_no_sink_is_under_its_minimum_unless_it_is_said_and_no_worker_is_promised_more_than_it_has(
+    queries: list[tuple[int, float, float]], rate: float
+) -> None:
+    flow = knn(*(Promise(priority, minimum) for priority, minimum, _ in queries))
+    cluster = Cluster(flow, [cost for *_, cost in queries], [n % 2 for n in range(len(queries))], [1.0, 1.0])
+    decision = settle(Controller(flow, drain=1e9), cluster, rate, cycles=4)
+    said = {short.sink for short in decision.short}
+    for name, desired, (_, minimum, _) in zip(flow.tasks, decision.desired, queries, strict=True):
+        assert desired >= minimum - 1e-9 or name in said
+    assert (decision.outside >= 0.0).all()
+    assert (decision.outside <= 1.0).all()
+
+
+def test_a_shared_source_sheds_only_what_no_sink_wants() -> None:
+    flow = Flow.of({"src": (), "a": ("src",), "b": ("src",)}, {"a": Promise(1, 0.3), "b": Promise(2, 0.3)})
+    cluster = Cluster(flow, [0.0001, 0.01, 0.01], [0, 0, 0], [1.0])
+    decision = settle(Controller(flow, drain=1e9), cluster, rate=70.0)
+    assert decision.outside[0] == pytest.approx(1.0, abs=0.02)
+    kept = {flow.tasks[end]: part for end, part in zip(flow.end.tolist(), decision.streams.tolist(), strict=True)}
+    assert kept["b"] == pytest.approx(1.0, abs=0.02)
+    assert kept["a"] == pytest.approx(0.3 / 0.7, abs=0.05)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0.01, 1.0)), min_size=1, max_size=10), st.floats(0.01, 5.0))
+def test_who_leaves_releases_enough_and_nobody_leaves_in_vain(items: list[tuple[int, float]], lacking: float) -> None:
+    least = np.array([cpu for _, cpu in items])
+    priority = np.array([float(each) for each, _ in items])
+    leaving = leavers(lacking, least, priority)
+    released = float(least[leaving].sum())
+    if least.sum() >= lacking:
+        assert released >= lacking - 1e-9
+        assert all(released - least[one] < lacking + 1e-9 for one in leaving)
+    else:
+        assert len(leaving) == len(items)
+
+
+def test_a_task_goes_to_the_worker_with_most_left_or_where_it_is_wished() -> None:
+    free: Floats = np.array([0.2, 0.9, 0.5])
+    everywhere = np.ones(3, dtype=np.bool_)
+    assert best_worker(free, 0.3, everywhere) == 1
+    assert best_worker(free, 0.3, everywhere, preferred=[2]) == 2
+    assert best_worker(free, 0.3, everywhere, preferred=[0]) == 1
+    assert best_worker(free, 1.0, everywhere) is None
+    assert place(np.array([1.0, 1.0, 1.0]), np.array([1.0, 2.0])).tolist() == [1, 0, 1]
