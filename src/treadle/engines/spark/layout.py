@@ -7,6 +7,7 @@ and listens is the pseudo query `driver`. Instances stay while their query runs,
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +17,14 @@ from typing import NamedTuple
 from treadle.engines.spark.naming import SERVICES, Kind, Named, plain, understand
 from treadle.engines.spark.plan import Plan, Stage
 from treadle.engines.spark.rest import Directory, Job
-from treadle.engines.spark.shuffles import Began, Shuffles
+from treadle.engines.spark.shuffles import Shuffles
 from treadle.errors import TargetGone
 from treadle.model import Instance, Operator, Query, Role, ThreadRef
 from treadle.observe.jvm import JavaThread
 from treadle.observe.threads import start_time
 
 DRIVER = "driver"
+TICKS = os.sysconf("SC_CLK_TCK")
 JOBS = "jobs"
 """The pseudo query of tasks that belong to no streaming query."""
 
@@ -161,13 +163,14 @@ class Layout:
             del found.tasks[place]
         for place in found.tasks:
             self._runs[place.run].partitions.setdefault(place.position, set()).add(place.partition)
-        seen: dict[int, Began] = {}
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        seen: dict[int, float] = {}
         for what, ref in found.helpers:
             if what.shuffle >= 0:
-                began = (ref.start_time, ref.tid)
+                began = booted + ref.start_time / TICKS
                 seen[what.shuffle] = min(seen.get(what.shuffle, began), began)
         jobs = [self._runs[place.run].job for place in found.tasks]
-        self._shuffles.assign(seen, jobs, time.monotonic(), complete=not found.unknown)
+        self._shuffles.assign(seen, jobs, complete=not found.unknown)
 
     def _give_helpers(
         self, found: _Sorted, threads: dict[Place, list[ThreadRef]], workers: Sequence[ThreadRef]

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Collection
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -44,6 +45,8 @@ class Job(NamedTuple):
     """Upstream ones first: that is the order in which Spark numbers them."""
     execution: int = -1
     """The number of its SQL execution."""
+    submitted: float = 0.0
+    """When, in seconds since the epoch; 0 where it is not known."""
 
 
 class Rest:
@@ -146,7 +149,16 @@ def _job(said: dict[str, Any]) -> Job:
         found["id"] if found else "",
         stages,
         int(roots[0]) if roots else -1,
+        _seconds(str(said.get("submissionTime", ""))),
     )
+
+
+def _seconds(time: str) -> float:
+    """Since the epoch, of a time as Spark writes it."""
+    try:
+        return datetime.strptime(time, "%Y-%m-%dT%H:%M:%S.%fGMT").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return 0.0
 
 
 class Directory:
