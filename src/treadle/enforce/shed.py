@@ -1,0 +1,58 @@
+"""The knob `keep`: the part of a stream's rows that goes on, the rest is dropped (Stream-Economics section 3.2).
+
+It knows streams by name and a table that says how much of each is kept; how rows are dropped is the engine's business.
+Left alone, everything is kept: that is what is restored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from treadle.enforce.knob import Per, Target, Value, label
+from treadle.errors import ConfigError
+
+EVERYTHING = 1.0
+
+
+class Count(NamedTuple):
+    """Rows of a stream so far: those that came to where it is decided, and those that went on."""
+
+    seen: int
+    kept: int
+
+    def since(self, before: Count) -> Count:
+        return Count(self.seen - before.seen, self.kept - before.kept)
+
+    @property
+    def part(self) -> float:
+        """The achieved part; everything, where nothing came."""
+        return self.kept / self.seen if self.seen else EVERYTHING
+
+
+class Table(Protocol):
+    """Where it is decided for each row."""
+
+    def get(self, stream: str, /) -> float: ...
+
+    def set(self, stream: str, keep: float, /) -> None: ...
+
+    def counts(self) -> Mapping[str, Count]: ...
+
+
+class ShedKnob:
+    """Per group: a stream is known by its name, whoever reads it."""
+
+    name = "keep"
+    per: Per = "group"
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def read(self, target: Target) -> Value:
+        return self._table.get(label(target))
+
+    def write(self, target: Target, value: Value) -> None:
+        if isinstance(value, str) or not 0.0 <= value <= EVERYTHING:
+            raise ConfigError(f"can't be {value!r}", where=f"knob '{self.name}'", remedy="use a number from 0 to 1")
+        self._table.set(label(target), float(value))

@@ -1,0 +1,103 @@
+"""Drops rows in Spark: an expression in a query's plan that keeps a part of its rows, a part that can change any time.
+
+No row goes through Python and no query starts anew; on a cluster the executors hear of changes from the driver. What is
+kept carries its weight, so that what is counted of it can be corrected (`treadle.estimates`). How much is kept is
+decided elsewhere. Stream-Economics section 3.2.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from treadle.enforce.shed import Count
+from treadle.errors import ConfigError
+from treadle.estimates import WEIGHT
+from treadle.pipelines import jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which rows go first: any (the default), those of least `utility`, or all of some `key`.
+
+    Each is the name of a column or an expression of columns in SQL. With a utility rows are kept in proportion to it;
+    one of infinity is never dropped. With a key all rows of a value are kept or none, as joins need it.
+    """
+
+    utility: str | None = None
+    key: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.utility is not None and self.key:
+            raise ConfigError("shedding is by utility or by key", where="shed", remedy="give one of them")
+
+
+class Shedding:
+    """The streams of one Spark session that may be shed, by name. With a `seed` the same rows have the same fate."""
+
+    def __init__(self, spark: SparkSession, *, seed: int = 0) -> None:
+        self._spark = spark
+        self._seed = seed
+        self._jvm = jvm.load(spark)
+        context: Any = spark.sparkContext
+        self._host, self._port, self._secret = "", 0, ""
+        if not str(context.master).startswith("local"):
+            context._jsc.sc().addJar(str(jvm.jar()))
+            self._host = str(context.getConf().get("spark.driver.host"))
+            self._port = int(self._jvm.treadle.Shed.serve(self._host, secrets.token_hex(16)))
+            self._secret = str(self._jvm.treadle.Shed.secret())
+
+    def shed(self, rows: DataFrame, stream: str, choice: Choice | None = None) -> DataFrame:
+        """These rows without those that are dropped, each with its weight; nothing is dropped until it is said."""
+        from pyspark.sql import functions as f
+
+        chosen = choice or Choice()
+        weight = f.col(WEIGHT) if WEIGHT in rows.columns else f.lit(1.0)
+        drawn = f"{WEIGHT}_drawn"
+        kept = rows.withColumn(drawn, self._weight(stream, chosen)).where(f.col(drawn) > 0.0)
+        return kept.withColumn(WEIGHT, weight * f.col(drawn)).drop(drawn)
+
+    def get(self, stream: str) -> float:
+        return float(self._jvm.treadle.Shed.get(stream))
+
+    def set(self, stream: str, keep: float) -> None:
+        """Keep such a part of it from now on."""
+        self._jvm.treadle.Shed.set(stream, float(keep))
+
+    def counts(self) -> dict[str, Count]:
+        """By stream, as far as known: executors tell twice a second."""
+        lines = str(self._jvm.treadle.Shed.counts()).splitlines()
+        parts = [line.rsplit("\t", 2) for line in lines]
+        return {name: Count(int(seen), int(kept)) for name, seen, kept in parts}
+
+    def forget(self, prefix: str) -> None:
+        """Streams whose names begin so are kept whole again."""
+        self._jvm.treadle.Shed.forget(prefix)
+
+    def _weight(self, stream: str, choice: Choice) -> Column:
+        """The expression in the JVM: what a row counts for, 0 if it is dropped."""
+        from pyspark.sql import Column
+        from pyspark.sql import functions as f
+
+        keep = self._jvm.treadle.Keep
+        where = (stream, self._host, self._port, self._secret, self._seed)
+        given: list[Column] = []
+        if choice.utility is not None:
+            function = keep.ByUtility(*where)
+            given = [f.expr(choice.utility).cast("double")]
+        elif choice.key:
+            function = keep.ByKey(*where)
+            given = [f.xxhash64(*[f.expr(each) for each in choice.key])]
+        else:
+            function = keep.AtRandom(*where)
+        context: Any = self._spark.sparkContext
+        double = self._jvm.org.apache.spark.sql.types.DataTypes.DoubleType
+        called = self._jvm.org.apache.spark.sql.functions.udf(function, double).asNondeterministic()
+        arguments = context._gateway.new_array(self._jvm.org.apache.spark.sql.Column, len(given))
+        for position, column in enumerate(given):
+            arguments[position] = column._jc
+        return Column(called.apply(arguments))

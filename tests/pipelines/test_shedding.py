@@ -1,0 +1,117 @@
+"""Rows are dropped in Spark: as many as was said, at once when that changes, and those that may go."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from support import until
+from treadle.enforce import Enforcer
+from treadle.enforce.shed import Count, ShedKnob
+from treadle.errors import ConfigError
+from treadle.estimates import WEIGHT, corrected
+from treadle.pipelines.shedding import Choice, Shedding
+
+ROWS = 20_000
+
+
+@pytest.fixture
+def shedding(spark: SparkSession) -> Iterator[Shedding]:
+    made = Shedding(spark, seed=7)
+    yield made
+    made.forget("test/")
+
+
+@pytest.fixture
+def rows(spark: SparkSession) -> DataFrame:
+    return spark.range(0, ROWS, 1, 2).selectExpr("id", "id % 500 AS key", "1.0 + id % 10 AS use")
+
+
+@pytest.mark.parametrize("choice", [Choice(), Choice(utility="use"), Choice(key=("key",))])
+@pytest.mark.parametrize("keep", [1.0, 0.5, 0.1, 0.0])
+def test_as_much_is_kept_as_was_said(shedding: Shedding, rows: DataFrame, choice: Choice, keep: float) -> None:
+    shedding.set("test/a", keep)
+    kept = shedding.shed(rows, "test/a", choice).count()
+    assert kept == pytest.approx(keep * ROWS, abs=0.06 * ROWS if choice.key else 0.02 * ROWS)
+    assert shedding.counts()["test/a"] == (ROWS, kept)
+
+
+def test_weights_correct_counts_and_sums_also_after_two_drops(shedding: Shedding, rows: DataFrame) -> None:
+    shedding.set("test/a", 0.5)
+    shedding.set("test/b", 0.4)
+    twice = shedding.shed(shedding.shed(rows, "test/a"), "test/b", Choice(utility="use"))
+    [found] = twice.agg(corrected().alias("count"), corrected("use").alias("sum")).collect()
+    truth = rows.agg(f.sum("use")).collect()[0][0]
+    for estimate, true in ((found["count"], ROWS), (found["sum"], float(truth))):
+        reach = 2 * (estimate["high"] - estimate["value"])  # so that one seed in ten thousand is out of it
+        assert abs(estimate["value"] - true) <= reach
+        assert 0 < reach < 0.2 * true
+
+
+def test_rows_of_endless_use_are_never_dropped(shedding: Shedding, rows: DataFrame) -> None:
+    shedding.set("test/a", 0.2)
+    use = "CASE WHEN id % 50 = 0 THEN double('infinity') WHEN id % 50 = 1 THEN NULL ELSE 1.0 END"
+    kept = shedding.shed(rows, "test/a", Choice(utility=use))
+    fates = {row["rest"]: row["count"] for row in kept.groupBy((f.col("id") % 50).alias("rest")).count().collect()}
+    assert fates[0] == fates[1] == ROWS // 50
+    assert sum(fates.values()) == pytest.approx(0.2 * ROWS, abs=0.02 * ROWS)
+
+
+def test_of_a_key_all_rows_are_kept_or_none_and_more_keeps_the_same_and_others(
+    shedding: Shedding, rows: DataFrame
+) -> None:
+    keys: list[set[int]] = []
+    for keep in (0.3, 0.6):
+        shedding.set("test/a", keep)
+        found = shedding.shed(rows, "test/a", Choice(key=("key",))).groupBy("key").count().collect()
+        assert {row["count"] for row in found} == {ROWS // 500}
+        keys.append({row["key"] for row in found})
+    assert keys[0] < keys[1]
+
+
+def test_a_running_query_hears_of_a_change(shedding: Shedding, spark: SparkSession, tmp_path: Path) -> None:
+    stream = spark.readStream.format("rate").option("rowsPerSecond", 1000).load()
+    query = (
+        shedding.shed(stream, "test/live")
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "check"))
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    try:
+        until(lambda: shedding.counts().get("test/live", Count(0, 0)).kept > 500)
+        shedding.set("test/live", 0.0)
+        before = shedding.counts()["test/live"]
+        until(lambda: shedding.counts()["test/live"].seen > before.seen + 2000)
+        passed = shedding.counts()["test/live"].since(before)
+        assert passed.part < 0.2
+    finally:
+        query.stop()
+        shutil.rmtree(tmp_path)
+
+
+def test_the_knob_restores_everything(shedding: Shedding) -> None:
+    enforcer = Enforcer(ShedKnob(shedding))
+    enforcer.apply(enforcer.diff(("test/a", "test/b"), np.array([0.5, 0.25])))
+    assert [shedding.get("test/a"), shedding.get("test/b")] == [0.5, 0.25]
+    enforcer.restore()
+    assert [shedding.get("test/a"), shedding.get("test/b")] == [1.0, 1.0]
+    with pytest.raises(ConfigError, match="0 to 1"):
+        ShedKnob(shedding).write("test/a", 1.5)
+
+
+def test_by_utility_and_by_key_at_once_is_refused() -> None:
+    with pytest.raises(ConfigError, match="by utility or by key"):
+        Choice(utility="a", key=("b",))
+
+
+def test_no_row_goes_through_python(shedding: Shedding, rows: DataFrame) -> None:
+    plan = shedding.shed(rows, "test/a")._jdf.queryExecution().executedPlan().toString()
+    assert "Python" not in plan
+    assert WEIGHT in plan
