@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterable
 from contextlib import closing, suppress
@@ -68,33 +69,38 @@ def look(pid: int) -> Jvm:
     return _describe(facts)
 
 
+class Answer(NamedTuple):
+    """What a JVM said, and the id that it has in its own pid namespace: another one than ours in a container."""
+
+    text: str
+    inner_pid: int
+
+
 def execute(pid: int, command: str, *arguments: str, timeout: float = TIMEOUT) -> str:
     """What the JVM answers to a command (`threaddump`, `properties`, `jcmd`, `load`, …)."""
+    return ask(pid, command, *arguments, timeout=timeout).text
+
+
+def ask(pid: int, command: str, *arguments: str, timeout: float = TIMEOUT) -> Answer:
+    """As `execute`, and who it was that answered."""
     request = _request(command, arguments)
     deadline = time.monotonic() + timeout
     facts = _facts(pid)
     try:
         with closing(_connect(facts, deadline) or _wake(facts, deadline)) as connection:
-            answer = _converse(connection, request, deadline)
+            status, said = _converse(connection, request, deadline)
     except TimeoutError:
         raise _silence(facts, timeout) from None
     except ConnectionError as error:
         raise _broken(facts, error) from error
     if is_ending(pid):  # what came may be half of the answer, and nothing in it would tell
         raise TargetGone("ended in the middle of its answer", where=facts.where)
-    if not answer:
+    if not status and not said:
         raise _broken(facts, None)
-    end = answer.find(b"\n")  # the first line is a number: 0 if it went well
-    said = answer[end + 1 :].decode(errors="replace")
-    if end < 0 or answer[:end] != b"0":
+    if status != "0":
         why = " ".join(said.split())
         raise EngineError(f"refused {command!r}: {why}", where=facts.where)
-    return said
-
-
-def inner_pid(pid: int) -> int:
-    """The id that a process has in its own pid namespace: another one than ours if it lives in a container."""
-    return _facts(pid).inner
+    return Answer(said, facts.inner)
 
 
 def is_ending(pid: int) -> bool:
@@ -249,15 +255,30 @@ def _trigger(facts: _Facts) -> str:
     raise EngineError(f"the trigger file can't be made: {problem.strerror}", where=facts.where, remedy=remedy)
 
 
-def _converse(connection: socket.socket, request: bytes, deadline: float) -> bytes:
-    """Send a request and read to the end of the answer."""
+def _converse(connection: socket.socket, request: bytes, deadline: float) -> tuple[str, str]:
+    """Send a request and read the answer: its first line, which is 0 if it went well, and all that follows."""
     connection.settimeout(max(deadline - time.monotonic(), 0.001))
     connection.sendall(request)
-    parts = []
-    while part := connection.recv(1 << 18):
-        parts.append(part)
+    room, end = _BUFFERS.mine, 0
+    while count := connection.recv_into(memoryview(room)[end:]):
+        end += count
+        if end == len(room):
+            room = _BUFFERS.mine = room + bytes(len(room))
         connection.settimeout(max(deadline - time.monotonic(), 0.001))
-    return b"".join(parts)
+    line = room.find(b"\n", 0, end)
+    return bytes(room[: max(line, 0)]).decode(errors="replace"), str(
+        memoryview(room)[line + 1 : end], "utf-8", "replace"
+    )
+
+
+class _Buffers(threading.local):
+    """For each thread a place for answers, which is kept: memory that is new costs more than what is written to it."""
+
+    def __init__(self) -> None:
+        self.mine = bytearray(1 << 18)
+
+
+_BUFFERS = _Buffers()
 
 
 def _request(command: str, arguments: tuple[str, ...]) -> bytes:

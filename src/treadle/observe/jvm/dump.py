@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from treadle.errors import TargetGone
-from treadle.observe.jvm.attach import TIMEOUT, execute, inner_pid
+from treadle.observe.jvm.attach import TIMEOUT, ask
 
 FRAMES = 6
 
@@ -28,22 +29,29 @@ class JavaThread(NamedTuple):
     """The top frames, innermost first, as `package.Class.method`."""
 
 
-def dump(pid: int, *, frames: int = FRAMES, timeout: float = TIMEOUT) -> list[JavaThread]:
-    """All threads of a JVM, its own included. One that begins or ends just now may be missing."""
-    threads = parse(execute(pid, "threaddump", timeout=timeout), frames=frames)
-    if inner_pid(pid) == pid:
+def dump(
+    pid: int, *, frames: int = FRAMES, stack_of: Callable[[str], bool] | None = None, timeout: float = TIMEOUT
+) -> list[JavaThread]:
+    """All threads of a JVM, its own included. One that begins or ends just now may be missing.
+
+    Stacks are half of what it costs to read them: `stack_of` says by the name which threads' are wanted.
+    """
+    text, inner = ask(pid, "threaddump", timeout=timeout)
+    threads = parse(text, frames=frames, stack_of=stack_of)
+    if inner == pid:
         return threads
     outer = _outer_ids(pid)
     return [thread._replace(tid=outer[thread.tid]) for thread in threads if thread.tid in outer]
 
 
-def parse(text: str, *, frames: int = FRAMES) -> list[JavaThread]:
+def parse(text: str, *, frames: int = FRAMES, stack_of: Callable[[str], bool] | None = None) -> list[JavaThread]:
     """The threads in the text of a dump, with the ids that are in it."""
     threads: list[JavaThread] = []
     parts = iter(text.split('"')[1:])  # nothing but names has quotes: around them, and perhaps inside
+    match = _HEADER.match
     for name in parts:
         for rest in parts:
-            header = _HEADER.match(rest) if rest.endswith("\n") else None
+            header = match(rest) if rest.endswith("\n") else None
             if header:
                 break
             name += '"' + rest
@@ -51,8 +59,10 @@ def parse(text: str, *, frames: int = FRAMES) -> list[JavaThread]:
             break
         nid, state = header.groups("")
         if nid != "NA":  # not yet begun
-            stack = [frame.partition("(")[0] for frame in rest.split("\n\tat ", frames)[1:]] if frames else ()
-            threads.append(JavaThread(name, int(nid, 0), state, tuple(stack)))
+            stack: tuple[str, ...] = ()
+            if state and frames and (stack_of is None or stack_of(name)):
+                stack = tuple([frame.partition("(")[0] for frame in rest.split("\n\tat ", frames)[1:]])
+            threads.append(JavaThread(name, int(nid, 0), state, stack))
     return threads
 
 
