@@ -28,7 +28,7 @@ class Around(Policy):
     def __init__(self, inner: Policy) -> None:
         self.inner = inner
         self.name = inner.name  # type: ignore[misc]
-        self.needs, self.wants = inner.needs, inner.wants
+        self.needs, self.wants, self.steady = inner.needs, inner.wants, inner.steady
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         return self.inner.decide(snapshot)
@@ -115,6 +115,7 @@ class Caps(Policy):
     """The most CPUs that each query may use, by the pattern that fits its name."""
 
     name: ClassVar[str] = "quota"
+    steady = True
 
     def __init__(self, caps: Mapping[str, float]) -> None:
         self._caps = dict(caps)

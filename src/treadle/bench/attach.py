@@ -214,7 +214,8 @@ class Outcome:
 class Rig:
     """The application on the last core, everything else on the others."""
 
-    def __init__(self, queries: Sequence[Chain]) -> None:
+    def __init__(self, queries: Sequence[Chain], *, batch: str = BATCH) -> None:
+        self._batch = batch
         self.queries = {query.sink: query for query in queries}
         self._seen = dict.fromkeys(self.queries, 0)
         self._sent = dict.fromkeys(self.queries, 0)
@@ -236,7 +237,7 @@ class Rig:
             _make_topics(broker.bootstrap, [*self.queries, *(query.source for query in self.queries.values())])
             self._producer = closing.enter_context(Producer(broker.bootstrap))
             chains = list(self.queries.values())
-            self.application = closing.enter_context(Application(chains, broker.bootstrap, batch=BATCH, core=own))
+            self.application = closing.enter_context(Application(chains, broker.bootstrap, batch=self._batch, core=own))
             self._consumer = _consumer(broker.bootstrap, list(self.queries))
             closing.callback(self._consumer.close)
             self._closing = closing.pop_all()

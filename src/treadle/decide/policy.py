@@ -16,6 +16,9 @@ class Policy(ABC):
     """The metrics that must be in the snapshot."""
     wants: tuple[str, ...] = ()
     """The metrics it also uses where the engine has them."""
+    steady: bool = False
+    """Whether it decides the same on the same snapshot, at whatever time: then it is not asked again before there is a
+    new one."""
 
     @abstractmethod
     def decide(self, snapshot: Snapshot) -> Schedule: ...

@@ -35,11 +35,16 @@ class Heirs:
         self._found: dict[int, Mapping[str, Value]] = {}
         self._witnesses: list[tuple[Knob, ThreadRef]] = []
         self._seen: Topology | None = None
+        self._last_born = b""
         for pid in pids:
             self._meet(pid)
 
     def settle(self, topology: Topology) -> None:
-        """Give the new threads what their process had."""
+        """Give the new threads what their process had. To list threads is dear, and done only if any were born."""
+        last = _last_born()  # before the list: who is born in between is found the next time
+        if last and last == self._last_born and topology is self._seen:
+            return
+        self._last_born = last
         if topology is not self._seen:
             self._seen = topology
             for pid in {thread.pid for thread in topology.threads} - self._known.keys():
@@ -111,6 +116,15 @@ def _threads(pid: int) -> set[str]:
         return set(os.listdir(f"/proc/{pid}/task"))
     except OSError:
         return set()
+
+
+def _last_born() -> bytes:
+    """The id that the kernel gave out last, to a thread of whichever process. Empty where it does not say."""
+    try:
+        with open("/proc/loadavg", "rb", buffering=0) as file:
+            return file.read(128).rsplit(None, 1)[-1]
+    except (OSError, IndexError):
+        return b""
 
 
 def _parent(pid: int) -> int:

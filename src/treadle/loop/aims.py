@@ -76,6 +76,11 @@ class Part:
         return Aim(names, np.where(known, groups.priority, np.nan), rows, here)
 
     @cached_property
+    def silent(self) -> Ints:
+        """The rows that have no thread now."""
+        return np.setdiff1d(self._row_numbers, self.rows.start + self.topology.thread_row)
+
+    @cached_property
     def _row_numbers(self) -> Ints:
         return np.arange(self.rows.start, self.rows.stop)
 

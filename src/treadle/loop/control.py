@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -57,6 +58,17 @@ class Rule:
     """By engine and knob."""
     view: View | None = None
     mine: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    seen: tuple[int, ...] | None = None
+    """The looks at its engines on which it last decided; None if it has to decide again whatever comes."""
+    took: tuple[float, float] = (0.0, 0.0)
+    """Seconds of the last decision, and of carrying it out."""
+
+    def looks(self) -> tuple[int, ...]:
+        return tuple([watch.looks for watch in self.watches])
+
+    def is_settled(self) -> bool:
+        """Whether there is nothing new to decide on, and nothing left to do about what was decided."""
+        return self.seen is not None and self.seen == self.looks() and all(watch.fresh for watch in self.watches)
 
 
 class Loop:
@@ -100,18 +112,14 @@ class Loop:
         engines = [fitted(e, {b.knob for b in bindings if b.may_concern(e.name)}) for e in engines]
         _check(engines, bindings, stale_after, log_size, sample_timeout)
         served = {engine.name: _served(engine, bindings) for engine in engines}
-        self._watches = tuple(
-            Watch(
-                engine,
-                _metrics(engine, served[engine.name]) | set(metrics),
-                Trouble(f"engine '{engine.name}'", min(b.period for b in served[engine.name]), longest_pause),
-                sample_timeout,
-                tau=tau,
-                forget=forget,
-            )
-            for engine in engines
-            if served[engine.name]
-        )
+
+        def watch_over(engine: Engine, served: Sequence[Binding]) -> Watch:
+            trouble = Trouble(f"engine '{engine.name}'", min(b.period for b in served), longest_pause)
+            wanted = _metrics(engine, served) | set(metrics)
+            return Watch(engine, wanted, trouble, sample_timeout, tau=tau, forget=forget)
+
+        self._watch_over = watch_over
+        self._watches = tuple(watch_over(e, served[e.name]) for e in engines if served[e.name])
         self._rules = tuple(
             Rule(
                 number,
@@ -165,12 +173,18 @@ class Loop:
         if not due:
             return ()
         with self._signals.hold("round"), self.stats.round():
-            for watch in dict.fromkeys(watch for rule in due for watch in rule.watches):
+            began = time.perf_counter()
+            watches = dict.fromkeys(watch for rule in due for watch in rule.watches)
+            looks = [watch.looks for watch in watches]
+            for watch in watches:
                 watch.look(now)
             if self._journal is not None:
                 self._journal.tend()
-            batches = [batch for rule in due for batch in self._carry_out(rule, now)]
+            batches = [batch for rule in due if not rule.is_settled() for batch in self._carry_out(rule, now)]
             self._record(batches)
+            looked = [watch for watch, before in zip(watches, looks, strict=True) if watch.looks > before]
+            if looked:
+                self._weigh(looked, time.perf_counter() - began)
         return tuple(batches)
 
     def rebind(self, policy: Policy, number: int = 0) -> None:
@@ -190,9 +204,27 @@ class Loop:
                         remedy="name it in Loop(metrics=…)",
                     )
         rule.binding = replace(rule.binding, policy=policy)
+        rule.seen = None
         # What the one before it failed with, and how long that was to be left alone, is not its own.
         at = self._troubles.index(rule.trouble)
         rule.trouble = self._troubles[at] = Trouble(rule.binding.where, rule.binding.period, rule.trouble.longest)
+
+    def add(self, engine: Engine) -> None:
+        """From the next round on this engine too, for all bindings that it can serve. Not while a round runs."""
+        bindings = [rule.binding for rule in self._rules]
+        engine = fitted(engine, {b.knob for b in bindings if b.may_concern(engine.name)})
+        if engine.name in [watch.name for watch in self._watches]:
+            raise ConfigError(f"two engines are named '{engine.name}'", where="loop", remedy="rename one of them")
+        served = _served(engine, bindings)
+        if not served:
+            return
+        watch = self._watch_over(engine, served)
+        self._watches += (watch,)
+        self._troubles.append(watch.trouble)
+        self._views.clear()
+        for rule in self._rules:
+            if rule.binding in served:
+                rule.watches += (watch,)
 
     def restore(self) -> tuple[Outcomes, ...]:
         """Put everything back that was changed. Harmless when there is nothing, and when called again."""
@@ -241,13 +273,20 @@ class Loop:
         except ConfigError as error:  # engines that can't be told apart: nothing can be said of any row
             rule.trouble.failed(now, error)
             return []
+        began = time.perf_counter()
         snapshot = view.snapshot()
         schedule, orders = self._decide(rule, view, snapshot, now)
+        decided = time.perf_counter()
         batches: list[DecisionBatch] = []
+        settled = rule.binding.policy.steady and not rule.trouble.streak
         for order in orders:
-            aim, all_turned = self._lane(rule, order).carry_out(order, now)
+            lane = self._lane(rule, order)
+            aim, all_turned = lane.carry_out(order, now)
+            settled = settled and lane.settled
             for turned in all_turned:
                 batches.append(self._batch(rule, order.part.watch, aim, turned, schedule, snapshot, now))
+        rule.seen = rule.looks() if settled else None
+        rule.took = (decided - began, time.perf_counter() - decided)
         return batches
 
     def _decide(self, rule: Rule, view: View, snapshot: Snapshot, now: float) -> tuple[Schedule, list[Order]]:
@@ -310,6 +349,14 @@ class Loop:
             metrics,
             turned.failures,
         )
+
+    def _weigh(self, looked: list[Watch], seconds: float) -> None:
+        """What the parts of a round with news took."""
+        for phase in ("threads", "counters", "metrics"):
+            self.stats.spent(phase, sum(watch.took.get(phase, 0.0) for watch in looked))
+        for phase, took in zip(("decision", "writing"), np.sum([r.took for r in self._rules], axis=0), strict=True):
+            self.stats.spent(phase, float(took))
+        self.stats.spent("all", seconds)
 
     def _record(self, batches: list[DecisionBatch]) -> None:
         """Remember what was done and what failed."""

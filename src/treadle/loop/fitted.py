@@ -40,6 +40,10 @@ class _Fitted:
     def offers(self) -> frozenset[str]:
         return self._engine.offers
 
+    def news(self) -> bool:
+        ask = getattr(self._engine, "news", None)
+        return ask is None or bool(ask())
+
     def topology(self) -> Topology:
         return self._engine.topology()
 

@@ -35,6 +35,8 @@ class Lane:
     def __init__(self, enforcer: Enforcer, trouble: Trouble, stale_after: int) -> None:
         self.enforcer = enforcer
         self.trouble = trouble
+        self.settled = False
+        """Whether nothing is left to do: nothing failed, and no unknown target grows older."""
         self._ages = _Ages(stale_after)
         self._named: tuple[Target, ...] = ()
         self._absent: tuple[Target, ...] = ()
@@ -62,6 +64,7 @@ class Lane:
             self.trouble.total += len(failures) - 1
         else:
             self.trouble.worked()
+        self.settled = not failures and not self._ages.grow
         return [some for some in turned if len(some.at) or some.failures]
 
     def _with_absent(self, aim: Aim, wanted: Column) -> tuple[Aim, Column]:
@@ -117,6 +120,11 @@ class _Ages:
         self._count = np.zeros(0, dtype=np.int64)
         self._none = True
         """Whether all counts are 0."""
+
+    @property
+    def grow(self) -> bool:
+        """Whether any target is unknown that has not been told yet."""
+        return not self._none and bool((self._count > 0).any())
 
     def step(self, aim: Aim, wanted: Column) -> Ints | None:
         """One more round; the positions that have just become too old, if there are any."""

@@ -32,12 +32,18 @@ class Stats:
     What it takes to sample an engine is in it only where the engine is `in_process`.
     """
     round_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
+    phase_ms: dict[str, deque[float]] = field(default_factory=dict)
+    """What the parts of rounds took, and as `all` those rounds themselves; the ones without news are not among them."""
     _cpu_weighed: float = field(default=0.0, repr=False)
     _weighed: int = field(default=0, repr=False)
 
     def round(self) -> _Round:
         """Around a round: counts it and what it costs."""
         return _Round(self)
+
+    def spent(self, phase: str, seconds: float) -> None:
+        """Note what a part of a round took."""
+        self.phase_ms.setdefault(phase, deque(maxlen=1000)).append(seconds * 1e3)
 
     @property
     def last_ms(self) -> float:

@@ -1,7 +1,8 @@
 """From a schedule to orders: the values that each engine's knob is to have (the translators of Lachesis section 5.3).
 
-One scale spans the targets of all engines, so that their priorities compare. Membership comes before the groups' own
-values, since writing it is what makes a group.
+One scale spans the targets of all engines, so that their priorities compare; and rows, too, that have no thread at
+this moment, else all others would change places whenever a query is between two batches. Membership comes before the
+groups' own values, since writing it is what makes a group.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def translate(binding: Binding, view: View, mine: Bools, schedule: Schedule, suf
             aims.append(part.threads(priority, helper, mine))
         else:
             aims.append(part.instances(priority, mine))
-    values = binding.to_scale.apply(_joined([aim.priority for aim in aims]), schedule.spacing)
+    absent = [priority[part.silent] for part, per in zip(view.parts, kinds, strict=True) if per == "thread"]
+    columns = [aim.priority for aim in aims] + [column for column in absent if len(column)]
+    values = binding.to_scale.apply(_joined(columns), schedule.spacing)
     orders: list[Order] = []
     end = 0
     for part, aim in zip(view.parts, aims, strict=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 import weakref
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -82,6 +83,11 @@ class Watch:
         """None until the engine first answered."""
         self.fresh = False
         """Whether the last look succeeded."""
+        self.looks = 0
+        """How often it was looked at; a round in which there was no news counts as none."""
+        self.took: dict[str, float] = {}
+        """Seconds that the parts of the last look took."""
+        self._news: Callable[[], bool] | None = getattr(engine, "news", None)
         self._metrics = frozenset(metrics)
         self._timeout = None if getattr(engine, "in_process", False) else timeout
         self._asker: _Asker | None = None
@@ -89,16 +95,22 @@ class Watch:
         self._snapshot: Snapshot | None = None
 
     def look(self, now: float) -> None:
-        """Ask the engine, unless it is too early after a failure."""
-        self.fresh = False
-        if self.trouble.waits(now):
-            return
+        """Ask the engine, unless it has no news, or it is too early after a failure."""
         try:
+            if self.fresh and self._news is not None and not self._news():
+                return
+            self.fresh = False
+            if self.trouble.waits(now):
+                return
+            self.looks += 1
             topology, sample = self._ask() if self._timeout is None else self._ask_with_patience(self._timeout)
             if self.topology is None or topology.version != self.topology.version:
                 self.topology = topology
+            began = time.perf_counter()
             self._snapshot = self.provider.update(self.topology, sample)
+            self.took["metrics"] = time.perf_counter() - began
         except Exception as error:
+            self.fresh = False
             self.trouble.failed(now, error)
         else:
             self.trouble.worked()
@@ -119,7 +131,12 @@ class Watch:
             self._asker = None
 
     def _ask(self) -> tuple[Topology, Sample]:
-        return self.engine.topology(), self.engine.sample(self.provider.base)
+        began = time.perf_counter()
+        topology = self.engine.topology()
+        looked = time.perf_counter()
+        sample = self.engine.sample(self.provider.base)
+        self.took = {"threads": looked - began, "counters": time.perf_counter() - looked}
+        return topology, sample
 
     def _ask_with_patience(self, timeout: float) -> tuple[Topology, Sample]:
         if self._hanging is not None and self._hanging.is_alive():

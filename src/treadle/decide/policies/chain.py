@@ -37,6 +37,7 @@ class Chain(Policy):
     name: ClassVar[str] = "chain"
     optimises: ClassVar[str] = "memory"
     paper: ClassVar[str] = "Haren 7.2; Babcock et al. 2003"
+    steady = True
     needs = ("cost", "selectivity")
     wants = ("head_age", "queue")
 

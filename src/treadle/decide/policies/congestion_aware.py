@@ -26,6 +26,7 @@ class CongestionAware(Policy):
     aliases: ClassVar[tuple[str, ...]] = ("lachesis-rt",)
     optimises: ClassVar[str] = "throughput"
     paper: ClassVar[str] = "Lachesis-RT 4.1"
+    steady = True
     needs = ("queue",)
     wants = ("output_queue", "external_queue")
 

@@ -27,6 +27,7 @@ class DownstreamFirst(Policy):
     aliases: ClassVar[tuple[str, ...]] = ("sink-first",)
     optimises: ClassVar[str] = "latency of each query"
     paper: ClassVar[str] = "none: Treadle's own"
+    steady = True
 
     def __init__(self) -> None:
         self._decided: tuple[Topology, Schedule] | None = None

@@ -15,6 +15,7 @@ class Fcfs(Policy):
     name: ClassVar[str] = "fcfs"
     optimises: ClassVar[str] = "maximum latency"
     paper: ClassVar[str] = "Lachesis 5.1; Haren 7.2"
+    steady = True
     needs = ("head_age",)
     wants = ("queue",)
 

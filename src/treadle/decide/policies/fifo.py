@@ -20,6 +20,7 @@ class Fifo(Policy):
     name: ClassVar[str] = "fifo"
     optimises: ClassVar[str] = "latency, a steady output"
     paper: ClassVar[str] = "AMoS 2.1"
+    steady = True
     needs = ("head_age",)
     wants = ("queue",)
 

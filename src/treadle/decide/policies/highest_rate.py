@@ -19,6 +19,7 @@ class HighestRate(Policy):
     aliases: ClassVar[tuple[str, ...]] = ("hr",)
     optimises: ClassVar[str] = "mean latency"
     paper: ClassVar[str] = "Lachesis 5.1; Haren 7.2; Sharaf et al. 2008"
+    steady = True
     needs = ("global_rate",)
 
     def decide(self, snapshot: Snapshot) -> Schedule:

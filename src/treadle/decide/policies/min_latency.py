@@ -25,6 +25,7 @@ class MinLatency(Policy):
     aliases: ClassVar[tuple[str, ...]] = ("edf",)
     optimises: ClassVar[str] = "latency goals met"
     paper: ClassVar[str] = "Liu and Layland 1973"
+    steady = True
     needs = ("head_age",)
     wants = ("global_cost", "queue")
 

@@ -15,6 +15,7 @@ class Mtiq(Policy):
     name: ClassVar[str] = "mtiq"
     optimises: ClassVar[str] = "total queue size"
     paper: ClassVar[str] = "AMoS 2.1"
+    steady = True
     needs = ("queue",)
 
     def decide(self, snapshot: Snapshot) -> Schedule:

@@ -17,6 +17,7 @@ class Nothing(Policy):
     aliases: ClassVar[tuple[str, ...]] = ("os",)
     optimises: ClassVar[str] = "nothing (baseline)"
     paper: ClassVar[str] = "Haren 7.2"
+    steady = True
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         return Schedule(np.full(len(snapshot.topology), np.nan), reason="left to the operating system")

@@ -24,6 +24,7 @@ class NormalizedRate(Policy):
     aliases: ClassVar[tuple[str, ...]] = ("hnr", "normalised-rate")
     optimises: ClassVar[str] = "mean slowdown (stretch)"
     paper: ClassVar[str] = "Sharaf et al. 2008"
+    steady = True
     needs = ("global_rate", "cost")
 
     def decide(self, snapshot: Snapshot) -> Schedule:

@@ -16,6 +16,7 @@ class QueueSize(Policy):
     aliases: ClassVar[tuple[str, ...]] = ("qs",)
     optimises: ClassVar[str] = "throughput"
     paper: ClassVar[str] = "Lachesis 5.1"
+    steady = True
     needs = ("queue",)
 
     def decide(self, snapshot: Snapshot) -> Schedule:

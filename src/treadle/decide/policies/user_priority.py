@@ -24,6 +24,7 @@ class UserPriority(Policy):
     aliases: ClassVar[tuple[str, ...]] = ("user",)
     optimises: ClassVar[str] = "what the user says"
     paper: ClassVar[str] = "Lachesis 5.1"
+    steady = True
 
     def __init__(self, operators: Mapping[str, float] | None = None) -> None:
         self._operators = dict(operators or {})

@@ -19,6 +19,7 @@ from treadle.enforce import Knob, kernel
 from treadle.engines.spark.application import Application
 from treadle.engines.spark.counters import Counters
 from treadle.engines.spark.layout import Layout, Place, Rows
+from treadle.engines.spark.naming import runs_task
 from treadle.engines.spark.pulse import Pulse
 from treadle.engines.spark.queues import Doing, Estimate, doing, realigned
 from treadle.engines.spark.rest import Directory, Rest
@@ -105,15 +106,16 @@ class SparkEngine:
 
     # ------------------------------------------------------------ engine
 
+    def news(self) -> bool:
+        """Whether a look is due: threads are dumped where there is a sign of a change, and at times without; and
+        figures of Kafka come at their own pace."""
+        return self._kafka_is_new() or self._is_due(time.monotonic(), self._read_signs())
+
     def topology(self) -> Topology:
-        """What runs now; a new version only if anything differs. Threads are dumped where there is a sign of that."""
+        """What runs now; a new version only if anything differs."""
         now, pulse, layout = time.monotonic(), self._pulse, self._layout
-        signs = self._signs.read([process.pid for process in pulse.processes], layout.pooled)
-        signs += (self._directory.generation, pulse.processes, pulse.workers)
-        if not layout.waits:
-            self._settled = now
-        hurry = layout.hurries or (layout.waits and now - self._settled < WAITING)
-        if signs == self._seen and not hurry and now - self._dumped < self._dump_period:
+        signs = self._read_signs()
+        if not self._is_due(now, signs):
             return self._topology
         self._dumps, self._dumped = self._look(), now
         names = {pid: [thread[:2] for thread in threads] for pid, threads in self._dumps.items()}
@@ -150,12 +152,28 @@ class SparkEngine:
 
     # ------------------------------------------------------------ looking
 
+    def _read_signs(self) -> list[object]:
+        pulse = self._pulse
+        signs = self._signs.read([process.pid for process in pulse.processes], self._layout.pooled)
+        return [*signs, self._directory.generation, pulse.processes, pulse.workers]
+
+    def _is_due(self, now: float, signs: list[object]) -> bool:
+        """Whether to dump threads. Those that have no place yet are looked at in every round, but not for ever."""
+        layout = self._layout
+        if not layout.waits:
+            self._settled = now
+        hurry = layout.hurries or (layout.waits and now - self._settled < WAITING)
+        return hurry or now - self._dumped >= self._dump_period or signs != self._seen
+
+    def _kafka_is_new(self) -> bool:
+        return self._kafka is not None and self._kafka[1] is not self._pulse.found
+
     def _look(self) -> dict[int, list[JavaThread]]:
         """The threads of all processes that are still there."""
         dumps: dict[int, list[JavaThread]] = {}
         for process in self._pulse.processes:
             try:
-                dumps[process.pid] = jvm.dump(process.pid, frames=FRAMES)
+                dumps[process.pid] = jvm.dump(process.pid, frames=FRAMES, stack_of=runs_task)
             except TargetGone:
                 continue
         if not dumps and not self._pulse.processes:

@@ -123,6 +123,11 @@ def understand(name: str) -> Named:
     return Named(Kind.SERVICE, service=next((s for s, pattern in _SERVICE_OF if pattern.match(name)), "other"))
 
 
+def runs_task(name: str) -> bool:
+    """Whether a thread of this name may be the main thread of a task."""
+    return name.startswith("Executor task launch")
+
+
 def plain(name: str, named: Named) -> str:
     """The name without what changes with every task, so that a pooled thread stays the same to those who hold it."""
     return "Executor task launch worker" if named.kind in (Kind.TASK, Kind.IDLE) else name
