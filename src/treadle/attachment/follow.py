@@ -35,6 +35,13 @@ class Followed:
         self._empty = Topology((), (), -1)
         self._topology = self._empty
 
+    def news(self) -> bool:
+        """Whether to look at it: with real-time threads always. If not, new threads are seen to all the same."""
+        if self.ended or self._guard is not None or self.engine.news():
+            return True
+        self.settle()
+        return False
+
     def topology(self) -> Topology:
         try:
             self._topology = self.engine.topology()
