@@ -21,7 +21,7 @@ from typing import Any, Self
 from treadle import durations
 from treadle.attachment import checks, plan, report, targets
 from treadle.attachment.follow import Followed, Guard, of_driver
-from treadle.attachment.knobs import Knobs
+from treadle.attachment.knobs import Knobs, part
 from treadle.attachment.plan import Plan
 from treadle.attachment.targets import Claims, Target
 from treadle.decide.policy import Policy
@@ -41,6 +41,8 @@ NAP = 0.1
 """Seconds between looks at whether it is to end."""
 PATIENCE = 10.0
 """Seconds for which the first query is waited for."""
+WATCHED, UNWATCHED = 0.2, 0.5
+"""Seconds between two looks at what was taken from Kafka: where the watchdog waits for it to move, and elsewhere."""
 ORDINARY = 1.0
 """The priority of a query that no pattern names."""
 Told = Callable[[tuple[DecisionBatch, ...]], None]
@@ -239,13 +241,16 @@ class Attachment:
 
     def _follow(self, name: str, application: Application, priorities: Mapping[str, float], *, agent: bool) -> Followed:
         knobs = self._knobs.make(application)
-        engine = SparkEngine(application, name=name, priorities=priorities, knobs=knobs, mbeans=agent)
+        period = WATCHED if "rt" in knobs else UNWATCHED
+        engine = SparkEngine(application, name=name, priorities=priorities, knobs=knobs, mbeans=agent,
+                             beans_period=period)  # fmt: skip
         self._closing.callback(engine.close)
         if self.dry_run:
             return Followed(engine)
         leash = knobs.get("rt")
         if isinstance(leash, Leash):
-            guard = Guard(leash, checks.cores(application), self.plan.period, self._burnt)
+            cores = checks.cores(application) * part(leash)
+            guard = Guard(leash, cores, self.plan.period, self._burnt, sees=Guard.PROGRESS in engine.offers)
             self._guards[name] = guard
             self._closing.callback(guard.watchdog.stop)
         heirs = Heirs(knobs.values(), [process.pid for process in application.processes], self._journal)

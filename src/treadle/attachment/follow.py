@@ -21,6 +21,9 @@ from treadle.errors import TargetGone
 from treadle.model import Topology
 from treadle.values import Sample
 
+BLIND = 3.0
+"""Seconds for which the first counts of work are waited for before threads are real-time. Not all sources have any."""
+
 
 class Followed:
     """The engine as the loop sees it. After the application's end it is there still, with nothing in it."""
@@ -78,12 +81,18 @@ class Followed:
 class Guard:
     """Feeds one application's watchdog: the CPU that all real-time threads use, and how its own work goes on."""
 
-    METRICS = frozenset({"cpu_time", "tuples_in", "queue", "external_queue"})
+    PROGRESS = "tuples_in"
+    METRICS = frozenset({"cpu_time", PROGRESS, "queue", "external_queue"})
 
-    def __init__(self, leash: Leash, cores: float, period: float, burnt: dict[str, float]) -> None:
+    def __init__(
+        self, leash: Leash, cores: float, period: float, burnt: dict[str, float], *, sees: bool = True
+    ) -> None:
         self.leash = leash
         self._burnt = burnt
         """CPU seconds by application: what starves a helper may be another's thread."""
+        self._began, self._blind = time.monotonic(), sees
+        if sees:  # a livelock would keep its own counter from being read
+            leash.release("it is not known yet whether work moves on")
         self.watchdog = Watchdog(leash.release, resume=leash.resume, cores=cores, period=period)
         self.watchdog.start()
 
@@ -93,14 +102,21 @@ class Guard:
         column = {metric: sample.columns.get(metric, nothing) for metric in self.METRICS}
         self._burnt[name] = float(np.nansum(column["cpu_time"][stages])) if self.leash.targets else math.nan
         used = [seconds for seconds in self._burnt.values() if not math.isnan(seconds)]
-        taken = column["tuples_in"]
+        taken = column[self.PROGRESS]
+        progress = math.nan if np.isnan(taken).all() else float(np.nansum(taken))
+        self._open_eyes(progress)
         waits = bool(np.any(column["queue"][stages] > 0) or np.any(column["external_queue"] > 0))
         self.watchdog.feed(
             time.monotonic(),
-            sum(used) if self.leash.targets else math.nan,
-            math.nan if np.isnan(taken).all() else float(np.nansum(taken)),
+            sum(used) if self.leash.targets and not self._blind else math.nan,
+            progress,
             waiting=waits,
         )
+
+    def _open_eyes(self, progress: float) -> None:
+        if self._blind and (not math.isnan(progress) or time.monotonic() - self._began > BLIND):
+            self._blind = False
+            self.leash.resume()
 
 
 def of_driver(query: str) -> bool:

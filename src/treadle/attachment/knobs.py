@@ -12,7 +12,7 @@ from itertools import count
 
 from treadle.attachment.plan import PARTS, Plan
 from treadle.enforce import Knob, kernel
-from treadle.enforce.kernel import Cgroups
+from treadle.enforce.kernel import Cgroups, RealtimeKnob
 from treadle.enforce.kernel.mounts import cpu_group
 from treadle.enforce.leash import Leash
 from treadle.engines.spark.application import Application
@@ -70,6 +70,12 @@ class Knobs:
             if len(homes) == 1:
                 found = Cgroups(self._base, parent=homes.pop(), mount=found.mount)
         return self._cgroups.setdefault(found.parent, found)
+
+
+def part(leash: Leash) -> float:
+    """The part of each CPU that real-time threads can have by this knob, however much they want."""
+    budget = leash.knob.budget if isinstance(leash.knob, RealtimeKnob) else None
+    return 1.0 if budget is None else budget.part()
 
 
 def _pid(application: Application) -> int:

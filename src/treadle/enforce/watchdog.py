@@ -1,7 +1,8 @@
 """Takes real-time priorities off when nothing moves on: threads that burn CPU while they wait for others they starve.
 
 It knows three numbers a round and the time, not where they come from. Seen on Spark: stage threads that poll at a
-real-time priority, while the ordinary helpers they wait for never run. Lachesis-RT has a budget against that alone.
+real-time priority, while the ordinary helpers they wait for never run. Lachesis-RT has a budget against that alone:
+what it leaves to the helpers makes a trickle of a livelock, so work that hardly moves on counts as well.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from treadle.enforce.elastic import usable_cores
 from treadle.enforce.guardian import lift
@@ -27,6 +29,12 @@ BEAT = 0.2
 """Seconds between looks of the thread."""
 LATE = 1.0
 """Seconds by which a look, or a round, may come late before the machine counts as one that does not answer."""
+WINDOW = 5.0
+"""Seconds over which work is compared with what is usual: Kafka is read by hundreds of rows."""
+TRICKLE = 0.1
+"""Where a CPU second brings less than this part of what it usually does, that is no progress either."""
+USUAL = 30.0
+"""Seconds over which what is usual is averaged."""
 FORGIVEN = 10.0
 """After as many pauses without trouble the next pause is a short one again."""
 
@@ -69,10 +77,9 @@ class Watchdog:
         self._letting_go = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self._burns: deque[tuple[float, float]] = deque()
-        """Times, and the CPU seconds used until then."""
-        self._cpu = self._progress = math.nan
-        self._sum = 0.0
+        self._marks: deque[_Mark] = deque()
+        self._cpu = self._progress = self._usual = math.nan
+        self._sum = self._work = 0.0
         self._moved = self._fed = -math.inf
 
     @property
@@ -86,22 +93,28 @@ class Watchdog:
         NaN for the CPU: there are no such threads. NaN for the counter: it can't be read now, so it has not moved;
         but where it was never known nothing can be said. `waiting`: whether work is known to wait.
         """
-        if self.off:
-            if at < self._until:
-                return
+        if self.off and at >= self._until:
             self._go_on(at)
         self._armed = not math.isnan(cpu_seconds)
         moved = not math.isnan(progress) and progress != self._progress
+        if moved:
+            self._work += max(progress - self._progress, 0.0) if not math.isnan(self._progress) else 0.0
+            self._progress = progress
         if moved or not waiting or not self._armed:
             self._moved = at
-            self._progress = progress if moved else self._progress
         self._burn(at, cpu_seconds)
-        self._fed = at
-        if math.isnan(self._progress) or at - self._moved < self._patience:
-            return
-        used = self._used(at)
-        if used > BURNT * self.cores:
-            self._let_go(at, f"{used:.1f} cores burnt, and nothing moved on for {at - self._moved:.1f} s")
+        passed, self._fed = at - self._fed, at
+        known = not math.isnan(self._progress)
+        used, lately = self._since(at, self._patience), self._since(at, WINDOW)
+        if self.off:
+            self._learn(lately.gain)
+        elif known and at - self._moved >= self._patience and used.cores > BURNT * self.cores:
+            self._let_go(at, f"{used.cores:.1f} cores burnt, and nothing moved on for {at - self._moved:.1f} s")
+        elif known and waiting and lately.cores > BURNT * self.cores and lately.gain < TRICKLE * self._usual:
+            drop = f"{lately.gain:.3g} rows for a CPU second, where {self._usual:.3g} are usual"
+            self._let_go(at, f"{lately.cores:.1f} cores burnt, and work hardly moves on: {drop}")
+        else:
+            self._learn(lately.gain, min(1.0, passed / USUAL))
 
     def look(self, at: float, late: float = 0.0) -> None:
         """The thread's own look, which came so many seconds late."""
@@ -163,22 +176,43 @@ class Watchdog:
         self._until = -math.inf
         self._resumed = self._moved = self._fed = at
         self._cpu = self._progress = math.nan
-        self._burns.clear()
+        self._marks.clear()
         if self._resume is not None:
             self._resume()
         log.info("real-time priorities are on again")
 
     def _burn(self, at: float, cpu_seconds: float) -> None:
         """Threads come and go with all they have ever used, so no more is counted than the cores can have given."""
-        if self._burns and not math.isnan(cpu_seconds - self._cpu):
-            most = self.cores * (at - self._burns[-1][0])
+        if self._marks and not math.isnan(cpu_seconds - self._cpu):
+            most = self.cores * (at - self._marks[-1].at)
             self._sum += min(max(cpu_seconds - self._cpu, 0.0), most)
         self._cpu = cpu_seconds
-        self._burns.append((at, self._sum))
-        while len(self._burns) > 2 and self._burns[1][0] <= at - self._patience:
-            self._burns.popleft()
+        self._marks.append(_Mark(at, self._sum, self._work))
+        while len(self._marks) > 2 and self._marks[1].at <= at - max(self._patience, WINDOW):
+            self._marks.popleft()
 
-    def _used(self, at: float) -> float:
-        """Cores used over the last seconds."""
-        begin, used = self._burns[0]
-        return (self._sum - used) / (at - begin) if at > begin else 0.0
+    def _since(self, at: float, seconds: float) -> _Stretch:
+        """The last so many seconds; fewer if no more are known."""
+        now = self._marks[-1]
+        begin = next((mark for mark in reversed(self._marks) if mark.at <= at - seconds), self._marks[0])
+        length, cpu = at - begin.at, now.cpu - begin.cpu
+        whole = length >= seconds and cpu > 0
+        return _Stretch(cpu / length if length > 0 else 0.0, (now.work - begin.work) / cpu if whole else math.nan)
+
+    def _learn(self, gain: float, part: float = 1.0) -> None:
+        """What is usual. As ordinary threads they show it at once: then real-time is not to blame for it."""
+        if gain > 0:
+            self._usual = gain if math.isnan(self._usual) else self._usual + (gain - self._usual) * part
+
+
+class _Mark(NamedTuple):
+    at: float
+    cpu: float
+    """CPU seconds used until then."""
+    work: float
+
+
+class _Stretch(NamedTuple):
+    cores: float
+    gain: float
+    """Work for a CPU second; NaN while that can't be told."""

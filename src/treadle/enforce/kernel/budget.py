@@ -49,6 +49,11 @@ class Budget:
         taken = sum(self._part(child) for child in self.cgroups.children(parent) if child != ours)
         return self._part(parent) - taken
 
+    def part(self) -> float:
+        """The part of each CPU that real-time threads of ours have together, or will have."""
+        ours = self.cgroups.realtime
+        return self._part(ours) if self.cgroups.exists(ours) else min(self.share, self.left())
+
     def admit(self, thread: ThreadRef, home: str | None = None) -> None:
         """Move a thread to where it may be real-time. An error leaves it where it is, and no group behind."""
         place = self.cgroups.place(thread)
