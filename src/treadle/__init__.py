@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from treadle.attachment import attach
+    from treadle.enforce.shed import by_key, by_utility
+    from treadle.estimates import corrected
     from treadle.pipelines.app import gate
     from treadle.pipelines.load import load
     from treadle.pipelines.pipeline import Pipeline
@@ -17,11 +19,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Pipeline", "__version__", "attach", "gate", "load", "session"]
+__all__ = ["Pipeline", "__version__", "attach", "by_key", "by_utility", "corrected", "gate", "load", "session"]
 
 _HOMES = {
     "Pipeline": "treadle.pipelines.pipeline",
     "attach": "treadle.attachment",
+    "by_key": "treadle.enforce.shed",
+    "by_utility": "treadle.enforce.shed",
+    "corrected": "treadle.estimates",
     "gate": "treadle.pipelines.app",
     "load": "treadle.pipelines.load",
     "session": "treadle.pipelines.session",

@@ -13,10 +13,10 @@ from pyspark.sql import functions as f
 
 from support import until
 from treadle.enforce import Enforcer
-from treadle.enforce.shed import Count, ShedKnob
+from treadle.enforce.shed import Choice, Count, ShedKnob
 from treadle.errors import ConfigError
 from treadle.estimates import WEIGHT, corrected
-from treadle.pipelines.shedding import Choice, Shedding
+from treadle.pipelines.shedding import Shedding
 
 ROWS = 20_000
 

@@ -7,12 +7,39 @@ Left alone, everything is kept: that is what is restored.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from treadle.enforce.knob import Per, Target, Value, label
 from treadle.errors import ConfigError
 
 EVERYTHING = 1.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which rows go first: any (the default), those of least `utility`, or all of some `key`.
+
+    Each is the name of a column or an expression of columns in SQL. With a utility rows are kept in proportion to it;
+    one of infinity is never dropped. With a key all rows of a value are kept or none, as joins need it.
+    """
+
+    utility: str | None = None
+    key: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.utility is not None and self.key:
+            raise ConfigError("shedding is by utility or by key", where="shed", remedy="give one of them")
+
+
+def by_utility(utility: str) -> Choice:
+    """Rows are kept in proportion to this column or expression; where it is infinity or NULL, always."""
+    return Choice(utility=utility)
+
+
+def by_key(*key: str) -> Choice:
+    """All rows with the same values in these columns or expressions are kept, or none of them."""
+    return Choice(key=key)
 
 
 class Count(NamedTuple):

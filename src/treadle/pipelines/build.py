@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Sources = Mapping[str, Source]
+Shed = Callable[["DataFrame", str, str], "DataFrame"]
+"""What is left of the rows that one node gives to another."""
+
+
+def everything(rows: DataFrame, _producer: str, _consumer: str) -> DataFrame:
+    """Nothing is shed."""
+    return rows
+
+
 _STATEFUL = re.compile(
     r"\b(Aggregate|Deduplicate\w*|\w*MapGroups\w*State|TransformWithState\w*|EventTimeWatermark|Join)\b"
 )
@@ -43,10 +52,10 @@ class Plan:
         return bool(_STATEFUL.search(str(self.rows._jdf.queryExecution().analyzed())))
 
 
-def hop(node: Node, spark: SparkSession, channels: Sources, key: str) -> Plan:
+def hop(node: Node, spark: SparkSession, channels: Sources, key: str, shed: Shed = everything) -> Plan:
     """The plan of one operator: everything it reads comes out of a channel."""
     inputs = tuple(channels[name] for name in node.inputs)
-    rows = [channel.read(spark, key, node.name) for channel in inputs]
+    rows = [shed(channels[name].read(spark, key, node.name), name, node.name) for name in node.inputs]
     if node.kind is Kind.SOURCE:
         return Plan(node, (), from_source(node, spark), (node.name,))
     if node.kind is not Kind.OPERATOR:
@@ -60,7 +69,14 @@ def hop(node: Node, spark: SparkSession, channels: Sources, key: str) -> Plan:
     return Plan(node, inputs, made)
 
 
-def fused(node: Node, nodes: Mapping[str, Node], spark: SparkSession, channels: Sources, key: str) -> Plan:
+def fused(
+    node: Node,
+    nodes: Mapping[str, Node],
+    spark: SparkSession,
+    channels: Sources,
+    key: str,
+    shed: Shed = everything,
+) -> Plan:
     """The plan of a sink with all that it needs: only feeds and topics are channels, the rest is one query."""
     made: dict[str, DataFrame] = {}
     read: list[Source] = []
@@ -69,12 +85,12 @@ def fused(node: Node, nodes: Mapping[str, Node], spark: SparkSession, channels: 
         if name not in made:
             upstream = nodes[name]
             if upstream.kind is Kind.SOURCE:
-                made[name] = arrivals.watched(upstream, from_source(upstream, spark))
+                made[name] = shed(arrivals.watched(upstream, from_source(upstream, spark)), name, node.name)
             elif upstream.kind is Kind.OPERATOR:
                 made[name] = called(upstream, *[rows_of(each) for each in upstream.inputs])
             else:
                 read.append(channels[name])
-                made[name] = channels[name].read(spark, key, node.name)
+                made[name] = shed(channels[name].read(spark, key, node.name), name, node.name)
         return made[name]
 
     rows = rows_of(node.inputs[0])

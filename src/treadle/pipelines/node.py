@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.durations import Duration, seconds
+from treadle.enforce.shed import Choice
 from treadle.errors import ConfigError
 
 Function = Callable[..., Any]
@@ -72,6 +73,7 @@ class Node:
     priority: float = 0.0
     latency_goal: float | None = None
     min_accuracy: float | None = None
+    shed: Choice | None = None
     takes_batch_id: bool = False
     place: str = ""
 
@@ -218,6 +220,14 @@ def check_accuracy(accuracy: object, where: str) -> float | None:
     if isinstance(accuracy, int | float) and not isinstance(accuracy, bool) and 0 <= accuracy <= 1:
         return float(accuracy)
     raise ConfigError(f"min_accuracy is {accuracy!r}", where=where, remedy="give a number from 0 to 1, as 0.9")
+
+
+def check_shed(shed: object, where: str) -> Choice | None:
+    """Which rows may go first."""
+    if shed is None or isinstance(shed, Choice):
+        return shed
+    remedy = "give by_utility('column') or by_key('column'), both of treadle"
+    raise ConfigError(f"shed is {shed!r}", where=where, remedy=remedy)
 
 
 def check_schema(schema: Any, where: str, *, needed: bool) -> Any:

@@ -20,7 +20,7 @@ CHANNELS = ("embedded", "kafka")
 
 @dataclass(frozen=True)
 class Options:
-    """How a pipeline is run. `period` and `batch` are in seconds; `kafka` is where the brokers answer, as host:port.
+    """How a pipeline is run. `period`, `batch` and `cycle` are in seconds; `kafka` is where the brokers answer.
 
     `enforce` and `batch` are by default what suits the layout.
     """
@@ -37,6 +37,8 @@ class Options:
     retries: int = 3
     channels: str = "embedded"
     kafka: str = f"{HOST}:{PORT}"
+    shed: bool = True
+    cycle: float = 2.0
 
     def __post_init__(self) -> None:
         realtime = self.layout == "realtime"

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from treadle.durations import Duration
+from treadle.enforce.shed import Choice
 from treadle.errors import ConfigError
 from treadle.model import Query, Topology
 from treadle.pipelines import graph
@@ -58,12 +59,21 @@ class Pipeline:
     @overload
     def source(self, function: F, /) -> F: ...
     @overload
-    def source(self, *, name: str | None = None, arrival: str | None = None) -> Callable[[F], F]: ...
-    def source(self, function: Any = None, *, name: str | None = None, arrival: str | None = None) -> Any:
+    def source(
+        self, *, name: str | None = None, arrival: str | None = None, shed: Choice | None = None
+    ) -> Callable[[F], F]: ...
+    def source(
+        self,
+        function: Any = None,
+        *,
+        name: str | None = None,
+        arrival: str | None = None,
+        shed: Choice | None = None,
+    ) -> Any:
         """Define a source: a function (spark) -> streaming DataFrame.
 
         `arrival` names the column with the time at which a row arrived (default: when Spark read it), from which
-        latencies are counted.
+        latencies are counted. `shed` says which rows go first where some must (`by_utility`, `by_key`; default: any).
         """
 
         def define(decorated: F) -> F:
@@ -72,15 +82,17 @@ class Pipeline:
                 raise ConfigError(
                     "its function must take the session and nothing else", where=where, remedy=f"def {own}(spark): …"
                 )
-            self._add(Node(own, Kind.SOURCE, function=decorated, arrival=arrival, place=place))
+            chosen = checks.check_shed(shed, where)
+            self._add(Node(own, Kind.SOURCE, function=decorated, arrival=arrival, shed=chosen, place=place))
             return decorated
 
         return define if function is None else define(function)
 
-    def feed(self, name: str, *, schema: str | StructType) -> None:
+    def feed(self, name: str, *, schema: str | StructType, shed: Choice | None = None) -> None:
         """Define a source that is filled from Python, in this process or another, with no query of its own."""
         place, where = self._begin_named(name, Kind.FEED)
-        self._add(Node(name, Kind.FEED, schema=checks.check_schema(schema, where, needed=True), place=place))
+        shape, chosen = checks.check_schema(schema, where, needed=True), checks.check_shed(shed, where)
+        self._add(Node(name, Kind.FEED, schema=shape, shed=chosen, place=place))
 
     def topic(
         self,
@@ -90,6 +102,7 @@ class Pipeline:
         topic: str | None = None,
         format: Literal["json", "raw"] = "json",  # noqa: A002 - Spark's own word for it
         options: Mapping[str, object] | None = None,
+        shed: Choice | None = None,
     ) -> None:
         """Define a source that is a Kafka topic, called like the source unless `topic` says otherwise.
 
@@ -105,8 +118,11 @@ class Pipeline:
             )
         shape = checks.check_schema(schema, where, needed=format == "json")
         called = checks.check_topic(name if topic is None else topic, where)
-        settings = checks.check_options(options, where)
-        self._add(Node(name, Kind.TOPIC, schema=shape, topic=called, format=format, options=settings, place=place))
+        settings, chosen = checks.check_options(options, where), checks.check_shed(shed, where)
+        self._add(
+            Node(name, Kind.TOPIC, schema=shape, topic=called, format=format, options=settings, shed=chosen,
+                 place=place)
+        )  # fmt: skip
 
     @overload
     def operator(self, function: F, /) -> F: ...
@@ -117,6 +133,7 @@ class Pipeline:
         name: str | None = None,
         inputs: Inputs | None = None,
         stateful: bool | None = None,
+        shed: Choice | None = None,
     ) -> Callable[[F], F]: ...
     def operator(
         self,
@@ -125,6 +142,7 @@ class Pipeline:
         name: str | None = None,
         inputs: Inputs | None = None,
         stateful: bool | None = None,
+        shed: Choice | None = None,
     ) -> Any:
         """Define an operator: a function of one or several DataFrames that gives one.
 
@@ -142,6 +160,7 @@ class Pipeline:
                     checks.inputs_of(decorated, inputs, where),
                     decorated,
                     stateful=stateful,
+                    shed=checks.check_shed(shed, where),
                     place=place,
                 )
             )
@@ -174,7 +193,8 @@ class Pipeline:
         """Define a sink: a function (DataFrame, batch id) -> None as foreachBatch takes it, with or without the id.
 
         A higher `priority` is more urgent. `latency_goal` ("500ms", "1s", seconds, a timedelta) is how old a row may be
-        when it comes out, `min_accuracy` the share of rows, 0 to 1, that must at least be looked at.
+        when it comes out, `min_accuracy` the share of rows, 0 to 1, that must at least be looked at: rows beyond that
+        may be shed where the CPU is short, those of lower priorities first. Without one nothing is shed.
         """
 
         def define(decorated: F) -> F:

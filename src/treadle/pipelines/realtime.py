@@ -89,7 +89,14 @@ def master(nodes: Mapping[str, Node]) -> str:
     return f"local[{max(4 * usable_cores(), 8 * operators)}]"
 
 
-def plan(node: Node, nodes: Mapping[str, Node], spark: SparkSession, channels: build.Sources, key: str) -> build.Plan:
+def plan(
+    node: Node,
+    nodes: Mapping[str, Node],
+    spark: SparkSession,
+    channels: build.Sources,
+    key: str,
+    shed: build.Shed = build.everything,
+) -> build.Plan:
     """The query of a sink, cut between operators; what real-time mode can't do is refused by the operator's name.
 
     Sources are read in the stage of the operator that reads them, sinks written in that of the last one. Operators
@@ -110,12 +117,12 @@ def plan(node: Node, nodes: Mapping[str, Node], spark: SparkSession, channels: b
 
     def _rows(upstream: Node) -> DataFrame:
         if upstream.kind is Kind.SOURCE:
-            return arrivals.watched(upstream, build.from_source(upstream, spark))
+            return shed(arrivals.watched(upstream, build.from_source(upstream, spark)), upstream.name, node.name)
         if upstream.kind is not Kind.OPERATOR:
             channel = channels[upstream.name]
             assert isinstance(channel, Topic)
             read.append(channel)
-            return channel.read(spark, key, node.name)
+            return shed(channel.read(spark, key, node.name), upstream.name, node.name)
         inputs = {name: rows_of(name) for name in upstream.inputs}
         if upstream.name in whole:
             return _operator(upstream, inputs, cut=False)

@@ -23,7 +23,7 @@ from treadle.enforce.elastic import starting_slots
 from treadle.enforce.gate import Gate, GateKnob
 from treadle.errors import ConfigError, EngineError
 from treadle.loop import Binding, Loop
-from treadle.pipelines import build, commands, ctl, jvm, realtime, status
+from treadle.pipelines import build, commands, ctl, jvm, promises, realtime, status
 from treadle.pipelines.channels.channel import Channel, Source
 from treadle.pipelines.channels.embedded import Embedded
 from treadle.pipelines.engine import ALL_METRICS, HopEngine
@@ -35,6 +35,7 @@ from treadle.pipelines.node import Kind, Node
 from treadle.pipelines.options import Options
 from treadle.pipelines.outside import Outside
 from treadle.pipelines.pools import PoolKnob
+from treadle.pipelines.promises import Promises
 from treadle.pipelines.queries import started, told
 from treadle.pipelines.session import folder_of, session
 from treadle.pipelines.steering import Steering
@@ -69,6 +70,7 @@ def start(
     folder: str | Path | None = None,
     period: Duration = 0.1,
     batch: Duration | None = None,
+    cycle: Duration = 2.0,
     **options: Any,
 ) -> Run:
     """Start a pipeline and come back at once.
@@ -76,12 +78,14 @@ def start(
     `policy` is any of `treadle policies`, `layout` "hops", "fused" or "realtime", `slots` how many hops run at once or
     "auto", `enforce` "gate", "pools" (Spark's FAIR pools) or "none" (Spark alone), `period` how often the policy
     decides, `batch` how long a batch should last, `limit_rows` what a channel may hold, `channels` "embedded" or
-    "kafka", with brokers at `kafka`. Started again with the same `folder`, a pipeline goes on where it was.
+    "kafka", with brokers at `kafka`. Where sinks have a `min_accuracy`, every `cycle` it is decided how much is shed,
+    unless `shed` is off. Started again with the same `folder`, a pipeline goes on where it was.
     """
     known = {field.name for field in fields(Options)}
     for name in options.keys() - known:
         raise ConfigError(f"'{name}' is no option", where="run", remedy=f"use one of {', '.join(sorted(known))}")
     options["period"] = seconds(period, what="period", where="run")
+    options["cycle"] = seconds(cycle, what="cycle", where="run")
     if batch is not None:
         options["batch"] = seconds(batch, what="batch", where="run")
     chosen = Options(**options)
@@ -110,19 +114,21 @@ class Run:
         self._joints = Joints(pipeline.name, options, self.work)
         self.hops: dict[str, Hop] = {}
         self._feeds: list[Feed] = []
-        self._nodes = {node.name: self._joints.with_brokers(node) for node in pipeline.nodes}
+        self.nodes = {node.name: self._joints.with_brokers(node) for node in pipeline.nodes}
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._over = threading.Event()
         self._watch: Any = None
         self._server: ctl.Server | None = None
+        self.promises: Promises | None = None
         try:
             self._joints.check(pipeline.nodes)
-            master = None if self.realtime is None else realtime.master(self._nodes)
+            master = None if self.realtime is None else realtime.master(self.nodes)
             self.spark = spark or session(pipeline.name, master=master, fair=options.enforce == "pools")
             self._joints.prepare(self.spark)
             self._jvm = jvm.load(self.spark)
             self.pools = PoolKnob()
+            self.promises = promises.of(self)
             sizer = BatchSizer(period=options.batch) if gated else None
             self._turns = Turns(self.gate, self._stopping, self._jvm.treadle.Turn.admit, sizer, self._pool, self._lock)
             self._outside = Outside(self.gate, self._stopping, self._turns.consider_all, self._pool)
@@ -191,7 +197,7 @@ class Run:
         """Raise what a hop failed with."""
         for hop in self.hops.values():
             if hop.state is State.FAILED:
-                raise EngineError(hop.error, where=self._nodes[hop.name].where, remedy="mend it and start again")
+                raise EngineError(hop.error, where=self.nodes[hop.name].where, remedy="mend it and start again")
 
     def drained(self) -> bool:
         """Whether nothing waits in any channel and no hop runs."""
@@ -233,6 +239,8 @@ class Run:
         """Stop what was started, and let go of the folder."""
         if self._server is not None:
             self._server.close()
+        if self.promises is not None:
+            self.promises.close()
         try:
             for hop in self.hops.values():
                 self._jvm.treadle.Turn.close(hop.key)
@@ -252,11 +260,11 @@ class Run:
     def _start_hops(self) -> None:
         self._watch = self._jvm.treadle.Watch(self._listener)
         self.spark._jsparkSession.streams().addListener(self._watch)
-        for node in self._nodes.values():
+        for node in self.nodes.values():
             if node.kind in (Kind.FEED, Kind.TOPIC):
                 self._joints.outside(node)
         instances = {instance.operators[-1]: instance.id for instance in self._topology.instances}
-        ours = [node for node in self._nodes.values() if node.name in instances]
+        ours = [node for node in self.nodes.values() if node.name in instances]
         if self.realtime is not None:
             realtime.check_slots([self._plan(node, self._key(node)) for node in ours], self.spark)
             self.work.claim()
@@ -269,10 +277,11 @@ class Run:
         return f"{self.pipeline.name}/{node.name}"
 
     def _plan(self, node: Node, key: str) -> build.Plan:
+        shed = build.everything if self.promises is None else self.promises.shed
         if self.options.layout == "hops":
-            return build.hop(node, self.spark, self.channels, key)
+            return build.hop(node, self.spark, self.channels, key, shed)
         make = build.fused if self.realtime is None else realtime.plan
-        return make(node, self._nodes, self.spark, self.channels, key)
+        return make(node, self.nodes, self.spark, self.channels, key, shed)
 
     def _start(self, node: Node, identity: str) -> None:
         key = self._key(node)
@@ -356,13 +365,15 @@ class Run:
                     if now >= slow:
                         slow = now + SLOW_TICK
                         self._tend(now)
+                    if self.promises is not None:
+                        self.promises.step(now)
                 except Exception:
                     log.exception("the control thread goes on after an error")
 
     def _look_outside(self) -> None:
         changed = False
         for name, channel in self.channels.items():
-            if self._nodes[name].kind is Kind.FEED and channel.asks:
+            if self.nodes[name].kind is Kind.FEED and channel.asks:
                 changed |= channel.refresh()
         if changed:
             self._turns.consider_all()
@@ -384,7 +395,7 @@ class Run:
 
     def _restart(self, hop: Hop) -> None:
         try:
-            self._start(self._nodes[hop.name], hop.id)
+            self._start(self.nodes[hop.name], hop.id)
         except Exception as error:
             with self._lock:
                 hop.error = told(str(error))

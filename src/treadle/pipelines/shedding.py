@@ -8,32 +8,14 @@ decided elsewhere. Stream-Economics section 3.2.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from treadle.enforce.shed import Count
-from treadle.errors import ConfigError
+from treadle.enforce.shed import Choice, Count
 from treadle.estimates import WEIGHT
 from treadle.pipelines import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Which rows go first: any (the default), those of least `utility`, or all of some `key`.
-
-    Each is the name of a column or an expression of columns in SQL. With a utility rows are kept in proportion to it;
-    one of infinity is never dropped. With a key all rows of a value are kept or none, as joins need it.
-    """
-
-    utility: str | None = None
-    key: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.utility is not None and self.key:
-            raise ConfigError("shedding is by utility or by key", where="shed", remedy="give one of them")
 
 
 class Shedding:

@@ -33,6 +33,8 @@ def of(run: Run) -> dict[str, Any]:
             name: {"rows": channel.rows, "full": channel.full} for name, channel in list(run.channels.items())
         },
     }
+    if run.promises is not None:
+        found["quality"] = run.promises.status()
     if run.realtime is not None:  # nobody asks the gate
         found["running"] = sum(hop.state is State.RUNNING for hop in hops)
         for hop in hops:

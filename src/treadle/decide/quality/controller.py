@@ -13,6 +13,7 @@ import numpy as np
 
 from treadle.decide.quality import equations
 from treadle.decide.quality.allot import allot
+from treadle.decide.quality.costs import Costs
 from treadle.decide.quality.flow import Flow
 from treadle.decide.quality.moves import best_worker, leavers
 from treadle.model import Floats, Ints
@@ -38,6 +39,10 @@ class Measured(NamedTuple):
     """By worker: what all processes use there, whoever they belong to."""
     cores: Floats
     """By worker."""
+    batches: Floats | None = None
+    """By instance: batches a second, where rows come in such."""
+    local: Floats | None = None
+    """By task: the part that it takes of what it is sent, where rows are counted; without it, Eq. 4 tells by rates."""
 
 
 class Move(NamedTuple):
@@ -80,21 +85,32 @@ class Controller:
     """Keeps the promises of a flow, cycle by cycle.
 
     An accuracy falls at once, but rises only by steps of at least `step`, so that it does not flap. What waits is to be
-    worked off in `drain` seconds. A worker must be short for `patience` cycles before anybody moves, and an instance
-    that moved is given `warm_up` seconds to get to its minimum, while all on its worker are held at theirs.
+    worked off in `drain` seconds, by `pace` batches a second at least. A worker must be short for `patience` cycles
+    before a promise is broken or anybody moves, and an instance that moved is given `warm_up` seconds to get to its
+    minimum, while all on its worker are held at theirs.
     """
 
     def __init__(
-        self, flow: Flow, *, step: float = 0.01, drain: float = 20.0, patience: int = 2, warm_up: float = 60.0
+        self,
+        flow: Flow,
+        *,
+        step: float = 0.01,
+        drain: float = 20.0,
+        pace: float = 0.5,
+        patience: int = 2,
+        warm_up: float = 60.0,
     ) -> None:
         self.flow = flow
         self._step = step
         self._drain = drain
+        self._pace = pace
         self._patience = patience
         self._warm_up = warm_up
         self._warming: dict[int, float] = {}
         self._short_for: dict[int, int] = {}
         self._last: Floats | None = None
+        self._costs = Costs(len(flow))
+        self._each = np.zeros(len(flow))
 
     @property
     def warming(self) -> tuple[int, ...]:
@@ -108,26 +124,51 @@ class Controller:
     def cycle(self, seen: Measured) -> Decision:
         """Alg. 1."""
         flow = self.flow
-        current = self._current(seen, seen.arriving)
-        pace = self._current(seen, seen.arriving + seen.waiting / self._drain)
-        cpu = equations.cpu_of_tasks(flow, seen.in_rate, seen.cpu)
-        own = np.bincount(seen.worker, weights=seen.cpu, minlength=len(seen.cores))
-        available = np.maximum(seen.cores - seen.busy + own, 0.0)
+        local = seen.local
+        if local is None:
+            local = equations.local_accuracy(flow, seen.in_rate, seen.out_rate, seen.arriving)
+        current = equations.current_accuracy(flow, local)
+        whole, backlog = self._whole(seen, current)
+        available = self._available(seen)
         minimum = flow.minimum
-        least = equations.required(minimum, cpu, pace)
+        least = equations.required(minimum, whole, ALL)
         moves = self._moves(seen, available, least, current)
         minimum, short = self._affordable(seen, available, least, minimum)
-        least = equations.required(minimum, cpu, pace)
+        whole += backlog  # only now: what waits is no reason to break a promise
+        least = equations.required(minimum, whole, ALL)
         left = available - np.bincount(seen.worker, weights=least[flow.task_of], minlength=len(available))
         left[list(self._warming_workers(seen, current))] = 0.0
-        wanted, free = allot(flow, seen.worker, cpu, pace, least, minimum, np.maximum(left, 0.0))
+        wanted, free = allot(flow, seen.worker, whole, np.ones(len(flow)), least, minimum, np.maximum(left, 0.0))
         desired = flow.upstream(self._steady(wanted, minimum[flow.sinks]))
         streams, outside = equations.keep(flow, desired)
         return Decision(desired, streams, outside, np.minimum(current, 1.0), moves, short, free)
 
-    def _current(self, seen: Measured, arriving: Floats) -> Floats:
-        local = equations.local_accuracy(self.flow, seen.in_rate, seen.out_rate, arriving)
-        return equations.current_accuracy(self.flow, local)
+    def _whole(self, seen: Measured, current: Floats) -> tuple[Floats, Floats]:
+        """By task: the CPU for all that comes, and what working off what waits takes besides.
+
+        It is the proportion of Eq. 8, cpu / cAc, but of a row's cost that is remembered: so a task that gets nothing
+        at present is not held to need a whole core, and does not stay without for ever. One that has had no row yet
+        needs nothing: shedding begins when it is known what for.
+        """
+        flow = self.flow
+        cpu = equations.cpu_of_tasks(flow, seen.in_rate, seen.cpu)
+        slowest = equations.least_of_tasks(flow, seen.in_rate)
+        batches = np.zeros(len(flow)) if seen.batches is None else equations.least_of_tasks(flow, seen.batches)
+        self._costs.update(slowest, batches, cpu)
+        before = flow.lowest_upstream(current)
+        copies = np.maximum(flow.copies, 1)
+        each = equations.sent(flow, seen.out_rate, seen.arriving) / copies
+        self._each = np.where(before > FAINT, each / np.maximum(before, FAINT), self._each)
+        per_row = self._costs.per_row
+        return per_row * self._each, per_row * seen.waiting / self._drain / copies
+
+    def _available(self, seen: Measured) -> Floats:
+        """Lines 1 to 3, without what batches cost however few rows are in them: `pace` of them are needed a second."""
+        own = np.bincount(seen.worker, weights=seen.cpu, minlength=len(seen.cores))
+        batches = self._pace * self._costs.per_batch[self.flow.task_of]
+        always = np.bincount(seen.worker, weights=batches, minlength=len(seen.cores))
+        available: Floats = np.maximum(seen.cores - seen.busy + own - always, 0.0)
+        return available
 
     def _steady(self, wanted: Floats, minimum: Floats) -> Floats:
         """Falls are taken at once; rises only if they are worth it, or lead to all or from below the minimum."""
@@ -169,6 +210,8 @@ class Controller:
         flow = self.flow
         of_instance = least[flow.task_of]
         lacking = np.bincount(seen.worker, weights=of_instance, minlength=len(available)) - available
+        known = [self._short_for.get(worker, 0) >= self._patience for worker in range(len(lacking))]
+        lacking = np.where(known, lacking, 0.0)
         if not (lacking > EPSILON).any():
             return minimum, ()
         allowed = minimum[flow.sinks].copy()
@@ -210,3 +253,7 @@ class Controller:
 
 
 EPSILON = 1e-9
+ALL = np.ones(1)
+"""The accuracy that the CPU for all that comes gives."""
+FAINT = 0.01
+"""An accuracy below which what a task is sent tells nothing of what it would be sent."""

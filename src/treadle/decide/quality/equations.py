@@ -18,14 +18,20 @@ def local_accuracy(flow: Flow, in_rate: Floats, out_rate: Floats, arriving: Floa
     """Eq. 4: what the slowest instance of a task takes, against its even part of all that is sent to the task.
 
     `in_rate` is by instance, `out_rate` by task and counts what is shed afterwards too; `arriving` is what comes to a
-    source from outside. Nothing sent is all taken. More than 1: a task that works off what had to wait.
+    source from outside. Nothing sent is all taken, as it is by a task that nobody runs. More than 1: a task that works
+    off what had to wait.
     """
-    sent = np.zeros(len(flow))
-    np.add.at(sent, flow.end, out_rate[flow.start])
-    sent[flow.sources] = arriving[flow.sources]
-    slowest = _least(flow, in_rate)
-    even = sent / np.maximum(flow.copies, 1)
-    return np.where(even > 0.0, slowest / np.where(even > 0.0, even, 1.0), 1.0)
+    even = sent(flow, out_rate, arriving) / np.maximum(flow.copies, 1)
+    told = (even > 0.0) & (flow.copies > 0)
+    return np.where(told, least_of_tasks(flow, in_rate) / np.where(told, even, 1.0), 1.0)
+
+
+def sent(flow: Flow, out_rate: Floats, arriving: Floats) -> Floats:
+    """What is sent to each task, by others or from outside: every reader of a stream gets it whole."""
+    found = np.zeros(len(flow))
+    np.add.at(found, flow.end, out_rate[flow.start])
+    found[flow.sources] = arriving[flow.sources]
+    return found
 
 
 def current_accuracy(flow: Flow, local: Floats) -> Floats:
@@ -89,7 +95,8 @@ def keep(flow: Flow, desired: Floats) -> tuple[Floats, Floats]:
     return np.minimum(streams, 1.0), outside
 
 
-def _least(flow: Flow, of_instances: Floats) -> Floats:
+def least_of_tasks(flow: Flow, of_instances: Floats) -> Floats:
+    """Task -> the least of its instances, 0 where it has none."""
     found = np.full(len(flow), np.inf)
     np.minimum.at(found, flow.task_of, of_instances)
     return np.where(np.isinf(found), 0.0, found)

@@ -107,6 +107,13 @@ class Flow:
             found[end] = local[end] * lowest[end]
         return found
 
+    def lowest_upstream(self, values: Floats) -> Floats:
+        """Task -> the lowest value of those that it reads; 1 where it reads none."""
+        found = np.ones(len(self))
+        found[self.end] = np.inf
+        np.minimum.at(found, self.end, values[self.start])
+        return found
+
     @cached_property
     def reaches(self) -> Lists:
         """Task -> the sinks that it feeds, as positions in `sinks`."""

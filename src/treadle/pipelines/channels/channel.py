@@ -32,6 +32,10 @@ class Source(Protocol):
         """What its slowest reader has still to read."""
 
     @property
+    def total(self) -> int:
+        """The rows that have ever come, counted from wherever it began."""
+
+    @property
     def full(self) -> bool:
         """Whether its writer has to wait."""
 

@@ -70,6 +70,10 @@ class Embedded:
         return self.view.end - min(self.positions.values(), default=self.view.end)
 
     @property
+    def total(self) -> int:
+        return self.view.end
+
+    @property
     def batch(self) -> int:
         return self.view.epoch
 

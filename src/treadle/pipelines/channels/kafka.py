@@ -90,6 +90,11 @@ class _Readers:
         return max((self.backlog(consumer).rows for consumer in list(self.positions)), default=0)
 
     @property
+    def total(self) -> int:
+        with self._lock:
+            return sum(self._parts.ends.values())
+
+    @property
     def full(self) -> bool:
         return self.rows >= self.limit_rows
 
