@@ -12,13 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loop.worlds import (
-    ByQueue,
-    MemoryEngine,
-    TestClock,
-    World,
-    note_threads,
-)
+from loop.worlds import ByQueue, MemoryEngine, TestClock, World, note_threads
 from treadle.decide.policies import QueueSize, UserPriority
 from treadle.loop import Binding, Loop
 from treadle.values import Sample, Schedule, Snapshot

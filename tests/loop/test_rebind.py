@@ -7,13 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from loop.worlds import (
-    FOUND,
-    Failing,
-    NeedsCost,
-    Reversed,
-    World,
-)
+from loop.worlds import FOUND, Failing, NeedsCost, Reversed, World
 from treadle.errors import EngineError
 from treadle.loop import Binding
 

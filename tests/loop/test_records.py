@@ -6,10 +6,7 @@ import logging
 
 import pytest
 
-from loop.worlds import (
-    FOUND,
-    World,
-)
+from loop.worlds import FOUND, World
 from treadle.loop import Binding
 from treadle.model import ThreadRef
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loop.worlds import (
-    FOUND,
-    World,
-)
+from loop.worlds import FOUND, World
 from treadle.enforce import Target, Value
 from treadle.model import ThreadRef
 

@@ -8,15 +8,7 @@ import threading
 
 import pytest
 
-from loop.worlds import (
-    FOUND,
-    ByQueue,
-    MemoryEngine,
-    TestClock,
-    World,
-    costs_seen,
-    make_world,
-)
+from loop.worlds import FOUND, ByQueue, MemoryEngine, TestClock, World, costs_seen, make_world
 from treadle.decide.policies import QueueSize
 from treadle.loop import Binding, Engine, Loop
 from treadle.model import ThreadRef

@@ -6,10 +6,7 @@ import math
 
 import pytest
 
-from loop.worlds import (
-    NeedsCost,
-    World,
-)
+from loop.worlds import NeedsCost, World
 from treadle.decide.policies import QueueSize
 from treadle.errors import ConfigError, EngineError
 from treadle.loop import Binding, Loop

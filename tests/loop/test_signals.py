@@ -14,12 +14,7 @@ from pathlib import Path
 import pytest
 
 from loop import worlds
-from loop.worlds import (
-    FOUND,
-    MemoryEngine,
-    TestClock,
-    World,
-)
+from loop.worlds import FOUND, MemoryEngine, TestClock, World
 from treadle.decide.policies import QueueSize
 from treadle.enforce import Target, Value
 from treadle.loop import Binding, Loop

@@ -7,16 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loop.worlds import (
-    FOUND,
-    ByQueue,
-    MemoryEngine,
-    TestClock,
-    World,
-)
+from loop.worlds import FOUND, ByQueue, MemoryEngine, TestClock, World
 from treadle.decide.policies import CongestionAware, QueueSize
 from treadle.decide.transform import nice as nice_scale
 from treadle.enforce import Target, Value
+from treadle.errors import ConfigError
 from treadle.loop import Binding, Loop
 from treadle.model import ThreadRef, Topology
 from treadle.values import Groups, Schedule, Snapshot
@@ -108,6 +103,29 @@ class TestTargets:
         Loop([calm, busy], [Binding(QueueSize(), "nice", 1.0)], clock=TestClock()).round()
         assert calm.nices() == [19.0, 15.0]
         assert busy.nices() == [-16.0, -20.0]
+
+    def test_nobody_changes_places_when_the_threads_of_one_are_gone_for_a_while(self, world: World) -> None:
+        loop = world.loop()
+        loop.round()
+        assert world.engine.nices() == [19.0, 0.0, -20.0]
+        topology = world.engine.topology()
+        first, *rest = topology.instances
+        world.engine._topology = replace(topology, instances=(replace(first, threads=()), *rest), version=2)
+        loop.round(force=True)
+        assert world.engine.nices() == [0.0, -20.0]
+
+    def test_an_engine_that_is_added_later_shares_the_scale(self) -> None:
+        calm, busy = MemoryEngine("calm", [0.0, 10.0]), MemoryEngine("busy", [90.0, 100.0])
+        loop = Loop([calm], [Binding(QueueSize(), "nice", 1.0)], clock=TestClock())
+        loop.round()
+        assert (calm.nices(), busy.nices()) == ([19.0, -20.0], [FOUND] * 2)
+        loop.add(busy)
+        loop.round(force=True)
+        assert (calm.nices(), busy.nices()) == ([19.0, 15.0], [-16.0, -20.0])
+        loop.restore()
+        assert (calm.nices(), busy.nices()) == ([FOUND] * 2, [FOUND] * 2)
+        with pytest.raises(ConfigError, match="two engines are named 'busy'"):
+            loop.add(MemoryEngine("busy", [0.0]))
 
     def test_a_binding_can_have_a_scale_of_its_own(self, world: World) -> None:
         world.loop(Binding(world.policy, "nice", 1.0, scale=nice_scale(low=0))).round()
