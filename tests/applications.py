@@ -105,6 +105,8 @@ class Standing(NamedTuple):
     priority: int
     slice: int
     group: str
+    resets: bool
+    """Whether threads that it starts are ordinary ones, whatever it is itself."""
 
 
 def standings(pid: int) -> dict[int, Standing]:
@@ -116,11 +118,12 @@ def standings(pid: int) -> dict[int, Standing]:
             text = Path(f"/proc/{pid}/task/{tid}/stat").read_text()
             group = group_of(f"/proc/{pid}/task/{tid}/cgroup", mount) if mount else ""
             attributes = get_attributes(tid)
+            resets = bool(os.sched_getscheduler(tid) & os.SCHED_RESET_ON_FORK)
         except OSError:
             continue
         fields = text[text.rindex(")") + 2 :].split()
         found[tid] = Standing(
-            int(fields[19]), int(fields[16]), int(fields[38]), int(fields[37]), attributes.runtime, group
+            int(fields[19]), int(fields[16]), int(fields[38]), int(fields[37]), attributes.runtime, group, resets
         )
     return found
 
@@ -137,6 +140,36 @@ def differences(before: dict[int, Standing], pid: int) -> dict[int, tuple[Standi
         if seen != was:
             found[tid] = (was, seen)
     return found
+
+
+class Group(NamedTuple):
+    """All that an enforcer could change of a CPU group: the contents of its files, empty where it has none."""
+
+    shares: str
+    quota: str
+    budget: str
+
+
+def cpu_groups() -> dict[str, Group]:
+    """Every CPU group of this machine."""
+    mount = find_mount()
+    if mount is None:
+        return {}
+    files = _FILES[mount.version]
+    return {path: Group(*(_text(f"{path}/{name}") for name in files)) for path, _, _ in os.walk(mount.point)}
+
+
+_FILES = {
+    1: ("cpu.shares", "cpu.cfs_quota_us", "cpu.rt_runtime_us"),
+    2: ("cpu.weight", "cpu.max", "cgroup.type"),
+}
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
 
 
 def groups_left() -> list[str]:

@@ -1,4 +1,4 @@
-"""An ordinary Spark application that knows nothing of Treadle: its driver is what the tests attach to.
+"""An ordinary Spark application that knows nothing of being scheduled: its driver is what the tests attach to.
 
 python spark_application.py FOLDER MASTER BROKER TOPIC [KEY=VALUE ...]
 
@@ -37,6 +37,8 @@ def start(spark: SparkSession, folder: Path, broker: str, topic: str, name: str,
         rows = rows.select(f.col("h").alias("key"), f.col("v").alias("value"))
     elif kind == "count":  # two stages, the second with state
         rows = rows.groupBy(f.substring("v", -1, 1).alias("digit")).count()
+    elif kind == "livelock":  # two stages, the second of which polls for what an ordinary thread brings
+        rows = rows.repartition(1, "h").select(f.expr("java_method('Livelock', 'row', v)").alias("v"))
     elif kind == "python":
         rows = rows.mapInArrow(same, "v string, h string")
     write = rows.writeStream.queryName(name).outputMode("update").option("checkpointLocation", str(folder / name))
@@ -45,10 +47,23 @@ def start(spark: SparkSession, folder: Path, broker: str, topic: str, name: str,
     else:
         write = write.format("noop")
     trigger: dict[str, Any] = {"processingTime": f"{seconds} seconds"}
-    if kind in ("chain", "count"):
+    if kind in ("chain", "count", "livelock"):
         trigger = {"realTime": f"{seconds} seconds"}
     query: StreamingQuery = write.trigger(**trigger).start()
     return str(query.runId)
+
+
+def start_pipeline(spark: SparkSession, folder: Path, broker: str, topic: str, name: str, seconds: str) -> str:
+    """The same by the Pipeline API, in its realtime layout: three stages."""
+    import treadle
+
+    p = treadle.Pipeline(f"{topic}-{name}")
+    p.topic("rows", topic=topic, format="raw")
+    p.operator(name="first", inputs="rows")(lambda rows: rows.selectExpr("value", "sha2(value, 512) AS h"))
+    p.operator(name="second", inputs="first")(lambda first: first.selectExpr("value", "sha2(h, 512) AS h"))
+    p.operator(name="third", inputs="second")(lambda second: second.where("h > '1'"))
+    p.write(name, reads="third", format="noop")
+    return str(p.start(spark, layout="realtime", folder=folder / name, kafka=broker, batch=f"{seconds}s"))
 
 
 def same(batches: Iterator[Any]) -> Iterator[Any]:
@@ -56,6 +71,8 @@ def same(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def obey(spark: SparkSession, folder: Path, broker: str, topic: str, words: list[str]) -> str:
+    if words[:1] + words[2:3] == ["start", "pipeline"]:
+        return start_pipeline(spark, folder, broker, topic, words[1], words[3])
     if words[0] == "start":
         return start(spark, folder, broker, topic, *words[1:])
     if words[0] == "stop":

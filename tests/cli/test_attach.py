@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +17,6 @@ from support import treadle, until
 from treadle.broker import Broker
 from treadle.enforce import kernel
 
-KILLS = int(os.environ.get("TREADLE_KILLS", "10"))
-SEED = int(os.environ.get("TREADLE_SEED", str(time.time_ns() % 1_000_000)))
 TREADLE = [sys.executable, "-c", "from treadle.cli import main; main()"]
 ENFORCERS = ("nice", "cgroup", "rt", "slice", "cgroup+nice")
 FACTS = {"nice": "nice", "cgroup": "cgroup", "rt": "real-time", "slice": "time slice"}
@@ -64,18 +60,6 @@ def test_a_signal_ends_it_and_everything_is_as_it_was(
     assert command.first["to"] is not None
     assert command.end(number) == 0
     assert differences(no_traces, application.pid) == {}
-
-
-@pytest.mark.skipif(not POSSIBLE, reason="this user may not schedule anything")
-@pytest.mark.parametrize("number", range(KILLS))
-def test_a_kill_leaves_no_trace(application: SparkProcess, no_traces: dict[int, Standing], number: int) -> None:
-    chance = random.Random(f"{SEED}-{number}")
-    enforce = POSSIBLE[number % len(POSSIBLE)]
-    command = Command(application, enforce)
-    time.sleep(chance.random() * 0.3)
-    command.end(signal.SIGKILL)
-    threads = no_traces.keys()
-    until(lambda: not differences(no_traces, application.pid).keys() & threads)
 
 
 def test_a_dry_run_prints_a_table_and_changes_nothing(

@@ -22,7 +22,7 @@ from support import LONG, until
 from treadle.enforce import Enforcer, Per, Target, Value, kernel
 from treadle.enforce.kernel import RealtimeKnob, thread_ref
 from treadle.enforce.leash import Leash
-from treadle.enforce.watchdog import BURNT, PATIENCE, Watchdog
+from treadle.enforce.watchdog import BURNT, PATIENCE, WINDOW, Watchdog
 from treadle.errors import ConfigError, TargetGone
 from treadle.model import ThreadRef
 
@@ -45,9 +45,7 @@ class World:
             now=lambda: self.time,
         )
 
-    def run(
-        self, seconds: float, *, used: float, moves: bool = False, known: bool = True, waiting: bool = True
-    ) -> None:
+    def run(self, seconds: float, *, used: float, moves: float = 0, known: bool = True, waiting: bool = True) -> None:
         for _ in range(round(seconds / PERIOD)):
             self.time += PERIOD
             self.cpu += used * PERIOD
@@ -80,6 +78,31 @@ class TestLogic:
         world.run(10, used=0.9 * BURNT * 2)
         world.run(0.5, used=2.0, moves=True)
         world.run(10, used=2.0, waiting=False)
+        assert world.told == []
+
+    def test_a_trickle_that_a_budget_leaves_to_the_helpers_is_no_progress(self) -> None:
+        world = World()
+        world.run(20, used=1.9, moves=100)
+        stuck = world.time
+        world.run(10, used=1.9, moves=1)
+        ((when, reason),) = world.told
+        assert when - stuck < WINDOW + PERIOD
+        assert "work hardly moves on" in reason
+        assert world.watchdog.off
+
+    def test_work_that_is_as_slow_without_real_time_is_not_its_fault(self) -> None:
+        world = World()
+        world.run(20, used=1.9, moves=100)
+        world.run(100, used=1.9, moves=1)
+        assert (len(world.told), len(world.resumed)) == (1, 1)
+
+    def test_work_that_slows_down_slowly_or_less_is_let_be(self) -> None:
+        world = World()
+        for rate in np.geomspace(1000, 1, 100):
+            world.run(3, used=1.9, moves=rate)
+        world.run(60, used=1.9, moves=10)
+        world.run(60, used=1.9, moves=2)
+        world.run(60, used=0.1, moves=0.01)
         assert world.told == []
 
     def test_a_counter_that_cannot_be_read_any_more_does_not_move(self) -> None:
