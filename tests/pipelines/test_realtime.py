@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import treadle
+from pipelines.topics import numbers, produce
 from support import LONG, named, until
 from treadle import jars
 from treadle.broker import Broker
@@ -65,23 +66,6 @@ def out(broker: Broker) -> Iterator[Out]:
     made = Out(broker.bootstrap)
     yield made
     made.close()
-
-
-def produce(bootstrap: str, topic: str, *values: str, partitions: int = 1) -> None:
-    from confluent_kafka import Producer
-    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-
-    admin = AdminClient(client_config(bootstrap))
-    if topic not in admin.list_topics(timeout=60).topics:
-        admin.create_topics([NewTopic(topic, partitions)])[topic].result()
-    producer = Producer(client_config(bootstrap))
-    for value in values:
-        producer.produce(topic, value)
-    assert producer.flush(60) == 0
-
-
-def numbers(count: int, first: int = 0) -> list[str]:
-    return [json.dumps({"a": a}) for a in range(first, first + count)]
 
 
 def as_json(rows: DataFrame) -> DataFrame:

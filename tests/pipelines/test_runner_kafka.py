@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import threading
@@ -12,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import treadle
+from pipelines.topics import numbers, produce
 from support import LONG, named, until
 from treadle import jars
 from treadle.broker import Broker, free_port
 from treadle.broker import stop as stop_broker
 from treadle.errors import EngineError
-from treadle.pipelines.channels.cluster import client_config
 from treadle.pipelines.channels.lock import holder
 
 if TYPE_CHECKING:
@@ -35,19 +34,6 @@ def own_broker(kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory)
     started = Broker.start(tmp_path_factory.mktemp("own-kafka"), free_port(), timeout=LONG)
     yield started
     stop_broker(started.folder)
-
-
-def produce(bootstrap: str, topic: str, *values: str) -> None:
-    from confluent_kafka import Producer
-
-    producer = Producer(client_config(bootstrap))
-    for value in values:
-        producer.produce(topic, value)
-    assert producer.flush(60) == 0
-
-
-def numbers(count: int, first: int = 0) -> list[str]:
-    return [json.dumps({"a": a}) for a in range(first, first + count)]
 
 
 def test_a_topic_is_a_source_whose_bad_rows_are_counted_and_told(
