@@ -1,0 +1,75 @@
+"""Batches that change every second, queries that come and go, an executor that is killed, an application that comes.
+
+Whatever happens, no thread keeps a priority that is not its own for more than two periods: what was true is told by a
+witness in the JVMs, what threads had is asked of the kernel, and Treadle is asked nothing. With TREADLE_SOAK five
+minutes of all of it; otherwise some seconds of one application.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from soak import scene, witness
+from soak.judge import judge
+from soak.sampler import Sampler
+from soak.scene import PERIOD, RULES, Attach, Scene, play
+from support import named, until
+from treadle.broker import Broker
+from treadle.enforce import kernel
+
+LONG = bool(os.environ.get("TREADLE_SOAK"))
+SECONDS = float(os.environ.get("TREADLE_SOAK_SECONDS", "300" if LONG else "6"))
+SEED = int(os.environ.get("TREADLE_SEED", str(time.time_ns() % 1_000_000)))
+WORKS = {fact.what for fact in kernel.facts() if fact.works}
+
+
+@pytest.mark.skipif("nice" not in WORKS, reason="needs the right to set nice")
+def test_no_thread_keeps_the_priority_of_another(
+    broker: Broker, jolokia_jars: list[Path], own_journals: Path, tmp_path: Path
+) -> None:
+    chance, pattern, topic = random.Random(SEED), named("soak"), named("numbers")
+    classes = witness.build(tmp_path / "classes")
+    scenes: list[Scene] = []
+    with ExitStack() as stack:
+        stack.enter_context(scene.feeding(broker, topic))
+        scenes.append(stack.enter_context(scene.local(tmp_path / "local", broker, topic, classes, f"{pattern}-local")))
+        until(scenes[0].all_at_work)
+        sampler = stack.enter_context(Sampler(lambda: [pid for each in list(scenes) for pid in each.processes]))
+        attach = Attach(f"{pattern}-*", tmp_path / "attach.log")
+        stack.callback(attach.kill)
+        until(lambda: attach.begun() and RULES.queries["anchor"] in sampler.values())
+        since = time.monotonic()
+        told = play(scenes, SECONDS / 3 if LONG else SECONDS, chance)
+        if LONG:
+            there = stack.enter_context(scene.cluster(tmp_path / "far", broker, topic, classes, f"{pattern}-far"))
+            scenes.append(there)
+            for _ in range(2):
+                told += play(scenes, SECONDS / 6, chance)
+                told.append(there.kill_executor(chance))
+                told += play(scenes, SECONDS / 6, chance)
+        end = time.monotonic()
+        status = attach.end()
+    verdict = judge(witness.read(*(each.folder for each in scenes)), sampler.found, RULES, since, end)
+    found = {
+        "seed": SEED,
+        "seconds": round(end - since, 1),
+        "period_ms": PERIOD * 1e3,
+        "samples": sampler.samples,
+        "longest_pause_ms": round(sampler.longest_pause * 1e3, 1),
+        "done": len(told),
+        "attach": status,
+        **verdict.summary(PERIOD),
+    }
+    sys.stdout.write(f"{json.dumps(found)}\n")
+    assert verdict.hands > 0
+    assert not verdict.violations(PERIOD, stalled=False), found["worst"]
+    wanted = scene.LOCAL.keys() | (scene.CLUSTER.keys() if LONG else set())
+    assert {query for query, delays in verdict.delays.items() if min(delays) < float("inf")} == wanted
