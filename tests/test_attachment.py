@@ -127,18 +127,21 @@ def group_file(name: str, file: str) -> str:
     return (found / file).read_text()
 
 
-def test_an_application_that_dies_ends_only_its_own_rows(
+def test_an_application_that_comes_later_is_met_and_when_it_dies_only_its_own_rows_end(
     application: SparkProcess, broker: Broker, tmp_path: Path
 ) -> None:
     needs("nice")
     before = standings(application.pid)
-    other = SparkProcess(tmp_path, broker, "unused")
-    with attach([application.pid, other.told["ui"]], priorities={"high": 10}) as attachment:
+    with attach(f"{application.topic}*", priorities={"high": 10}) as attachment:
+        until(lambda: (s := standing(attachment, "high", application.pid)) and s.nice == -20)
+        other = SparkProcess(tmp_path, broker, "unused", f"spark.app.name={application.topic}-later")
         try:
             until(lambda: len({row["application"] for row in attachment.status()["rows"]}) == 2)
-            until(lambda: (s := standing(attachment, "high", application.pid)) and s.nice == -20)
             names = {row["query"] for row in attachment.status()["rows"] if "driver" in row["query"]}
             assert len(names) == 2, "the two drivers are told apart"
+            until(lambda: -20 in {seen.nice for seen in standings(other.pid).values()})
+            with pytest.raises(EngineError, match="somebody else is attached"):
+                attach(other.told["ui"])
         finally:
             other.kill()
         until(lambda: [app["ended"] for app in attachment.status()["applications"]] == [False, True])
@@ -212,6 +215,8 @@ def test_what_is_no_spark_application_is_refused_by_one_clear_line(broker: Broke
         attach(2**22 - 1)
     with pytest.raises(EngineError, match="no Spark application is called 'nobody'"):
         attach("nobody")
+    with pytest.raises(EngineError, match="no Spark application has a name that fits 'nobody-\\*'"):
+        attach("nobody-*")
     with pytest.raises(EngineError, match="does not answer"):
         attach("http://127.0.0.1:9")
     with pytest.raises(ConfigError, match="nothing to attach to"):

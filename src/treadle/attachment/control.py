@@ -22,8 +22,10 @@ from treadle import durations
 from treadle.attachment import checks, plan, report, targets
 from treadle.attachment.follow import Followed, Guard, of_driver
 from treadle.attachment.knobs import Knobs, part
+from treadle.attachment.newcomers import Newcomers
 from treadle.attachment.plan import Plan
 from treadle.attachment.targets import Claims, Target
+from treadle.attachment.urgency import ahead
 from treadle.decide.policy import Policy
 from treadle.durations import Duration
 from treadle.enforce.guardian import Guardian
@@ -32,7 +34,7 @@ from treadle.enforce.journal import Journal
 from treadle.enforce.leash import Leash
 from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, TreadleError
 from treadle.loop import DecisionBatch, Loop
 
 log = logging.getLogger("treadle.attach")
@@ -43,6 +45,8 @@ PATIENCE = 10.0
 """Seconds for which the first query is waited for."""
 WATCHED, UNWATCHED = 0.2, 0.5
 """Seconds between two looks at what was taken from Kafka: where the watchdog waits for it to move, and elsewhere."""
+PART_OF_PERIOD = 0.6
+"""For which a round waits for a JVM to dump its threads: one that is short of CPU would keep it from the next."""
 ORDINARY = 1.0
 """The priority of a query that no pattern names."""
 Told = Callable[[tuple[DecisionBatch, ...]], None]
@@ -64,7 +68,8 @@ def attach(
     """Schedule the threads of one or several Spark applications that run on this host.
 
     A target is a process id, an application's name, the address of its UI, or a SparkSession of this process; all are
-    scheduled by one policy in one loop. `enforce` is nice, cgroup, rt, slice or quota, or some joined by `+`; see
+    scheduled by one policy in one loop. A name such as `shop-*` is a pattern: it means all that fit, also those that
+    are started later. `enforce` is nice, cgroup, rt, slice or quota, or some joined by `+`; see
     docs/attach.md. `priorities` and `quotas` (in CPUs) are by patterns of query names, the first that fits counts, and
     `queries` are the patterns of those that are scheduled at all. Without `agent` no Jolokia agent is loaded into the
     applications. In the `background` it is at work when this returns; otherwise call `run`.
@@ -77,9 +82,9 @@ def attach(
     applications = targets.find(target)
     if not dry_run:
         checks.check(chosen, applications.values())
-    attachment = Attachment(
-        chosen, applications, {**wanted, "*": wanted.get("*", ORDINARY)}, dry_run=dry_run, agent=agent
-    )
+    wanted["*"] = wanted.get("*", ORDINARY)
+    later = targets.patterns(target)
+    attachment = Attachment(chosen, applications, wanted, patterns=later, dry_run=dry_run, agent=agent)
     if background:
         attachment.start()
     return attachment
@@ -99,6 +104,7 @@ class Attachment:
         applications: Mapping[str, Application],
         priorities: Mapping[str, float],
         *,
+        patterns: Sequence[str] = (),
         dry_run: bool = False,
         agent: bool = True,
     ) -> None:
@@ -116,10 +122,15 @@ class Attachment:
         self._knobs = Knobs(chosen)
         self._closing = ExitStack()
         self._leaves = False
+        self._claims = Claims()
+        self._priorities, self._agent = dict(priorities), agent
+        self._newcomers = Newcomers(patterns)
+        self._closing.callback(self._newcomers.close)
         try:
-            self._engines = self._prepare(priorities, agent=agent)
+            self._engines = self._prepare()
             bindings, self._seen = chosen.bindings(self._knobs.version)
-            self.loop = Loop(self._engines, bindings, dry_run=dry_run, journal=self._journal)
+            patience = PART_OF_PERIOD * chosen.period
+            self.loop = Loop(self._engines, bindings, dry_run=dry_run, journal=self._journal, patience=patience)
         except BaseException:
             self._closing.close()
             raise
@@ -134,8 +145,8 @@ class Attachment:
 
     @property
     def ended(self) -> bool:
-        """Whether all applications have ended."""
-        return all(engine.ended for engine in self._engines)
+        """Whether all applications have ended, and none can come any more."""
+        return not self._newcomers.expected and all(engine.ended for engine in self._engines)
 
     @property
     def running(self) -> bool:
@@ -168,6 +179,8 @@ class Attachment:
         length = math.inf if seconds is None else seconds
         try:
             with ExitStack() as ending:
+                if not self.dry_run:
+                    ending.enter_context(ahead())
                 if not leave:
                     ending.enter_context(self.loop)
                 self._rounds(length, told, patient=patient)
@@ -227,22 +240,42 @@ class Attachment:
 
     # ------------------------------------------------------------ inside
 
-    def _prepare(self, priorities: Mapping[str, float], *, agent: bool) -> list[Followed]:
+    def _prepare(self) -> list[Followed]:
         if not self.dry_run:
-            claims = Claims()
-            self._closing.callback(claims.release)
-            claims.take(self.applications.values())
+            self._closing.callback(self._claims.release)
+            self._claims.take(self.applications.values())
             checks.settle_leftovers()
             self._journal = Journal.open()
             self._closing.callback(self._close_journal)
             Guardian.start(self._journal)
             self._closing.callback(self._close_knobs)
-        return [self._follow(name, each, priorities, agent=agent) for name, each in self.applications.items()]
+        return [self._follow(name, each) for name, each in self.applications.items()]
 
-    def _follow(self, name: str, application: Application, priorities: Mapping[str, float], *, agent: bool) -> Followed:
+    def _welcome(self) -> None:
+        """Applications that came since the last round. One that can't be scheduled is left alone."""
+        while (found := self._newcomers.next()) is not None:
+            if found.id in {each.id for each in self.applications.values()}:
+                continue
+            name = found.name if found.name not in self.applications else f"{found.name}@{found.processes[0].pid}"
+            there = [each for each, engine in zip(self.applications.values(), self._engines, strict=True)
+                     if not engine.ended]  # fmt: skip
+            try:
+                if not self.dry_run:
+                    checks.check(self.plan, [*there, found])
+                    self._claims.take([found])
+                followed = self._follow(name, found)
+                self.loop.add(followed)
+            except TreadleError as error:
+                log.warning("'%s' is left alone: %s", name, error, extra={"application": name, "error": str(error)})
+                continue
+            self.applications[name] = found
+            self._engines.append(followed)
+            log.info("'%s' has come", name, extra={"application": name})
+
+    def _follow(self, name: str, application: Application) -> Followed:
         knobs = self._knobs.make(application)
         period = WATCHED if "rt" in knobs else UNWATCHED
-        engine = SparkEngine(application, name=name, priorities=priorities, knobs=knobs, mbeans=agent,
+        engine = SparkEngine(application, name=name, priorities=self._priorities, knobs=knobs, mbeans=self._agent,
                              beans_period=period)  # fmt: skip
         self._closing.callback(engine.close)
         if self.dry_run:
@@ -269,6 +302,7 @@ class Attachment:
         loop, began = self.loop, time.monotonic()
         end = began + seconds
         while not self._stopping and not self.ended and time.monotonic() < end:
+            self._welcome()
             batches = loop.round()
             if batches:
                 self._unread.extend(batches)

@@ -1,4 +1,4 @@
-"""From what a user names to running Spark applications: a process id, a name, the address of a UI, or a session.
+"""From what a user names to running Spark applications: a process id, a name or a pattern, a UI's address, a session.
 
 It only finds and tells apart; one that is named twice is there once.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeGuard
 
 from treadle.engines.spark.application import Application
 from treadle.errors import ConfigError, EngineError
@@ -22,7 +22,13 @@ def find(targets: Target | Sequence[Target]) -> dict[str, Application]:
     several = targets if isinstance(targets, list | tuple) else [targets]
     if not several:
         raise ConfigError("there is nothing to attach to", where="attach", remedy="name a pid, a name or a UI address")
-    return named(_application(target) for target in several)
+    return named(found for target in several for found in _applications(target))
+
+
+def patterns(targets: Target | Sequence[Target]) -> tuple[str, ...]:
+    """Those of the targets that are patterns of names: what fits them later is meant, too."""
+    several = targets if isinstance(targets, list | tuple) else [targets]
+    return tuple(target for target in several if _is_pattern(target))
 
 
 def named(applications: Iterable[Application]) -> dict[str, Application]:
@@ -45,18 +51,20 @@ class Claims:
         self._held = ExitStack()
 
     def take(self, applications: Iterable[Application]) -> None:
-        for application in applications:
-            for process in application.processes:
-                claim = self._held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-                try:
-                    claim.bind(f"\0treadle-attach-{process.pid}-{process.start_time}")
-                except OSError:
-                    self.release()
-                    raise EngineError(
-                        "somebody else is attached to it already",
-                        where=f"process {process.pid} of '{application.name}'",
-                        remedy="stop that one first",
-                    ) from None
+        """All of these, or none."""
+        with ExitStack() as taken:
+            for application in applications:
+                for process in application.processes:
+                    claim = taken.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+                    try:
+                        claim.bind(f"\0treadle-attach-{process.pid}-{process.start_time}")
+                    except OSError:
+                        raise EngineError(
+                            "somebody else is attached to it already",
+                            where=f"process {process.pid} of '{application.name}'",
+                            remedy="stop that one first",
+                        ) from None
+            self._held.push(taken.pop_all())
 
     def release(self) -> None:
         self._held.close()
@@ -64,6 +72,14 @@ class Claims:
 
 def _first(application: Application) -> int:
     return application.processes[0].pid if application.processes else 0
+
+
+def _is_pattern(target: Target) -> TypeGuard[str]:
+    return isinstance(target, str) and "://" not in target and any(sign in target for sign in "*?[")
+
+
+def _applications(target: Target) -> list[Application]:
+    return Application.find_all(target) if _is_pattern(target) else [_application(target)]
 
 
 def _application(target: Target) -> Application:

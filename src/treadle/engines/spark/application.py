@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -25,6 +26,10 @@ EXECUTOR = "CoarseGrainedExecutorBackend"
 LOCAL = "local-process-"
 FIRST_UI_PORT, UI_PORTS = 4040, 6
 """Where Spark looks for a free port for its UI, unless told otherwise."""
+
+
+Known = tuple[int, int]
+"""A process by its number and when it was started."""
 
 
 class Process(NamedTuple):
@@ -64,6 +69,15 @@ class Application:
         assert ui is not None
         return _by_address(ui)
 
+    @classmethod
+    def find_all(cls, pattern: str) -> list[Application]:
+        """All whose name fits a pattern such as `shop-*`; at least one."""
+        drivers = _titled()
+        found = [driver for title, driver in drivers if fnmatchcase(title, pattern)]
+        if not found:
+            raise _nobody(f"has a name that fits '{pattern}'", [title for title, _ in drivers])
+        return [_application(driver) for driver in found]
+
     @property
     def local(self) -> bool:
         """Whether its tasks run in the driver itself."""
@@ -76,6 +90,24 @@ class Application:
             return alive
         drivers = tuple(process for process in alive if process.driver)
         return drivers + tuple(_process(found) for found in _executors(self.id))
+
+
+class Newcomers:
+    """Applications whose names fit patterns, and that were not there before."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._patterns = tuple(patterns)
+        self._known: set[Known] = set()
+
+    def look(self) -> list[Application]:
+        """Those that were not found by an earlier look. It takes as long as a scan of all processes."""
+        found = []
+        for title, driver in _titled(self._known):
+            with suppress(EngineError):  # the next look may have more luck
+                if any(fnmatchcase(title, pattern) for pattern in self._patterns):
+                    found.append(_application(driver))
+                self._known.add((driver.jvm.pid, driver.jvm.start_time))
+        return found
 
 
 def _by_pid(pid: int, ui: str | None) -> Application:
@@ -96,20 +128,30 @@ def _by_pid(pid: int, ui: str | None) -> Application:
 
 
 def _by_name(name: str) -> Application:
-    drivers: list[tuple[str, _Driver]] = []
-    for driver in _drivers():
-        with suppress(EngineError):  # the UI of another one may be out of order
-            drivers.append((driver.rest.title(), driver))
+    drivers = _titled()
     found = [driver for title, driver in drivers if title == name]
     if not found:
-        others = sorted({title for title, _ in drivers})
-        known = f"running here: {', '.join(others)}" if others else "none runs here that this user can see"
-        remedy = f"{known}; for a driver on another host, give the address of its UI"
-        raise EngineError(f"no Spark application is called '{name}'", remedy=remedy)
+        raise _nobody(f"is called '{name}'", [title for title, _ in drivers])
     if len(found) > 1:
         which = ", ".join(f"process {driver.jvm.pid}" for driver in found)
         raise EngineError(f"{len(found)} applications are called '{name}': {which}", remedy="name one by its pid")
     return _application(found[0])
+
+
+def _titled(known: Collection[Known] = ()) -> list[tuple[str, _Driver]]:
+    """The drivers on this host with the names of their applications."""
+    drivers: list[tuple[str, _Driver]] = []
+    for driver in _drivers(known):
+        with suppress(EngineError):  # the UI of another one may be out of order
+            drivers.append((driver.rest.title(), driver))
+    return drivers
+
+
+def _nobody(what: str, others: Iterable[str]) -> EngineError:
+    shown = ", ".join(sorted(set(others)))
+    known = f"running here: {shown}" if shown else "none runs here that this user can see"
+    remedy = f"{known}; for a driver on another host, give the address of its UI"
+    return EngineError(f"no Spark application {what}", remedy=remedy)
 
 
 def _by_address(ui: str) -> Application:
@@ -178,12 +220,14 @@ def _driver(found: Jvm) -> _Driver | None:
     return _Driver(found, Rest(_ui(names, f"process {found.pid}")), "executor-heartbeater" in names)
 
 
-def _drivers() -> list[_Driver]:
-    """All drivers with a UI on this host that this user may look into."""
+def _drivers(known: Collection[Known] = ()) -> list[_Driver]:
+    """All drivers with a UI on this host that this user may look into, but for those that are known already."""
     found = []
     for each in jvm.find():
         with suppress(TreadleError):
-            if not each.main.endswith(EXECUTOR) and _may_be_spark(each) and (driver := _driver(each)):
+            if (each.pid, each.start_time) in known or each.main.endswith(EXECUTOR):
+                continue
+            if _may_be_spark(each) and (driver := _driver(each)):
                 found.append(driver)
     return found
 
