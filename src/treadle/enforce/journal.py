@@ -17,8 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
+from treadle.enforce.kernel.guard import thread_ref
 from treadle.enforce.knob import Knob, Target, Value
-from treadle.errors import EngineError, RightsError
+from treadle.errors import EngineError, RightsError, TreadleError
 from treadle.model import Role, ThreadRef
 
 FORMAT = 1
@@ -346,10 +347,9 @@ def make_private(folder: Path) -> None:
 def start_time(pid: int) -> int:
     """When a process was started, in clock ticks since boot; 0 if there is none."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
+        return thread_ref(pid, pid).start_time
+    except TreadleError:
         return 0
-    return int(text[text.rindex(")") + 2 :].split()[19])
 
 
 def world() -> str:
