@@ -32,11 +32,13 @@ bench: setup
 	$(BIN)/treadle bench loop
 	$(BIN)/treadle bench attach
 
-# Half an hour: 50 hops for ten minutes, 20 kills of a driver on each kind of channel, 100 of an enforcer and 100 of attach.
+# 40 minutes: 50 hops for ten, 20 kills of a driver on each kind of channel, 100 of an enforcer and 100 of attach; five minutes
+# in which queries, executors and applications come and go under attach, and a line of JSON about whose priority threads had.
 soak: setup
 	$(BIN)/python benchmarks/soak.py
 	TREADLE_SOAK=1 TREADLE_KILLS=100 $(BIN)/python -m pytest tests/bench/test_orderings.py tests/enforce/test_guardian.py \
 		tests/cli/test_kills.py tests/attachment/test_livelock.py
+	TREADLE_SOAK=1 $(BIN)/python -m pytest -s tests/soak
 
 # Writes the lock file anew from pyproject.toml; the only target that chooses versions.
 lock:
