@@ -156,7 +156,7 @@ def cpu_groups() -> dict[str, Group]:
     if mount is None:
         return {}
     files = _FILES[mount.version]
-    return {path: Group(*(_text(f"{path}/{name}") for name in files)) for path, _, _ in os.walk(mount.point)}
+    return {path: Group(*(text_of(f"{path}/{name}") for name in files)) for path, _, _ in os.walk(mount.point)}
 
 
 _FILES = {
@@ -165,7 +165,8 @@ _FILES = {
 }
 
 
-def _text(path: str) -> str:
+def text_of(path: str) -> str:
+    """What a file of the kernel says; nothing if it is not there."""
     try:
         return Path(path).read_text()
     except OSError:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from applications import Group, SparkProcess, Standing, cpu_groups, differences, feed, standings
+from applications import Group, SparkProcess, Standing, cpu_groups, differences, feed, standings, text_of
 from support import LONG, named, until
 from treadle.broker import Broker
 from treadle.enforce import kernel
@@ -71,18 +71,20 @@ class Found:
     def changed(self) -> list[object]:
         """What is not so any more: threads, and groups that came, went, or have other shares, quotas and budgets."""
         groups = cpu_groups()
-        paths = [path for path in self._groups.keys() | groups.keys() if not _is_of_another(path)]
+        paths = [path for path in self._groups.keys() | groups.keys() if not self._is_of_another(path)]
         return [
             *differences(self._threads, self._pid).items(),
             *((path, self._groups.get(path), groups.get(path))
               for path in paths if self._groups.get(path) != groups.get(path)),
         ]  # fmt: skip
 
-
-def _is_of_another(path: str) -> bool:
-    """Whether a process that still runs has made this group: somebody else is attached to something else."""
-    made = re.search(r"/treadle-(\d+)", path)
-    return made is not None and Path(f"/proc/{made[1]}").exists()
+    def _is_of_another(self, path: str) -> bool:
+        """Whether somebody else has made this group and still runs, or has threads of another process in it."""
+        made = re.search(r"/treadle-(\d+)", path)
+        if made is not None and Path(f"/proc/{made[1]}").exists():
+            return True
+        there = {pid for folder, _, _ in os.walk(path) for pid in text_of(f"{folder}/cgroup.procs").split()}
+        return "/treadle" in path and bool(there - {str(self._pid)})
 
 
 @pytest.mark.skipif(not POSSIBLE, reason="this user may not schedule anything")
@@ -93,16 +95,18 @@ def test_everything_is_as_it_was_within_a_second_of_a_kill(
     chance = random.Random(SEED)
     first = chance.randrange(len(POSSIBLE))
     times: list[float] = []
+    slow: list[str] = []
     for number in range(KILLS):
         enforce = POSSIBLE[(first + number) % len(POSSIBLE)]
         took, late = _attach_and_kill(target.pid, enforce, chance)
         times.append(took)
-        told = f"kill {number} of TREADLE_SEED={SEED} by {enforce}: after {took:.2f} s, {late}"
-        assert took < SOON or KILLS == SHORT, told
+        if took > SOON:
+            slow.append(f"kill {number} of TREADLE_SEED={SEED} by {enforce}: after {took:.2f} s; after {SOON} s {late}")
         until(lambda: not list(own_journals.glob("*.journal")))
     record_property("median_s", statistics.median(times))
     record_property("longest_s", max(times))
-    assert statistics.median(times) < SOON
+    assert statistics.median(times) < SOON, slow
+    assert not slow or KILLS == SHORT, slow
 
 
 def _attach_and_kill(pid: int, enforce: str, chance: random.Random) -> tuple[float, list[object]]:
