@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from treadle import jars
 from treadle.attachment import attach
@@ -26,9 +25,12 @@ from treadle.workloads.realtime import Chain
 
 Progress = Callable[[str, float], None]
 PERIOD = 0.05
-QUERIES = 6
-RATE = 100.0
-TRIES = 20
+QUERIES = (Chain("even", (30, 30, 30)), Chain("uneven", (10, 60, 20)))
+"""Together a hundred threads that are scheduled, those of Spark itself among them."""
+BATCH = "60 seconds"
+LOAD = 0.9
+"""The part of what the application can do at most that it is given to do."""
+FIRST_RATE = 100.0
 SETTLE = 4.0
 """Seconds until the agent is loaded and the UI has answered."""
 
@@ -36,65 +38,57 @@ SETTLE = 4.0
 def run(*, seconds: float = 20.0, progress: Progress | None = None) -> dict[str, Any]:
     """The figures."""
     tell = progress or (lambda *_: None)
-    queries = [Chain(f"q{number}", (5, 5, 5)) for number in range(QUERIES)]
     tell("starting Spark", 0.0)
-    with Rig(queries) as rig:
+    with Rig(QUERIES, batch=BATCH) as rig:
         pid = rig.application.pid
         tell("warming up", 0.2)
-        rig.measure({query.name: RATE for query in queries}, seconds)
-        tell("from the command to the first priority", 0.4)
-        first = _first_priority(pid)
-        with rig.flowing({query.name: RATE for query in queries}):
+        rig.measure(
+            {query.name: FIRST_RATE for query in QUERIES}, seconds
+        )  # by then the JVM has compiled the most of it
+        rate = LOAD * rig.capacity(seconds / 8) / len(QUERIES)
+        with rig.flowing({query.name: rate for query in QUERIES}):
+            tell("from the command to the first priority", 0.5)
+            first = _first_priority(pid)
             tell("the loop", 0.6)
             figures = _apart(pid, seconds)
             tell("jstack and renice", 0.9)
             figures["processes_baseline_ms"] = _by_processes(pid, figures["threads"])
-    return {**figures, "first_priority_s": first}
+    return {**figures, "first_priority_s": first, "rows_per_s": round(rate * len(QUERIES), 1)}
 
 
 def measure(pid: int, seconds: float) -> dict[str, Any]:
-    """In this process: the CPU of all of it while it is attached, and what the parts of a round take."""
+    """In this process: the CPU of all of it, and of its guardian, while it is attached, and what parts of a round take.
+
+    `threads` are those that are scheduled, `round_ms` medians: `all` and its parts of the rounds in which there was
+    anything new to decide on, `quiet` of the others.
+    """
     with attach(pid, policy="queue-size", enforce="nice", period=PERIOD) as attachment:
         time.sleep(SETTLE)
-        before = attachment.status()
-        began, cpu = time.perf_counter(), time.process_time()
+        stats = attachment.loop.stats
+        rounds, skipped, changes = stats.rounds, stats.skipped, stats.changes
+        stats.phase_ms.clear()
+        began, cpu = time.perf_counter(), _cpu_time()
         time.sleep(seconds)
-        used = (time.process_time() - cpu) / (time.perf_counter() - began)
-        status = attachment.status()
-    rounds, skipped = (status[name] - before[name] for name in ("rounds", "skipped"))
+        used, passed = _cpu_time() - cpu, time.perf_counter() - began
+        rounds, skipped, changes = stats.rounds - rounds, stats.skipped - skipped, stats.changes - changes
+        phases = {phase: round(statistics.median(took), 3) for phase, took in list(stats.phase_ms.items())}
+        busy = len(stats.phase_ms.get("all", ()))
+        rows = attachment.status()["rows"]
     return {
-        "cpu_fraction": round(used, 5),
+        "cpu_fraction": round(used / passed, 5),
         "missed_fraction": round(skipped / max(1, skipped + rounds), 5),
-        "threads": sum(len(row["threads"]) for row in status["rows"]),
-        "round_ms": _phases(pid) | {"all": status["round_ms"]},
+        "threads": len({thread["tid"] for row in rows for thread in row["threads"]}),
+        "changes_per_s": round(changes / passed, 2),
+        "rounds_with_news": round(busy / max(1, rounds), 3),
+        "round_ms": phases,
     }
 
 
-def _phases(pid: int) -> dict[str, float]:
-    """Medians: a look at the threads, at their counters, the decision."""
-    from treadle.decide import registry
-    from treadle.engines.spark.application import Application
-    from treadle.engines.spark.engine import SparkEngine
-    from treadle.observe import METRICS, Provider, plannable
-
-    policy = registry.create("queue-size")
-    took: dict[str, list[float]] = {"threads": [], "counters": [], "metrics": [], "decision": []}
-    with SparkEngine(Application.find(pid=pid)) as engine:
-        provider = Provider(engine.offers, [m for m in METRICS if plannable(m, engine.offers)], engine=engine.name)
-        for _ in range(TRIES):
-            time.sleep(PERIOD)
-            marks = [time.perf_counter()]
-            topology = engine.topology()
-            marks.append(time.perf_counter())
-            sample = engine.sample(provider.base)
-            marks.append(time.perf_counter())
-            snapshot = provider.update(topology, sample)
-            marks.append(time.perf_counter())
-            policy.decide(snapshot)
-            marks.append(time.perf_counter())
-            for name, part in zip(took, np.diff(marks), strict=True):
-                took[name].append(float(part) * 1e3)
-    return {name: round(float(np.median(parts)), 3) for name, parts in took.items()}
+def _cpu_time() -> float:
+    """Seconds, of all threads of this process and of those that it has started: the guardian."""
+    children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+    used = [float(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) * 1e-9 for pid in set(children)]
+    return time.process_time() + sum(used)
 
 
 def _apart(pid: int, seconds: float) -> dict[str, Any]:
@@ -109,7 +103,10 @@ def _apart(pid: int, seconds: float) -> dict[str, Any]:
 
 
 def _first_priority(pid: int) -> float:
-    """Seconds from the command until a thread of the application has another nice than before."""
+    """Seconds from the command until a thread of the application has another nice than before.
+
+    By a policy that needs no history: that of queues would wait for some to differ.
+    """
     program = str(Path(sys.executable).with_name("treadle"))
     command = [program, "attach", "--pid", str(pid), "--policy", "random", "--for", "10s"]
     before = _nices(pid)

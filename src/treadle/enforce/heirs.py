@@ -7,9 +7,12 @@ whoever puts back for one that was killed finds those, too, that nobody had seen
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from io import FileIO
 
 from treadle.enforce.changes import same
 from treadle.enforce.journal import Journal, Kept
@@ -20,6 +23,11 @@ from treadle.model import ThreadRef, Topology
 
 INHERITED = ("nice", "slice", "group")
 """Knobs whose value a new thread has from its starter; real-time threads start ordinary ones."""
+MANY = 20
+"""Births up to which it is quicker to look for each of them than to list all threads."""
+FORGET = 1.0
+"""Seconds after which all threads are listed if any was born, so that the ids of those that have ended are forgotten
+long before the kernel gives them out again."""
 
 
 class Heirs:
@@ -35,25 +43,29 @@ class Heirs:
         self._found: dict[int, Mapping[str, Value]] = {}
         self._witnesses: list[tuple[Knob, ThreadRef]] = []
         self._seen: Topology | None = None
-        self._last_born = b""
+        self._births = Births()
         for pid in pids:
             self._meet(pid)
 
     def settle(self, topology: Topology) -> None:
-        """Give the new threads what their process had. To list threads is dear, and done only if any were born."""
-        last = _last_born()  # before the list: who is born in between is found the next time
-        if last and last == self._last_born and topology is self._seen:
-            return
-        self._last_born = last
+        """Give the new threads what their process had."""
+        new_processes = False
         if topology is not self._seen:
             self._seen = topology
             for pid in {thread.pid for thread in topology.threads} - self._known.keys():
                 self._meet(pid)
-        for pid, known in self._known.items():
-            threads = _threads(pid)
-            for tid in threads - known:
-                self._give(pid, int(tid), self._found[pid])
-            self._known[pid] = threads
+                new_processes = True
+        born = self._births.since_last_time()
+        if born is None or new_processes:
+            for pid, known in self._known.items():
+                threads = _threads(pid)
+                self._give_all(pid, threads - known)
+                self._known[pid] = threads
+        elif born:
+            for pid, known in self._known.items():
+                threads = {str(tid) for tid in born if os.path.exists(f"/proc/{pid}/task/{tid}")}
+                self._give_all(pid, threads - known)
+                known |= threads
 
     def close(self) -> None:
         """All is put back: no witness is needed any more."""
@@ -81,10 +93,45 @@ class Heirs:
                     self._witnesses.append((knob, first))
         self._known[pid], self._found[pid] = _threads(pid), mine
 
+    def _give_all(self, pid: int, threads: set[str]) -> None:
+        for tid in threads:
+            self._give(pid, int(tid), self._found[pid])
+
     def _give(self, pid: int, tid: int, found: Mapping[str, Value]) -> None:
         for knob in self._knobs:
             if knob.name in found:
                 give(knob, pid, tid, found[knob.name])
+
+
+class Births:
+    """Which ids the kernel has given to threads, of whichever process: to list those of a large process is dear.
+
+    It gives them out in order, and says in /proc/loadavg which one was the last.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._last = 0
+        self._forget_at = -math.inf
+        self._file: FileIO | None = None
+        with suppress(OSError):
+            self._file = FileIO("/proc/loadavg")
+
+    def since_last_time(self) -> range | None:
+        """The ids since then; None if they are too many, or began anew, or it is long since all were looked at."""
+        before, self._last = self._last, self._read()
+        if self._last and self._last == before:
+            return range(0)
+        if not self._last or not 0 < self._last - before <= MANY or self._now() >= self._forget_at:
+            self._forget_at = self._now() + FORGET
+            return None
+        return range(before + 1, self._last + 1)
+
+    def _read(self) -> int:
+        try:
+            return int(os.pread(self._file.fileno(), 128, 0).rsplit(None, 1)[-1]) if self._file else 0
+        except (OSError, ValueError, IndexError):
+            return 0
 
 
 def settle_born(knob: Knob, kept: Iterable[Kept], since: int) -> None:
@@ -116,15 +163,6 @@ def _threads(pid: int) -> set[str]:
         return set(os.listdir(f"/proc/{pid}/task"))
     except OSError:
         return set()
-
-
-def _last_born() -> bytes:
-    """The id that the kernel gave out last, to a thread of whichever process. Empty where it does not say."""
-    try:
-        with open("/proc/loadavg", "rb", buffering=0) as file:
-            return file.read(128).rsplit(None, 1)[-1]
-    except (OSError, IndexError):
-        return b""
 
 
 def _parent(pid: int) -> int:

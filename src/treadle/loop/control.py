@@ -76,11 +76,12 @@ class Loop:
 
     `stale_after` is the number of a policy's rounds after which a decision that is known no more is taken back;
     `sample_timeout` the seconds an engine may take to answer (None: as long as it likes, and so may one that is
-    `in_process`); `longest_pause` the most seconds between two tries of what fails; `log_size` the number of decisions
-    that are remembered; `tau` and `forget` are those of `Provider`: the seconds over which metrics are averaged, and
-    for which a metric that is measured no more keeps its average. `metrics` are computed beyond what the policies need,
-    so that a policy that comes later (`rebind`) finds their history. What is found goes into the `journal`, from which
-    another process puts it back when this one is killed.
+    `in_process`); `patience` those that a round waits for it before it goes on with what was last seen (None: until the
+    answer is there); `longest_pause` the most seconds between two tries of what fails; `log_size` the number of
+    decisions that are remembered; `tau` and `forget` are those of `Provider`: the seconds over which metrics are
+    averaged, and for which a metric that is measured no more keeps its average. `metrics` are computed beyond what the
+    policies need, so that a policy that comes later (`rebind`) finds their history. What is found goes into the
+    `journal`, from which another process puts it back when this one is killed.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Loop:
         log_size: int = 100_000,
         stale_after: int = 10,
         sample_timeout: float | None = 5.0,
+        patience: float | None = None,
         longest_pause: float = 60.0,
         tau: float = 2.0,
         forget: float = 60.0,
@@ -116,7 +118,7 @@ class Loop:
         def watch_over(engine: Engine, served: Sequence[Binding]) -> Watch:
             trouble = Trouble(f"engine '{engine.name}'", min(b.period for b in served), longest_pause)
             wanted = _metrics(engine, served) | set(metrics)
-            return Watch(engine, wanted, trouble, sample_timeout, tau=tau, forget=forget)
+            return Watch(engine, wanted, trouble, sample_timeout, patience=patience, tau=tau, forget=forget)
 
         self._watch_over = watch_over
         self._watches = tuple(watch_over(e, served[e.name]) for e in engines if served[e.name])
@@ -183,8 +185,7 @@ class Loop:
             batches = [batch for rule in due if not rule.is_settled() for batch in self._carry_out(rule, now)]
             self._record(batches)
             looked = [watch for watch, before in zip(watches, looks, strict=True) if watch.looks > before]
-            if looked:
-                self._weigh(looked, time.perf_counter() - began)
+            self._weigh(looked, time.perf_counter() - began)
         return tuple(batches)
 
     def rebind(self, policy: Policy, number: int = 0) -> None:
@@ -351,7 +352,10 @@ class Loop:
         )
 
     def _weigh(self, looked: list[Watch], seconds: float) -> None:
-        """What the parts of a round with news took."""
+        """What the parts of a round with news took, or all of one without."""
+        if not looked:
+            self.stats.spent("quiet", seconds)
+            return
         for phase in ("threads", "counters", "metrics"):
             self.stats.spent(phase, sum(watch.took.get(phase, 0.0) for watch in looked))
         for phase, took in zip(("decision", "writing"), np.sum([r.took for r in self._rules], axis=0), strict=True):

@@ -33,7 +33,7 @@ class Stats:
     """
     round_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
     phase_ms: dict[str, deque[float]] = field(default_factory=dict)
-    """What the parts of rounds took, and as `all` those rounds themselves; the ones without news are not among them."""
+    """What the parts of rounds took, as `all` those rounds themselves, and as `quiet` the ones without news."""
     _cpu_weighed: float = field(default=0.0, repr=False)
     _weighed: int = field(default=0, repr=False)
 

@@ -62,7 +62,10 @@ class Trouble:
 
 
 class Watch:
-    """One engine as the loop last saw it. `timeout` are the seconds it may take to answer, if there is a limit."""
+    """One engine as the loop last saw it. `timeout` are the seconds it may take to answer, if there is a limit.
+
+    For `patience` a round waits for the answer; if it comes later, what was last seen holds until the round after.
+    """
 
     def __init__(
         self,
@@ -71,6 +74,7 @@ class Watch:
         trouble: Trouble,
         timeout: float | None,
         *,
+        patience: float | None = None,
         tau: float,
         forget: float,
     ) -> None:
@@ -90,20 +94,26 @@ class Watch:
         self._news: Callable[[], bool] | None = getattr(engine, "news", None)
         self._metrics = frozenset(metrics)
         self._timeout = None if getattr(engine, "in_process", False) else timeout
+        self._patience = patience
         self._asker: _Asker | None = None
+        self._asked = math.nan
+        """When the question was put that is not answered yet."""
         self._hanging: threading.Thread | None = None
         self._snapshot: Snapshot | None = None
 
     def look(self, now: float) -> None:
         """Ask the engine, unless it has no news, or it is too early after a failure."""
         try:
-            if self.fresh and self._news is not None and not self._news():
+            if math.isnan(self._asked) and self.fresh and self._news is not None and not self._news():
                 return
-            self.fresh = False
-            if self.trouble.waits(now):
+            if math.isnan(self._asked) and self.trouble.waits(now):
+                self.fresh = False
+                return
+            answer = self._ask() if self._timeout is None else self._ask_with_patience(self._timeout)
+            if answer is None:
                 return
             self.looks += 1
-            topology, sample = self._ask() if self._timeout is None else self._ask_with_patience(self._timeout)
+            topology, sample = answer
             if self.topology is None or topology.version != self.topology.version:
                 self.topology = topology
             began = time.perf_counter()
@@ -126,6 +136,7 @@ class Watch:
 
     def rest(self) -> None:
         """Keep no thread; the next look starts one again."""
+        self._asked = math.nan
         if self._asker is not None:
             self._asker.dismiss()
             self._asker = None
@@ -138,17 +149,31 @@ class Watch:
         self.took = {"threads": looked - began, "counters": time.perf_counter() - looked}
         return topology, sample
 
-    def _ask_with_patience(self, timeout: float) -> tuple[Topology, Sample]:
+    def _ask_with_patience(self, timeout: float) -> tuple[Topology, Sample] | None:
+        """The answer, if not to this question then to the last one; None if it may still come in time."""
         if self._hanging is not None and self._hanging.is_alive():
             raise EngineError("has still not answered", where=f"engine '{self.name}'")
+        now = time.monotonic()
         asker, self._asker = self._asker or _Asker(f"treadle-look-at-{self.name}"), None
+        waits = False
         answer: Answer | None = None
         try:
-            answer = asker.ask(self._ask, timeout)
+            if math.isnan(self._asked):
+                self._asked = now
+                asker.ask(self._ask)
+            left = self._asked + timeout - now
+            answer = asker.answer(left if self._patience is None else min(left, self._patience))
+            waits = answer is None and time.monotonic() < self._asked + timeout
         finally:
-            if answer is None:  # late, or a signal broke in: the thread ends with this question
+            if waits:
+                self._asker = asker
+            else:
+                self._asked = math.nan
+            if answer is None and not waits:  # late, or a signal broke in: the thread ends with this question
                 asker.dismiss()
                 self._hanging = asker.thread
+        if waits:
+            return None
         if answer is None:
             raise EngineError(
                 f"did not answer within {timeout:g} s",
@@ -174,11 +199,13 @@ class _Asker:
         self.thread.start()
         self.dismiss = weakref.finalize(self, self._questions.put, None)
 
-    def ask(self, question: Callable[[], Answer], timeout: float) -> Answer | None:
-        """The answer, or what was raised instead; None if there is none in time."""
+    def ask(self, question: Callable[[], Answer]) -> None:
         self._questions.put(question)
+
+    def answer(self, timeout: float) -> Answer | None:
+        """The answer, or what was raised instead; None if there is none in time."""
         try:
-            return self._answers.get(timeout=timeout)
+            return self._answers.get(timeout=max(0.0, timeout))
         except Empty:
             return None
 

@@ -35,6 +35,10 @@ FRAMES = 8
 """Of each stack: what tells waiting for a shuffle from being blocked by one is the sixth."""
 WAITING = 2.0
 """Seconds for which threads that have no place yet are looked at in every round."""
+LATER = 1.25
+"""Periods after which threads are dumped if figures of Kafka that ought to come with it are late."""
+OTHERS = 1.0
+"""Seconds between two looks at the counters of threads that are no task's main, of which there are many."""
 FROM_BEANS = frozenset({"external_queue", "tuples_in"})
 
 
@@ -107,9 +111,8 @@ class SparkEngine:
     # ------------------------------------------------------------ engine
 
     def news(self) -> bool:
-        """Whether a look is due: threads are dumped where there is a sign of a change, and at times without; and
-        figures of Kafka come at their own pace."""
-        return self._kafka_is_new() or self._is_due(time.monotonic(), self._read_signs())
+        """Whether a look is due: figures of Kafka are not looked at alone, but with the next dump."""
+        return self._is_due(time.monotonic(), self._read_signs())
 
     def topology(self) -> Topology:
         """What runs now; a new version only if anything differs."""
@@ -120,7 +123,7 @@ class SparkEngine:
         self._dumps, self._dumped = self._look(), now
         names = {pid: [thread[:2] for thread in threads] for pid, threads in self._dumps.items()}
         facts = (names, self._directory.generation, pulse.workers)
-        if facts != self._facts or layout.waits:
+        if facts != self._facts or (layout.waits and now - self._settled < WAITING):
             drivers = [process.pid for process in pulse.processes if process.driver]
             rows = layout.lay_out(self._dumps, drivers, pulse.workers)
             if rows != self._rows or not self._topology.version:
@@ -158,12 +161,18 @@ class SparkEngine:
         return [*signs, self._directory.generation, pulse.processes, pulse.workers]
 
     def _is_due(self, now: float, signs: list[object]) -> bool:
-        """Whether to dump threads. Those that have no place yet are looked at in every round, but not for ever."""
-        layout = self._layout
+        """Whether to dump threads: at a sign of a change, and at times without, together with new figures of Kafka.
+
+        Those that have no place yet are looked at in every round, but not for ever.
+        """
+        layout, age = self._layout, now - self._dumped
         if not layout.waits:
             self._settled = now
         hurry = layout.hurries or (layout.waits and now - self._settled < WAITING)
-        return hurry or now - self._dumped >= self._dump_period or signs != self._seen
+        comes = self._kafka is not None and bool(self._kafka[1])
+        due = age >= (LATER if comes else 1.0) * self._dump_period
+        soon = age >= 0.5 * self._dump_period and self._kafka_is_new()
+        return hurry or soon or due or signs != self._seen
 
     def _kafka_is_new(self) -> bool:
         return self._kafka is not None and self._kafka[1] is not self._pulse.found
@@ -206,11 +215,11 @@ class SparkEngine:
         return [found.get(place, Doing.UNKNOWN) for place in self._rows.places]
 
     def _from_kernel(self) -> tuple[Floats, Floats]:
-        """CPU time and wait. Of all threads but the mains of tasks there are many: those are read with each dump."""
+        """CPU time and wait; of all threads but the mains of tasks not in each round."""
         own = self._own
         mains = self._times.sample(own.mains)
-        if self._other_times is None or self._others_read != self._dumped:
-            self._other_times, self._others_read = self._times_of_others.sample(own.others), self._dumped
+        if self._other_times is None or time.monotonic() - self._others_read > OTHERS - 0.5 * self._dump_period:
+            self._other_times, self._others_read = self._times_of_others.sample(own.others), time.monotonic()
         others = self._other_times
         cpu = np.concatenate([mains.cpu_time, others.cpu_time])
         wait = np.concatenate([mains.run_wait, others.run_wait])
