@@ -57,7 +57,7 @@ def test_what_nobody_could_know_is_counted_apart() -> None:
 
 def test_the_witness_is_understood(tmp_path: Path) -> None:
     worker = "Executor task launch worker"
-    lines = [
+    lines: list[tuple[float, *tuple[object, ...]]] = [
         (0.0, "look", 1000),
         (0.0, "name", 7, f"{worker} for task 0.0 in stage 1.0 (TID 3)"),
         (0.0, "name", 8, "streaming-shuffle-writer-4-0-boss-1-1"),
