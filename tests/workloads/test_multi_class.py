@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from treadle.errors import ConfigError
 from treadle.pipelines.node import Kind
 from treadle.workloads import multi_class
+from treadle.workloads.burn import calibrate
 from treadle.workloads.multi_class import Chain, chains
 
 if TYPE_CHECKING:
@@ -77,5 +78,5 @@ def test_operators_keep_their_share_and_rows_stay_uniform(spark: SparkSession) -
 
 
 def test_a_burn_costs_in_proportion_to_its_length(spark: SparkSession) -> None:
-    unit = multi_class.calibrate(spark, seconds=0.2)
+    unit = calibrate(spark, seconds=0.2)
     assert 0 < unit < 1e-3

@@ -17,6 +17,7 @@ from treadle.bench.multi_class import Measured, measure
 from treadle.bench.orderings import Claim
 from treadle.enforce.elastic import usable_cores
 from treadle.workloads import multi_class
+from treadle.workloads.burn import calibrate
 
 Progress = Callable[[str, float], None]
 SHOWN = {"fifo": "Spark's FIFO", "fair": "Spark's FAIR pools", "treadle": "Treadle"}
@@ -45,7 +46,7 @@ def run(progress: Progress | None = None, *, seconds: float = 24.0, warm: float 
     spark.sparkContext.setLogLevel("OFF")  # a batch that is stopped half-way is no error here
     try:
         tell("measuring the machine", 0.03)
-        queries = multi_class.chains(multi_class.calibrate(spark))
+        queries = multi_class.chains(calibrate(spark))
         tell("warming up", 0.06)
         measure(spark, queries, "fifo", seconds=1.0, warm=warm)
         runs = []

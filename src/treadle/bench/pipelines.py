@@ -14,6 +14,7 @@ from typing import Any
 from treadle.bench.apart import claim, measured, medians
 from treadle.bench.multi_class import VARIANTS, Measured, measure
 from treadle.workloads import multi_class
+from treadle.workloads.burn import calibrate
 
 Progress = Callable[[str, float], None]
 MEANT_FOR = {"hr": "mean_ms", "chain": "queued_rows", "fcfs": "max_ms", "qs": "queue_variance"}
@@ -39,7 +40,7 @@ def run(
     tell = progress or (lambda *_: None)
     spark = session("bench-pipelines", fair=True)
     spark.sparkContext.setLogLevel("OFF")  # a batch that is stopped half-way is no error here
-    unit = multi_class.calibrate(spark)
+    unit = calibrate(spark)
     queries = multi_class.chains(unit, load)
     measure(spark, queries, "fifo", seconds=1.0, warm=warm)  # the JVM compiles what all will use
     runs: dict[str, list[Measured]] = {name: [] for name in variants}

@@ -7,7 +7,6 @@ the load is what is asked for on any machine.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,16 +16,15 @@ import numpy as np
 from treadle.enforce.elastic import usable_cores
 from treadle.errors import ConfigError
 from treadle.pipelines.pipeline import Pipeline
+from treadle.workloads.burn import burn
 from treadle.workloads.generator import SCHEMA, Flow
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from treadle.pipelines.runner import Run
 LOAD = 1.3
 """A share of all cores: with what Spark takes for each batch, clearly more than there is."""
-TRIES = 3
-"""As often in a row it must not have become cheaper."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def chains(
     cores: float | None = None,
     seed: int = 1,
 ) -> tuple[Chain, ...]:
-    """Draw the queries. `unit` is the cost of one burn in seconds (`calibrate`); `load` is a share of all cores.
+    """Draw the queries. `unit` is the cost of one burn in seconds (`burn.calibrate`); `load` is a share of all cores.
 
     All queries have the same part in it, on average. `row_cost` is the mean cost of a row over a whole chain; queries
     differ by up to 16 times in it. Urgent queries get their load in bursts: so many seconds on, so many off.
@@ -92,9 +90,9 @@ def pipeline(queries: Sequence[Chain], name: str = "multi-class") -> Pipeline:
     for query in queries:
         p.feed(query.feed, schema=SCHEMA)
         upstream = query.feed
-        for number, (burn, keep) in enumerate(zip(query.burns, query.keeps, strict=True)):
+        for number, (times, keep) in enumerate(zip(query.burns, query.keeps, strict=True)):
             operator = f"{query.name}_{number}"
-            p.operator(name=operator, inputs=(upstream,))(_operator(burn, keep))
+            p.operator(name=operator, inputs=(upstream,))(_operator(times, keep))
             upstream = operator
         p.write(query.name, reads=upstream, format="noop", priority=1 if query.urgent else 0)
     return p
@@ -105,42 +103,11 @@ def flows(queries: Sequence[Chain], run: Run) -> list[Flow]:
     return [Flow(str(run.work.channel(query.feed)), query.rate, query.on, query.off) for query in queries]
 
 
-def calibrate(spark: SparkSession, seconds: float = 0.6) -> float:
-    """What one burn costs here, in CPU seconds of one core while all burn: the least of several, as others may run.
-
-    The JVM makes it several times cheaper within the first seconds, so it is measured until that has come to an end.
-    """
-    cores = spark.sparkContext.defaultParallelism
-    burns = 50
-
-    def took(rows: int) -> float:
-        # Made anew each time: Spark keeps what a query has shuffled, and would not burn twice for it.
-        work = spark.range(0, rows, 1, cores).selectExpr(f"max({_burn('cast(id as string)', burns)}) as m")
-        began = time.perf_counter()
-        work.collect()
-        return time.perf_counter() - began
-
-    rows, least, tries = 200 * cores, math.inf, 0
-    while tries < TRIES:
-        now = took(rows)
-        if now < seconds:
-            rows, least, tries = 2 * rows, math.inf, 0
-        else:
-            tries = tries + 1 if now > 0.95 * least else 0
-            least = min(least, now)
-    return least * usable_cores() / (rows * burns)
-
-
-def _operator(burn: int, keep: float) -> Callable[[DataFrame], DataFrame]:
+def _operator(times: int, keep: float) -> Callable[[DataFrame], DataFrame]:
     def operator(rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 
-        kept = rows.withColumn("payload", F.expr(f"left({_burn('payload', burn)}, 68)")).where(F.col("v") < keep)
+        kept = rows.withColumn("payload", F.expr(f"left({burn('payload', times)}, 68)")).where(F.col("v") < keep)
         return kept.withColumn("v", F.col("v") / keep)  # uniform again
 
     return operator
-
-
-def _burn(column: str, times: int) -> str:
-    """An expression that costs as much as so many hashes, and can't be optimised away."""
-    return f"aggregate(sequence(1, {times}), {column}, (a, x) -> sha2(a, 512))"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from treadle import jars
 from treadle.errors import EngineError
+from treadle.workloads.burn import burn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -116,7 +117,7 @@ def _stages(rows: DataFrame, chain: Chain) -> DataFrame:
     for number, cost in enumerate(chain.costs):
         if number:
             rows = rows.repartition(1, "h")  # in Real-Time Mode the boundary between two threads
-        rows = rows.withColumn("h", F.expr(f"aggregate(sequence(1, {cost}), h, (a, x) -> sha2(a, 512))"))
+        rows = rows.withColumn("h", F.expr(burn("h", cost)))
     return rows.select(F.col("v").alias("value"), F.col("h").alias("key"))
 
 

@@ -1,0 +1,117 @@
+"""Taxi Drives, the first application of Stream-Economics (section 7): two streams, united, into two heavy sinks.
+
+The paper gives its graph and its promises, not its data: rides and fares here are made up, in the form that Flink's
+training uses, each by its number alone. `cells` counts events by places, `drivers` sums up what drivers earn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from treadle.estimates import corrected
+from treadle.pipelines.pipeline import Pipeline
+from treadle.workloads.burn import burn
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RIDES, FARES = "rides", "fares"
+BEGIN = 1_577_880_000
+"""2020-01-01T12:00Z; a ride begins every 20 s."""
+BETWEEN = 20
+WEST, EAST, SOUTH, NORTH = -74.15, -73.6, 40.4, 41.1
+CELL_LON, CELL_LAT = 0.0014, 0.00125
+"""About 100 m."""
+DRIVERS = 200
+EVENT = "ride long, at long, driver long, lon double, lat double, amount double"
+
+
+def ride(number: int) -> dict[str, Any]:
+    """Where and when a taxi took somebody in, for how many minutes."""
+    random = np.random.default_rng([1, number])
+    return {
+        "ride": number,
+        "at": BEGIN + BETWEEN * number,
+        "driver": _driver(number),
+        "lon": _within(random, WEST, EAST),
+        "lat": _within(random, SOUTH, NORTH),
+        "amount": _duration(number),
+    }
+
+
+def fare(number: int) -> dict[str, Any]:
+    """What was paid for it, in dollars."""
+    random = np.random.default_rng([2, number])
+    tip = float(np.clip(random.normal(10.0, 15.0), 0.0, 60.0))
+    tolls = float(random.uniform(0.0, 5.0)) if number % 10 == 0 else 0.0
+    begun = ride(number)
+    return {**begun, "amount": 3.0 + _duration(number) + tip + tolls}
+
+
+def pipeline(
+    hashes: tuple[int, int],
+    *,
+    minimum: tuple[float, float] = (0.4, 0.6),
+    priority: tuple[float, float] = (0.0, 0.0),
+    source: Literal["feed", "topic"] = "topic",
+    name: str = "taxi",
+) -> Pipeline:
+    """The graph of the paper's Figure 2, with so many hashes for a row in each of the two sinks."""
+    p = Pipeline(name)
+    for stream in (RIDES, FARES):
+        define = p.topic if source == "topic" else p.feed
+        define(stream, schema=EVENT)
+        p.operator(name=f"{stream}_read", inputs=(stream,))(_read(stream))
+
+    @p.operator(inputs=(f"{RIDES}_read", f"{FARES}_read"))
+    def events(rides: DataFrame, fares: DataFrame) -> DataFrame:
+        return rides.unionByName(fares, allowMissingColumns=True)
+
+    @p.sink(name="cells", inputs="events", priority=priority[0], min_accuracy=minimum[0])
+    def cells(events: DataFrame) -> None:
+        from pyspark.sql import functions as f
+
+        column, row = f.floor((f.col("lon") - WEST) / CELL_LON), f.floor((f.col("lat") - SOUTH) / CELL_LAT)
+        place = events.withColumn("cell", f.concat_ws("/", column, row)).withColumn("h", _work(hashes[0]))
+        counted = place.groupBy("cell").agg(corrected().alias("count"), f.max("h"))
+        counted.write.format("noop").mode("append").save()
+
+    @p.sink(name="drivers", inputs="events", priority=priority[1], min_accuracy=minimum[1])
+    def drivers(events: DataFrame) -> None:
+        from pyspark.sql import functions as f
+
+        worked = events.withColumn("h", _work(hashes[1]))
+        summed = worked.groupBy("driver").agg(corrected("amount").alias("sum"), f.max("h"))
+        summed.write.format("noop").mode("append").save()
+
+    return p
+
+
+def _read(stream: str) -> Any:
+    def read(rows: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        return rows.withColumn("stream", f.lit(stream))
+
+    return read
+
+
+def _work(hashes: int) -> Any:
+    from pyspark.sql import functions as f
+
+    return f.expr(burn("cast(ride as string)", hashes))
+
+
+def _driver(number: int) -> int:
+    return 2_013_000_000 + int(np.random.default_rng([3, number]).integers(DRIVERS))
+
+
+def _duration(number: int) -> float:
+    """Minutes."""
+    return float(np.clip(np.random.default_rng([4, number]).normal(20.0, 40.0), 0.0, 600.0))
+
+
+def _within(random: np.random.Generator, low: float, high: float) -> float:
+    return float(np.clip(random.normal((low + high) / 2, (high - low) / 8), low, high))
