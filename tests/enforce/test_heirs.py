@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from treadle.enforce import journal
-from treadle.enforce.heirs import Heirs, settle_born
+from treadle.enforce.heirs import MANY, Births, Heirs, settle_born
 from treadle.enforce.journal import Journal, Kept
 from treadle.enforce.kernel import facts, thread_ref
 from treadle.enforce.kernel.nice import NiceKnob
@@ -107,3 +108,21 @@ def test_a_journal_has_the_witnesses_for_as_long_as_they_are_needed(family: Fami
     assert len(book) == 0
     book.close()
     assert not book.path.exists()
+
+
+def test_births_are_told_by_the_ids_since_the_last_time() -> None:
+    births = Births(now=lambda: 0.0)
+    assert births.since_last_time() is None  # the first time nothing is known
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        born = births.since_last_time()
+    assert born is None or child.pid in born
+
+
+def test_many_births_are_not_told_one_by_one() -> None:
+    births = Births(now=lambda: 0.0)
+    births.since_last_time()
+    for _ in range(MANY + 1):
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+    assert births.since_last_time() is None

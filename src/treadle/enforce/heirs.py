@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from io import FileIO
 
 from treadle.enforce.changes import same
 from treadle.enforce.journal import Journal, Kept
@@ -113,9 +112,6 @@ class Births:
         self._now = now
         self._last = 0
         self._forget_at = -math.inf
-        self._file: FileIO | None = None
-        with suppress(OSError):
-            self._file = FileIO("/proc/loadavg")
 
     def since_last_time(self) -> range | None:
         """The ids since then; None if they are too many, or began anew, or it is long since all were looked at."""
@@ -129,7 +125,8 @@ class Births:
 
     def _read(self) -> int:
         try:
-            return int(os.pread(self._file.fileno(), 128, 0).rsplit(None, 1)[-1]) if self._file else 0
+            with open("/proc/loadavg", "rb", buffering=0) as file:
+                return int(file.read(128).rsplit(None, 1)[-1])
         except (OSError, ValueError, IndexError):
             return 0
 

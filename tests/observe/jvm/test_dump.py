@@ -55,6 +55,11 @@ def test_only_as_many_frames_as_wanted(jvm: Process) -> None:
         assert max(len(thread.stack) for thread in dump(jvm.pid, frames=frames)) == frames
 
 
+def test_stacks_are_read_only_of_the_threads_they_are_wanted_of(jvm: Process) -> None:
+    threads = dump(jvm.pid, stack_of=lambda name: name.startswith("waits"))
+    assert {thread.name for thread in threads if thread.stack} == {"waits (TID 1)"}
+
+
 def test_the_kernel_knows_a_thread_by_the_beginning_of_its_name(jvm: Process) -> None:
     (thread,) = [thread for thread in dump(jvm.pid) if thread.name == "waits (TID 1)"]
     with open(f"/proc/{jvm.pid}/task/{thread.tid}/comm") as file:
