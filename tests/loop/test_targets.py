@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loop.worlds import FOUND, ByQueue, MemoryEngine, TestClock, World
-from treadle.decide.policies import CongestionAware, QueueSize
+from treadle.decide.policies import CongestionAware, QueueSize, UserPriority
 from treadle.decide.transform import nice as nice_scale
 from treadle.enforce import Target, Value
 from treadle.errors import ConfigError
@@ -113,6 +113,17 @@ class TestTargets:
         world.engine._topology = replace(topology, instances=(replace(first, threads=()), *rest), version=2)
         loop.round(force=True)
         assert world.engine.nices() == [0.0, -20.0]
+
+    def test_nobody_changes_places_when_another_engine_does_not_answer(self) -> None:
+        engines = [MemoryEngine(name, [0.0]) for name in ("one", "two", "three")]
+        for engine, priority in zip(engines, (0.0, 5.0, 10.0), strict=True):
+            topology = engine.topology()
+            engine._topology = replace(topology, queries=(replace(topology.queries[0], priority=priority),))
+        loop = Loop(engines, [Binding(UserPriority(), "nice", 1.0)], clock=TestClock())
+        loop.round()
+        engines[0].fails = RuntimeError("late")
+        loop.round(force=True)
+        assert [engine.nices() for engine in engines] == [[19.0], [0.0], [-20.0]]
 
     def test_an_engine_that_is_added_later_shares_the_scale(self) -> None:
         calm, busy = MemoryEngine("calm", [0.0, 10.0]), MemoryEngine("busy", [90.0, 100.0])

@@ -1,7 +1,8 @@
 """From a schedule to orders: the values that each engine's knob is to have (the translators of Lachesis section 5.3).
 
 One scale spans the targets of all engines, so that their priorities compare; and rows, too, that have no thread at
-this moment, else all others would change places whenever a query is between two batches. Membership comes before the
+this moment, or whose engine did not answer, else all others would change places whenever a query is between two batches
+or an application is late. Membership comes before the
 groups' own values, since writing it is what makes a group.
 """
 
@@ -55,6 +56,8 @@ def translate(binding: Binding, view: View, mine: Bools, schedule: Schedule, suf
         else:
             aims.append(part.instances(priority, mine))
     absent = [priority[part.silent] for part, per in zip(view.parts, kinds, strict=True) if per == "thread"]
+    if fresh is not view.everything:
+        absent.append(schedule.scalar[mine & ~fresh])
     columns = [aim.priority for aim in aims] + [column for column in absent if len(column)]
     values = binding.to_scale.apply(_joined(columns), schedule.spacing)
     orders: list[Order] = []
