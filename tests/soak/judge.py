@@ -44,7 +44,7 @@ class Wrong(NamedTuple):
     whom: str
     nice: int
     look: float
-    """The longest that the JVM took to show its threads in that time: nobody could have known earlier."""
+    """The longest that a JVM of the application took to show its threads in that time: nobody could know earlier."""
 
 
 @dataclass

@@ -16,6 +16,8 @@ from treadle import jars
 
 SOURCE = Path(__file__).with_name("Witness.java")
 SUFFIX = ".witness"
+PACE = 0.1
+"""Seconds between two looks."""
 OTHERS = "(engine)"
 """Who is served by a thread that is of no single query."""
 SHARED = "(shared)"
@@ -62,7 +64,7 @@ class Truth(NamedTuple):
     spans: dict[tuple[int, int], list[Span]]
     """By process and thread, in order of time. Between two spans nobody can tell."""
     looks: dict[int, list[tuple[float, float]]]
-    """By process, when the witness began to look at its threads, and how long the JVM took for it."""
+    """By process, when a witness of its application began to look at the threads, and how long that JVM took for it."""
 
 
 def read(*folders: Path) -> Truth:
@@ -72,7 +74,8 @@ def read(*folders: Path) -> Truth:
         logs = [_Log(file) for file in sorted(folder.glob(f"*{SUFFIX}"))]
         shuffles = {number: query for log in logs for number, query in log.shuffles.items()}
         truth.spans.update({(log.pid, tid): found for log in logs for tid, found in log.spans(shuffles)})
-        truth.looks.update({log.pid: list(zip(log.looks, log.took, strict=True)) for log in logs})
+        looks = sorted(look for log in logs for look in log.delays())
+        truth.looks.update({log.pid: looks for log in logs})
     return truth
 
 
@@ -132,6 +135,12 @@ class _Log:
                 self.shuffles[int(number)] = query
             case ["failed", why]:
                 raise AssertionError(f"the witness in process {self.pid} failed: {why}")
+
+    def delays(self) -> Iterator[tuple[float, float]]:
+        """How long looks took; one after which the next came late took so long, too."""
+        for number, (look, took) in enumerate(zip(self.looks, self.took, strict=True)):
+            following = self.looks[number + 1] if number + 1 < len(self.looks) else look
+            yield look, max(took, following - look - PACE)
 
     def _thread(self, tid: int) -> _Thread:
         return self._threads.setdefault(tid, _Thread())
