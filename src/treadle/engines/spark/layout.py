@@ -105,7 +105,7 @@ class Layout:
         threads = {place: list(mains) for place, mains in found.tasks.items()}
         self.mains = {place: mains[0] for place, mains in found.tasks.items()}
         self.sources = {place: ref for place, ref in self.mains.items() if self._stage(place).kafka_in}
-        self.hurries = not all(self._runs[place.run].plan.real_time for place in found.tasks) or bool(found.other_tasks)
+        self.hurries = bool(found.other_tasks) or any(self._is_short(self._runs[place.run]) for place in found.tasks)
         self._give_helpers(found, threads, workers)
         return self._rows(found, threads)
 
@@ -206,6 +206,10 @@ class Layout:
             position = self._runs[hop.job.run].plan.reader_of(position)
         place = Place(hop.job.run, position, what.partition)
         return [place] if place in found.tasks else []
+
+    def _is_short(self, run: _Run) -> bool:
+        """Whether its tasks end with each batch; not before its plan says so."""
+        return not run.plan.real_time and self._directory.has_plan(run.job)
 
     def _stage(self, place: Place) -> Stage:
         return self._runs[place.run].plan.stages[place.position]

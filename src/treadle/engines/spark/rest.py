@@ -187,6 +187,10 @@ class Directory:
         """The plan of a job; a mere chain where Spark's has another number of stages."""
         return self._plans.get((job.run, len(job.stages))) or plan.chain(len(job.stages))
 
+    def has_plan(self, job: Job) -> bool:
+        """Whether Spark has been asked for it."""
+        return (job.run, len(job.stages)) in self._plans
+
     def learn(self, stages: Collection[int]) -> bool:
         """Have Spark asked for stages that are unknown, and wait for the answer for a little while; whether it came."""
         now = time.monotonic()
