@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import time
 from contextlib import suppress
 from typing import NoReturn
 
@@ -26,7 +27,10 @@ BASE = "treadle"
 REALTIME = "treadle-rt"
 """The group for real-time threads, see `budget`. Each group in it is named for where its threads are at home."""
 RIGHTS = "run as root, or have the cgroup delegated to your user"
-TRIES = 5
+TRIES = 10
+"""To remove a group that threads are in still."""
+PAUSE = 0.01
+"""Seconds by which each wait between two tries is longer than the last."""
 
 
 class Cgroups:
@@ -249,12 +253,13 @@ class Cgroups:
     def _clean(self, path: str, left: list[str]) -> None:
         for child in self.children(path):
             self._clean(child, left)
-        for _ in range(TRIES):  # threads may be started while we look
+        for number in range(TRIES):  # threads may be started while we look, and one that just ends can't be moved
             if self.remove(path):
                 return
             with suppress(TreadleError):
                 for tid in self.threads(path):
                     self._evict(tid)
+            time.sleep(number * PAUSE)
         left.append(path)
 
     def _evict(self, tid: int) -> None:
