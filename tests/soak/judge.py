@@ -55,6 +55,8 @@ class Verdict:
     hands: int = 0
     """How often a pooled thread went from one query to another."""
     spans: int = 0
+    seconds: float = 0.0
+    """Of all spans together."""
     wrong: list[Wrong] = field(default_factory=list)
     delays: dict[str, list[float]] = field(default_factory=dict)
     """By query: for each task, the seconds until its thread had the priority; infinite if it never had."""
@@ -64,9 +66,14 @@ class Verdict:
     """By query: seconds of tasks at the nice as found."""
 
     def violations(self, period: float, *, stalled: bool) -> list[Wrong]:
-        """Longer than two periods, the longest first; those where the JVM took longer than one to show its threads."""
+        """Longer than two periods, the longest first; `stalled`: not longer than two rounds with such looks take."""
         late = sorted((each for each in self.wrong if each.seconds > 2 * period), reverse=True)
-        return [each for each in late if (each.look > period) is stalled]
+        return [each for each in late if (each.seconds <= 2 * (period + each.look)) is stalled]
+
+    @property
+    def wrong_share(self) -> float:
+        """Of the time of all threads."""
+        return sum(each.seconds for each in self.wrong) / (self.seconds or 1.0)
 
     def summary(self, period: float) -> dict[str, Any]:
         late, excused = (self.violations(period, stalled=stalled) for stalled in (False, True))
@@ -75,6 +82,7 @@ class Verdict:
             "changes_of_hands": self.hands,
             "spans": self.spans,
             "wrong": len(self.wrong),
+            "wrong_share": round(self.wrong_share, 5),
             "wrong_periods": _percentiles([each.seconds / period for each in self.wrong]),
             "violations": len(late),
             "longest_violation_periods": round(max((each.seconds for each in late), default=0.0) / period, 2),
@@ -141,6 +149,7 @@ def _judge_span(
     """Samples in a row that are neither its own nor as found."""
     own, since, until, nice = rules.own(span.whom), math.nan, math.nan, 0
     verdict.spans += 1
+    verdict.seconds += span.end - span.begin
     if span.pooled and span.whom in rules.queries:
         _judge_delay(verdict, span, held, own, rules.found)
     for each in held:

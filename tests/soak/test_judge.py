@@ -49,10 +49,11 @@ def test_each_may_have_what_is_its_own(whom: str, nice: int, wrong: int) -> None
 
 def test_what_nobody_could_know_is_counted_apart() -> None:
     spans, held = [Span(0.0, 2.0, NOBODY, True)], [Held(0.0, 1.0, 5)]
-    verdict = judged(spans, held, [(0.5, 0.2)])
+    verdict = judged(spans, held, [(0.5, 0.45)])
     assert (len(verdict.violations(0.1, stalled=True)), verdict.violations(0.1, stalled=False)) == (1, [])
-    verdict = judged(spans, held, [(0.5, 0.05), (1.5, 0.9)])
+    verdict = judged(spans, held, [(0.5, 0.3), (1.5, 0.9)])
     assert (verdict.violations(0.1, stalled=True), len(verdict.violations(0.1, stalled=False))) == ([], 1)
+    assert verdict.wrong_share == 0.5
 
 
 def test_the_witness_is_understood(tmp_path: Path) -> None:
