@@ -8,7 +8,8 @@ nothing to tell apart. What was matched once stays so for as long as the query r
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from treadle.engines.spark import sockets
@@ -24,6 +25,8 @@ REQUESTS = (
     ("kafka.consumer:type=consumer-metrics,client-id=*", ("incoming-byte-total", "outgoing-byte-total")),
 )
 """What is read of each JVM, in one request."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 4.0
+"""Seconds between two tries to match the same consumers to the same tasks."""
 OURS = "consumer-spark-kafka-source-"
 EXACT = 0.005
 """The part by which two counts of the same bytes may differ, being taken one after the other."""
@@ -60,8 +63,11 @@ def consumers(pid: int, answer: list[Beans]) -> dict[Key, Consumer]:
 class Matches:
     """Which task a consumer works for."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._places: dict[Key, Place] = {}
+        self._now = now
+        self._tried: object = None
+        self._pause, self._again = FIRST_PAUSE, -math.inf
 
     @property
     def places(self) -> Mapping[Key, Place]:
@@ -74,9 +80,19 @@ class Matches:
         free = {key: consumer for key, consumer in found.items() if key not in kept}
         taken = set(kept.values())
         tasks = {place: ref for place, ref in sources.items() if place not in taken}
-        if free and tasks:
+        if free and tasks and self._may_try((free.keys(), tasks.keys())):
             kept.update(_by_traffic(free, tasks) or _left_over(free, tasks))
         self._places = kept
+
+    def _may_try(self, what: object) -> bool:
+        """To ask for all sockets is dear: what could not be matched is tried again after pauses that double."""
+        if what != self._tried:
+            self._tried, self._pause, self._again = what, FIRST_PAUSE, -math.inf
+        now = self._now()
+        if now < self._again:
+            return False
+        self._again, self._pause = now + self._pause, min(2 * self._pause, LONGEST_PAUSE)
+        return True
 
 
 def _by_traffic(free: Mapping[Key, Consumer], tasks: Mapping[Place, ThreadRef]) -> dict[Key, Place]:
