@@ -19,7 +19,7 @@ from treadle.attachment import Attachment, attach, checks, plan, report, watch
 from treadle.attachment.policies import Caps, Grouped, HelpersFirst, MainsOnly, WithinQuery
 from treadle.broker import Broker
 from treadle.decide import registry
-from treadle.decide.policies import QueueSize, UserPriority
+from treadle.decide.policies import DownstreamFirst, QueueSize, UserPriority
 from treadle.decide.policy import Policy
 from treadle.enforce import kernel
 from treadle.enforce.kernel import Mount, cgroup, find_mount, realtime
@@ -315,6 +315,25 @@ def test_helpers_stand_just_above_their_main_and_below_the_next() -> None:
     assert schedule.helper is not None
     assert schedule.scalar.tolist() == [2.0, 0.0, 2.0, 4.0]
     assert schedule.helper.tolist() == [3.0, 1.0, 3.0, 5.0]
+
+
+def test_under_real_time_helpers_go_first_also_where_the_policy_leaves_them_alone() -> None:
+    schedule = HelpersFirst(DownstreamFirst()).decide(snapshot([0.0] * 4))
+    assert schedule.helper is not None
+    assert schedule.scalar.tolist() == [0.0, 2.0, 0.0, 2.0]
+    assert schedule.helper.tolist() == [1.0, 3.0, 1.0, 3.0]
+
+
+def test_within_a_query_helpers_keep_what_was_decided_for_them() -> None:
+    schedule = WithinQuery(DownstreamFirst()).decide(snapshot([0.0] * 4))
+    assert schedule.helper is not None
+    assert np.isnan(schedule.helper).all()
+    assert schedule.scalar.tolist() == [0.0, 1.0, 0.0, 1.0]
+
+
+def test_inside_groups_by_priority_threads_are_told_apart_by_another_policy() -> None:
+    assert plan.make(None, "cgroup+nice", 0.05, {"a": 5.0}, {}, ("*",)).policy.name == plan.SINGLE[0]
+    assert plan.make(None, "cgroup", 0.05, {"a": 5.0}, {}, ("*",)).policy.name == plan.SEVERAL[0]
 
 
 def test_where_the_least_urgent_stay_ordinary_their_helpers_do_too() -> None:

@@ -311,6 +311,16 @@ class TestWayBack:
         assert outcomes.left == (Change(B, "nice", 2.0, 9.0),)
         enforcer.restore()
 
+    def test_what_was_noted_but_never_written_to_is_left_as_it_is(self, journal: Journal, tmp_path: Path) -> None:
+        knob = Lasting({A: 0.0, B: 0.0})
+        enforcer = Enforcer(knob, journal=journal)
+        turn(enforcer, (A,), 1.0)
+        journal.note(knob, [(B, 0.0)], [])
+        knob.values[B] = 5.0
+        put_back(without_owner(journal.path, tmp_path / "copy"), make=lambda recipe: knob)
+        assert knob.values == {A: 0.0, B: 5.0}
+        enforcer.restore()
+
     def test_real_time_goes_first_and_membership_last_and_then_groups(self, journal: Journal, tmp_path: Path) -> None:
         order: list[str] = []
 

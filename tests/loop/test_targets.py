@@ -65,6 +65,25 @@ class TestUnknown:
         loop.run(2.0)
         assert world.engine.nice.values[ThreadRef(2)] == FOUND
 
+    def test_a_thread_that_serves_another_of_whom_nothing_is_known_is_put_back_at_once(self, world: World) -> None:
+        loop = world.loop()
+        loop.round()
+        assert world.engine.nices() == [19.0, 0.0, -20.0]
+        world.engine.split("q", "other")
+        world.engine.columns["queue"][2] = np.nan
+        world.clock.time += 1
+        batches = loop.round()
+        assert world.engine.nices()[2] == FOUND
+        assert "serves another, put back as it was found" in [each.reason for batch in batches for each in batch]
+
+    def test_a_thread_that_serves_a_query_that_is_not_scheduled_is_put_back_at_once(self, world: World) -> None:
+        loop = world.loop(Binding(QueueSize(), "nice", 1.0, queries=("q",)))
+        loop.round()
+        world.engine.split("q", "other")
+        world.clock.time += 1
+        loop.round()
+        assert world.engine.nices()[2] == FOUND
+
     def test_an_engine_that_stays_away_ages_out_as_a_whole(self, world: World) -> None:
         loop = world.loop(stale_after=3)
         loop.round()

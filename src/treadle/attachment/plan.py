@@ -110,8 +110,9 @@ def make(
     if caps and "quota" not in parts:
         parts = {**parts, "quota": {}}
     _check(parts)
-    if policy is None:
-        policy = usual[0]
+    if policy is None:  # with groups by the users' priorities there is still something to decide inside of them
+        inside = "cgroup" in parts and set(parts) - {"cgroup", "quota"}
+        policy = SINGLE[0] if inside else usual[0]
     made = registry.create(policy) if isinstance(policy, str) else policy
     return Plan(made, period, parts, dict(caps), queries)
 

@@ -59,12 +59,20 @@ class WithinQuery(Around):
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         schedule = self.inner.decide(snapshot)
-        scalar = schedule.scalar
-        unit = np.full(len(scalar), np.nan)
+        count = len(schedule.scalar)
+        helper = schedule.scalar if schedule.helper is None else schedule.helper
+        both = np.concatenate([schedule.scalar, helper])  # on one scale, as they are compared
+        unit = np.full(2 * count, np.nan)
         for query in range(len(snapshot.topology.queries)):
-            mine = snapshot.topology.query_of == query
-            unit[mine] = SCALES["unit"].apply(scalar[mine], schedule.spacing)
-        return replace(schedule, priority=unit, helper=None, spacing="linear", reason=f"{schedule.reason}, per query")
+            mine = np.tile(snapshot.topology.query_of == query, 2)
+            unit[mine] = SCALES["unit"].apply(both[mine], schedule.spacing)
+        return replace(
+            schedule,
+            priority=unit[:count],
+            helper=None if schedule.helper is None else unit[count:],
+            spacing="linear",
+            reason=f"{schedule.reason}, per query",
+        )
 
 
 class MainsOnly(Around):
@@ -78,7 +86,8 @@ class MainsOnly(Around):
 class HelpersFirst(Around):
     """Ranks, each row's helper threads just above its main: what waits for a helper must not keep it from running.
 
-    With `spare_least` those of the least urgent rows stand with their mains, which stay ordinary threads.
+    With `spare_least` those of the least urgent rows stand with their mains, which stay ordinary threads. A policy that
+    leaves helpers as they are is overruled: an ordinary helper under a real-time main is how nothing moves on.
     """
 
     def __init__(self, inner: Policy, *, spare_least: bool = False) -> None:
@@ -87,7 +96,7 @@ class HelpersFirst(Around):
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         schedule = self.inner.decide(snapshot)
-        if schedule.helper is not None:
+        if schedule.helper is not None and not np.isnan(schedule.helper).all():
             return schedule
         rank = dense_rank(schedule.priority)
         helper = 2.0 * rank + 1.0

@@ -93,6 +93,11 @@ class Enforcer:
         """Whether `restore` would put it back."""
         return target in self._held
 
+    def wrote(self, target: Target) -> Value | None:
+        """What was last written to a target that is held; None if none was, or it failed."""
+        held = self._held.get(target)
+        return None if held is None else held.ours
+
     def diff(self, targets: tuple[Target, ...], wanted: Column) -> Changes:
         """What must change for `targets` to have the `wanted` values. Reads only what isn't known from before.
 

@@ -88,7 +88,8 @@ def _put_back(book: Book, make: Make) -> tuple[Outcomes, ...]:
         knobs.append(knob)
         enforcer = Enforcer(knob)
         for kept in mine:
-            enforcer.adopt(kept.target, kept.found, _ours(knob, kept))
+            if kept.ours:  # else it was noted for what its children had, and never written to
+                enforcer.adopt(kept.target, kept.found, _ours(knob, kept))
         done.append(enforcer.restore())
         settle_born(knob, mine, book.owner.start_time)
     for knob in knobs:
@@ -110,7 +111,7 @@ def _ours(knob: Knob, kept: Kept) -> Value | None:
     It may have died between noting a value and writing it.
     """
     values = [value for value in kept.ours if value is not None]
-    if len(values) < len(kept.ours) or not values:
+    if len(values) < len(kept.ours):
         return None
     try:
         seen = knob.read(kept.target)

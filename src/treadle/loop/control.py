@@ -334,8 +334,8 @@ class Loop:
         policy, rows = rule.binding.policy, aim.rows[turned.at]
         reason = schedule.reason
         metrics = {}
-        if turned.stale:
-            reason = f"unknown for more than {self._stale_after} rounds, put back as it was found"
+        if turned.back:
+            reason = turned.back
         else:
             metrics = {name: snapshot.columns[name][rows] for name in policy.needs if name in snapshot}
         return DecisionBatch(

@@ -1,6 +1,7 @@
 """One knob of one engine in the service of one binding: carries out what is wanted, and ends decisions that grew stale.
 
 A target whose priority is unknown keeps its last value; after too many rounds of that it is put back as it was found.
+One that serves somebody else by then is put back at once: what it has was never meant for that one.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treadle.enforce import Changes, Column, Enforcer, Failure, Outcomes, Target, label
+from treadle.enforce import Changes, Column, Enforcer, Failure, Outcomes, Target, Value, label
 from treadle.enforce.changes import complete, missing
 from treadle.loop.aims import NOBODY, Aim
 from treadle.loop.translate import Order
 from treadle.loop.watch import Trouble
-from treadle.model import Ints
+from treadle.model import Ints, Topology
 
 log = logging.getLogger("treadle.loop")
+
+NONE = np.empty(0, dtype=np.int64)
 
 
 class Turned(NamedTuple):
@@ -26,7 +29,8 @@ class Turned(NamedTuple):
     changes: Changes
     at: Ints
     failures: tuple[Failure, ...] = ()
-    stale: bool = False
+    back: str = ""
+    """Why it was put back, if it was."""
 
 
 class Lane:
@@ -37,27 +41,38 @@ class Lane:
         self.trouble = trouble
         self.settled = False
         """Whether nothing is left to do: nothing failed, and no unknown target grows older."""
+        self._stale_after = stale_after
         self._ages = _Ages(stale_after)
         self._named: tuple[Target, ...] = ()
         self._absent: tuple[Target, ...] = ()
+        self._topology: Topology | None = None
+        self._owners: dict[Target, str] = {}
+        """Whom each target served when it was last seen."""
+        self._given: dict[Target, Value] = {}
+        """What we have turned each target to; others may have done so since, for bindings share an enforcer."""
 
     def carry_out(self, order: Order, now: float) -> tuple[Aim, list[Turned]]:
         """Turn the knob. The aim that comes back may have more targets: groups that are not named any more."""
         aim, wanted = order.aim, order.wanted
         if self.enforcer.knob.per == "group":
             aim, wanted = self._with_absent(aim, wanted)
-        return aim, self._turn(aim, wanted, now)
+            return aim, self._turn(aim, wanted, NONE, now)
+        return aim, self._turn(aim, wanted, self._in_other_hands(order), now)
 
-    def _turn(self, aim: Aim, wanted: Column, now: float) -> list[Turned]:
+    def _turn(self, aim: Aim, wanted: Column, lost: Ints, now: float) -> list[Turned]:
         moved = self.enforcer.retarget(aim.targets)
         outcomes = self.enforcer.apply(self.enforcer.diff(aim.targets, wanted))
         turned = [Turned(outcomes.applied, outcomes.applied.rows, outcomes.failures)]
         failures = moved.failures + outcomes.failures
+        for row, value in zip(outcomes.applied.rows.tolist(), outcomes.applied.after.tolist(), strict=True):
+            self._given[aim.targets[row]] = value
         stale = self._ages.step(aim, wanted)
-        if stale is not None:
-            back = self._put_back(aim, stale)
-            failures += back.failures
-            turned.append(back)
+        too_old = f"unknown for more than {self._stale_after} rounds"
+        for at, why in ((lost, "serves another"), (NONE if stale is None else stale, too_old)):
+            if len(at):
+                back = self._put_back(aim, at, f"{why}, put back as it was found")
+                failures += back.failures
+                turned.append(back)
         tell_left(moved)
         if failures:
             self.trouble.failed(now, failures[0])
@@ -66,6 +81,26 @@ class Lane:
             self.trouble.worked()
         self.settled = not failures and not self._ages.grow
         return [some for some in turned if len(some.at) or some.failures]
+
+    def _in_other_hands(self, order: Order) -> Ints:
+        """What we have turned, and serves somebody now of whom nothing is known, or who is not ours at all."""
+        topology, aim = order.part.topology, order.aim
+        if topology is self._topology:
+            return NONE
+        rows = (aim.rows - order.part.rows.start).tolist()
+        before, self._topology = self._owners, topology
+        self._owners = {target: topology.ids[row] for target, row in zip(aim.targets, rows, strict=True)}
+        self._given = {target: value for target, value in self._given.items() if target in self._owners}
+        unknown = missing(order.wanted)
+        positions = [
+            i
+            for i, target in enumerate(aim.targets)
+            if unknown[i]
+            and target in self._given
+            and before.get(target) != self._owners[target]
+            and self.enforcer.wrote(target) == self._given[target]
+        ]
+        return np.array(positions, dtype=np.int64)
 
     def _with_absent(self, aim: Aim, wanted: Column) -> tuple[Aim, Column]:
         """Threads end with the topology, but a group that is not named in a round may be back in the next: it ages."""
@@ -85,13 +120,13 @@ class Lane:
         )
         return extended, np.concatenate([wanted, unknown])
 
-    def _put_back(self, aim: Aim, stale: Ints) -> Turned:
-        at = {aim.targets[i]: i for i in stale.tolist()}
+    def _put_back(self, aim: Aim, positions: Ints, why: str) -> Turned:
+        at = {aim.targets[i]: i for i in positions.tolist()}
         outcomes = self.enforcer.restore(at)
         tell_left(outcomes)
         self._ages.again([at[failure.target] for failure in outcomes.failures])
-        positions = np.array([at[change.target] for change in outcomes.applied], dtype=np.int64)
-        return Turned(outcomes.applied, positions, outcomes.failures, stale=True)
+        done = np.array([at[change.target] for change in outcomes.applied], dtype=np.int64)
+        return Turned(outcomes.applied, done, outcomes.failures, why)
 
 
 def tell_left(outcomes: Outcomes) -> None:
