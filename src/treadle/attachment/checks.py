@@ -23,7 +23,7 @@ PATIENCE = 5.0
 
 def check(plan: Plan, applications: Iterable[Application]) -> None:
     """An error if the plan can't be carried out by this user, on this kernel, for these applications."""
-    facts = {fact.what: fact for fact in kernel.facts()}
+    facts = {fact.what: fact for fact in kernel.facts([FACTS[part] for part in plan.parts])}
     for part in plan.parts:
         fact = facts[FACTS[part]]
         if not fact.works:

@@ -9,13 +9,13 @@ import sys
 import pytest
 
 from treadle.enforce import Knob
-from treadle.enforce.kernel import NAMES, Cgroups, facts, find_mount, make, problems
+from treadle.enforce.kernel import NAMES, Cgroups, facts, find_mount, make
 from treadle.errors import ConfigError, EngineError
 from treadle.model import ThreadRef
 
 AS_NOBODY = """
 import os, sys
-from treadle.enforce.kernel import Cgroups, make, problems, thread_ref
+from treadle.enforce.kernel import facts, make, thread_ref
 from treadle.errors import RightsError
 thread = thread_ref(int(sys.argv[1]), int(sys.argv[2]))
 os.setgroups([])
@@ -27,7 +27,7 @@ for name, value in (("nice", -5.0), ("nice", 5.0), ("rt", 5.0), ("slice", 0.01),
         print(name, "went well")
     except RightsError as error:
         print(f"{name}: {error}")
-print([fact.what for fact in problems()])
+print([fact.what for fact in facts() if not fact.works])
 """
 
 
@@ -64,8 +64,12 @@ def test_facts_say_what_works_and_leave_nothing_behind() -> None:
     found = facts()
     assert [fact.what for fact in found] == ["nice", "autogroup", "cgroup", "quota", "real-time", "time slice"]
     assert all(fact.why and (fact.works or fact.remedy) for fact in found)
-    assert all(not fact.works for fact in problems())
     assert not {name for name in os.listdir(mount.directory("/")) if "probe" in name} - before if mount else True
+
+
+def test_a_fact_that_is_not_asked_for_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys.modules["treadle.enforce.kernel.facts"], "RealtimeKnob")
+    assert [fact.what for fact in facts(["nice", "time slice"])] == ["nice", "time slice"]
 
 
 @pytest.mark.usefixtures("root")

@@ -224,6 +224,28 @@ def test_homes_divide_the_budget_and_give_it_back(
     assert apart.children(apart.parent) == []
 
 
+def test_what_a_home_had_that_is_gone_goes_to_those_that_remain(
+    threads: tuple[ThreadRef, ...], apart: Cgroups, cgroups: Cgroups
+) -> None:
+    member, stays, passes = GroupKnob(cgroups), RealtimeKnob(cgroups=apart), RealtimeKnob(cgroups=apart)
+    homes = [member.read(thread) for thread in threads]
+    for number, thread in enumerate(threads):
+        member.write(thread, f"home {number}")
+    stays.write(threads[0], 5.0)
+    stays.write(threads[1], 5.0)
+    (before, same) = (int(apart.read(group, "cpu.rt_runtime_us")) for group in apart.children(apart.realtime))
+    passes.write(threads[2], 5.0)
+    assert int(apart.read(apart.place(threads[0]), "cpu.rt_runtime_us")) < before
+    passes.write(threads[2], 0.0)
+    passes.close()
+    after = [int(apart.read(group, "cpu.rt_runtime_us")) for group in apart.children(apart.realtime)]
+    assert after == [before, same]
+    for thread, home in zip(threads, homes, strict=True):
+        stays.write(thread, 0.0)
+        member.write(thread, home)
+    stays.close()
+
+
 def test_a_real_time_thread_may_change_its_group_and_be_restored_in_any_order(
     threads: tuple[ThreadRef, ...], budget: Budget, cgroups: Cgroups
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from treadle.enforce.kernel.budget import Budget
 from treadle.enforce.kernel.cgroup import Cgroups, Mount, find_mount
-from treadle.enforce.kernel.facts import Fact, facts, problems
+from treadle.enforce.kernel.facts import Fact, facts
 from treadle.enforce.kernel.groups import GroupKnob, QuotaKnob, SharesKnob, WeightKnob
 from treadle.enforce.kernel.guard import alive, has_sys_nice, thread_ref
 from treadle.enforce.kernel.nice import NiceKnob, arenas, autogroup_enabled
@@ -40,7 +40,6 @@ __all__ = [
     "find_mount",
     "has_sys_nice",
     "make",
-    "problems",
     "thread_ref",
 ]
 

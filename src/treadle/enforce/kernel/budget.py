@@ -86,7 +86,9 @@ class Budget:
                         if os.sched_getscheduler(tid) & ~os.SCHED_RESET_ON_FORK not in (os.SCHED_RR, os.SCHED_FIFO):
                             self.dismiss(ThreadRef(tid, tid))
             self._remove(group)
-        self._remove(self.cgroups.realtime)
+        if not self._remove(self.cgroups.realtime):
+            with suppress(TreadleError):  # somebody else may just be at it
+                self._divide(self.cgroups.realtime)
 
     def _group_for(self, home: str, around: str) -> str:
         group = self.cgroups.join(around, escape(home))
@@ -111,6 +113,12 @@ class Budget:
             self._give(other, part)
         self.cgroups.make(group)
         self._give(group, part)
+
+    def _divide(self, around: str) -> None:
+        """What those had that were removed goes to those that remain. Who has too much gives first."""
+        parts = {child: self._part(child) for child in self.cgroups.children(around)}
+        for child in sorted(parts, key=lambda child: -parts[child]):
+            self._give(child, self._part(around) / len(parts))
 
     def _give(self, group: str, part: float) -> None:
         period = round(self.period * MICRO)

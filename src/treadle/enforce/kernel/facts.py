@@ -6,7 +6,7 @@ It changes nothing that lasts. `treadle doctor` shows it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from threading import Thread, get_native_id
 from typing import NamedTuple
 
@@ -29,14 +29,9 @@ class Fact(NamedTuple):
     remedy: str = ""
 
 
-def facts() -> list[Fact]:
-    """All of them."""
-    return [_nice(), _autogroup(), _cgroup(), _quota(), _realtime(), _slice()]
-
-
-def problems() -> list[Fact]:
-    """Those that don't work."""
-    return [fact for fact in facts() if not fact.works]
+def facts(only: Collection[str] | None = None) -> list[Fact]:
+    """All of them, or only some by name: what is not asked for is not tried."""
+    return [find() for what, find in _FACTS.items() if only is None or what in only]
 
 
 def _nice() -> Fact:
@@ -140,3 +135,13 @@ def _sysctl_share() -> str:
     except OSError:
         return "an unknown part"
     return "all" if part < 0 else f"{part:.0%}"
+
+
+_FACTS: dict[str, Callable[[], Fact]] = {
+    "nice": _nice,
+    "autogroup": _autogroup,
+    "cgroup": _cgroup,
+    "quota": _quota,
+    "real-time": _realtime,
+    "time slice": _slice,
+}
