@@ -35,6 +35,7 @@ CONTENTION: Mapping[str, dict[str, Any] | None] = {
     "os": None,
     "random": {"policy": "random", "enforce": "nice"},
     "nice": {"priorities": URGENT, "enforce": "nice"},
+    "nice with helpers": {"priorities": URGENT, "enforce": "nice:helpers=yes"},
     "cgroup": {"priorities": URGENT, "enforce": "cgroup"},
     "realtime": {"priorities": URGENT, "enforce": "rt:low=0"},
     "realtime for all": {"priorities": URGENT, "enforce": "rt"},
@@ -44,7 +45,7 @@ CHAIN: Mapping[str, dict[str, Any] | None] = {
     "os": None,
     "treadle": {},
     "queue-size, nice": {"policy": "queue-size", "enforce": "nice"},
-    "congestion-aware, nice": {"policy": "congestion-aware", "enforce": "nice"},
+    "congestion-aware, nice": {"policy": "congestion-aware", "enforce": "nice:helpers=yes"},
     "congestion-aware without helpers, nice": {"policy": "congestion-aware", "enforce": "nice:helpers=no"},
     "downstream-first, nice+slice": {
         "policy": "downstream-first",
