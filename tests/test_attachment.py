@@ -17,7 +17,7 @@ from applications import SparkProcess, Standing, differences, groups_left, stand
 from support import until
 from treadle import config
 from treadle.attachment import Attachment, attach, checks, plan, report, watch
-from treadle.attachment.policies import Caps, Grouped, HelpersFirst, MainsOnly, WithinQuery
+from treadle.attachment.policies import AnswersFirst, Caps, Grouped, HelpersFirst, WithinQuery
 from treadle.broker import Broker
 from treadle.decide import registry
 from treadle.decide.policies import DownstreamFirst, QueueSize, UserPriority
@@ -348,7 +348,6 @@ def test_where_the_least_urgent_stay_ordinary_their_helpers_do_too() -> None:
 def test_without_helpers_only_the_mains_are_turned() -> None:
     (binding,), _ = plan.make("queue-size", "nice:helpers=no", 0.05, {}, {}, ("*",)).bindings(1)
     schedule = binding.policy.decide(snapshot([5.0, 1.0, 5.0, 9.0]))
-    assert isinstance(binding.policy, MainsOnly)
     assert schedule.helper is not None
     assert np.isnan(schedule.helper).all()
     assert schedule.scalar.tolist() == [5.0, 1.0, 5.0, 9.0]
@@ -364,6 +363,16 @@ def test_helpers_are_left_alone_unless_the_policy_decides_for_them() -> None:
         np.testing.assert_array_equal(binding.policy.decide(snapshot([5.0, 1.0, 5.0, 9.0])).helper, expected)
     with pytest.raises(ConfigError, match="use one of auto, yes, no"):
         plan.make(None, "nice:helpers=some", 0.05, {}, {}, ("*",))
+
+
+def test_the_threads_by_which_a_jvm_answers_are_as_urgent_as_the_most_urgent() -> None:
+    seen = snapshot([5.0, 1.0, 5.0, 9.0])
+    engine = Query("driver", (Operator("jvm"), Operator("scheduler")))
+    instances = [*seen.topology.instances, *(Instance("driver", (name,), 0, "spark") for name in ("jvm", "scheduler"))]
+    topology = Topology((*seen.topology.queries, engine), tuple(instances), 2)
+    queue = np.array([5.0, 1.0, 5.0, 9.0, np.nan, np.nan])
+    schedule = AnswersFirst(QueueSize()).decide(Snapshot(topology, 0.0, {"queue": queue}))
+    np.testing.assert_array_equal(schedule.scalar, [5.0, 1.0, 5.0, 9.0, 9.0, np.nan])
 
 
 def test_within_a_query_each_has_the_whole_scale() -> None:

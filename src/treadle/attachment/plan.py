@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from treadle.attachment.policies import Caps, Grouped, HelpersFirst, MainsOnly, Seen, WithinQuery
+from treadle.attachment.policies import AnswersFirst, Caps, Grouped, HelpersFirst, MainsOnly, Seen, WithinQuery
 from treadle.decide import registry
 from treadle.decide.policies import UserPriority
 from treadle.decide.policy import Policy
@@ -87,6 +87,7 @@ class Plan:
             policy = MainsOnly(policy, unless_decided=helpers == "auto")
         elif name == "rt":
             policy = HelpersFirst(policy, spare_least=options["low"] == 0)
+        policy = AnswersFirst(policy)
         scale_of: Mapping[str, Callable[..., Scale]] = {"nice": nice, "rt": rt, "slice": slices}
         scale = scale_of[name](low=options["low"], high=options["high"])
         return Binding(policy, name, self.period, scale=scale, queries=self.queries)

@@ -15,6 +15,7 @@ import numpy as np
 from treadle.decide.grouping import group
 from treadle.decide.policy import Policy
 from treadle.decide.transform import SCALES
+from treadle.engines.spark.naming import ANSWERS
 from treadle.model import Topology
 from treadle.values import Groups, Schedule, Snapshot, dense_rank
 
@@ -73,6 +74,30 @@ class WithinQuery(Around):
             spacing="linear",
             reason=f"{schedule.reason}, per query",
         )
+
+
+class AnswersFirst(Around):
+    """The threads by which a JVM answers, and stops for garbage, are as urgent as the most urgent one.
+
+    They have little to do, but all of the JVM waits for it, and so does whoever looks at its threads.
+    """
+
+    def __init__(self, inner: Policy) -> None:
+        super().__init__(inner)
+        self._found: tuple[Topology | None, list[int]] = (None, [])
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        schedule, topology = self.inner.decide(snapshot), snapshot.topology
+        if self._found[0] is not topology:
+            answering = [row for row, each in enumerate(topology.instances) if each.operators == (ANSWERS,)]
+            self._found = topology, answering
+        scalar, rows = schedule.scalar, self._found[1]
+        if not rows or np.isnan(scalar).all():
+            return schedule
+        highest = np.nanmax(scalar if schedule.helper is None else np.append(scalar, schedule.helper))
+        scalar = scalar.copy()
+        scalar[rows] = highest
+        return replace(schedule, priority=scalar)
 
 
 class MainsOnly(Around):

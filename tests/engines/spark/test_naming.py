@@ -63,7 +63,8 @@ def test_a_planner_says_its_query_and_run() -> None:
         ("G1 Conc#0", Kind.RUNTIME, ""),
         ("C2 CompilerThread0", Kind.RUNTIME, ""),
         ("VM Periodic Task Thread", Kind.RUNTIME, ""),
-        ("Attach Listener", Kind.RUNTIME, ""),
+        ("Attach Listener", Kind.SERVICE, "jvm"),
+        ("VM Thread", Kind.SERVICE, "jvm"),
     ],
 )
 def test_all_others_are_told_apart(name: str, kind: Kind, service: str) -> None:

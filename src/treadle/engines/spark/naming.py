@@ -62,7 +62,9 @@ class Named(NamedTuple):
         return Role.HELPER if self.kind in _HELPERS else Role.MAIN
 
 
-SERVICES = ("scheduler", "checkpoint", "network", "listeners", "python gateway", "other")
+ANSWERS = "jvm"
+"""The service that answers whoever asks a JVM: how its threads are, what its beans say. All its work waits for that."""
+SERVICES = (ANSWERS, "scheduler", "checkpoint", "network", "listeners", "python gateway", "other")
 """The parts of the engine itself, as operators of its pseudo query."""
 
 _HELPERS = frozenset({Kind.WRITER, Kind.FLUSHER, Kind.READER, Kind.PRODUCER, Kind.PYTHON})
@@ -90,12 +92,13 @@ _SERVICE_OF = (
     ("listeners", re.compile(r"spark-listener-group-|element-tracking-|SparkUI|qtp\d")),
     ("python gateway", re.compile(r"Thread-\d+$|py4j")),
 )
+_ANSWERS = re.compile(r"VM Thread|Attach Listener|[Jj]olokia|HTTP-Dispatcher")
 _RUNTIME = re.compile(
-    r"GC Thread|G1 |VM |C[12] CompilerThread|Sweeper thread|Attach Listener|Reference Handler|Finalizer|Common-Cleaner|"
+    r"GC Thread|G1 |VM |C[12] CompilerThread|Sweeper thread|Reference Handler|Finalizer|Common-Cleaner|"
     r"Signal Dispatcher|Service Thread|Monitor Deflation|Notification Thread|SIG\w+ handler|"
     r"[ZX](?:Worker|Director|Driver|Stat|Uncommitter|Unmapper)|"
     r"ZGC|Shenandoah|ParGC|Concurrent |JVMCI|JFR |RMI |JMX |DestroyJavaVM|process reaper|"
-    r"StrDedup|[Jj]olokia|HTTP-Dispatcher|server-timer|Cleaner-\d"
+    r"StrDedup|server-timer|Cleaner-\d"
 )
 
 
@@ -118,6 +121,8 @@ def understand(name: str) -> Named:
         return Named(Kind.PRODUCER)
     if _PYTHON.search(name):
         return _of_python(name)
+    if _ANSWERS.match(name):
+        return Named(Kind.SERVICE, service=ANSWERS)
     if _RUNTIME.match(name):
         return Named(Kind.RUNTIME)
     return Named(Kind.SERVICE, service=next((s for s, pattern in _SERVICE_OF if pattern.match(name)), "other"))
