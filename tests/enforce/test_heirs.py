@@ -1,7 +1,8 @@
-"""Threads that are born of threads whose nice was changed, in a real process."""
+"""Threads and processes that are born of threads whose nice was changed, in a real process."""
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -23,21 +24,32 @@ pytestmark = pytest.mark.skipif(not NICE.works, reason=f"{NICE.why} ({NICE.remed
 NOTHING = Topology((), ())
 
 FAMILY = """
-import os, sys, threading
+import os, subprocess, sys, threading
 def child():
-    print(threading.get_native_id(), flush=True); sys.stdin.read()
+    print(threading.get_native_id(), flush=True); threading.Event().wait()
 def parent():
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 7)
     print(threading.get_native_id(), flush=True)
-    sys.stdin.readline()
-    threading.Thread(target=child).start()
-    sys.stdin.read()
+    for line in sys.stdin:
+        if line == "thread\\n":
+            threading.Thread(target=child, daemon=True).start()
+        else:
+            subprocess.Popen([sys.executable, "-c", HOUSEHOLD], stdin=subprocess.PIPE)
+HOUSEHOLD = '''
+import subprocess, sys, threading
+def inner():
+    print(threading.get_native_id(), flush=True); sys.stdin.read()
+code = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"
+print(threading.get_native_id(), flush=True)
+threading.Thread(target=inner).start()
+subprocess.Popen([sys.executable, "-c", code])
+'''
 threading.Thread(target=parent).start()
 """
 
 
 class Family:
-    """A process with a thread of nice 7, which starts another one when it is told to."""
+    """A process with a thread of nice 7, which starts another one, or processes, when it is told to."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -47,16 +59,24 @@ class Family:
         self.parent = self._heard()
 
     def bear(self) -> int:
-        assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
-        child = self._heard()
-        assert nice(child) == 7, "the kernel lets threads inherit it"
+        (child,) = self._tell("thread", 1)
         return child
+
+    def fork(self) -> list[int]:
+        """A process with two threads and a process of its own: the ids of these three, the first one's first."""
+        return self._tell("process", 3)
 
     def end(self) -> None:
         self._process.kill()
         self._process.communicate()
+
+    def _tell(self, what: str, count: int) -> list[int]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.flush()
+        born = [self._heard() for _ in range(count)]
+        assert [nice(each) for each in born] == [7] * count, "the kernel lets them inherit it"
+        return born
 
     def _heard(self) -> int:
         assert self._process.stdout is not None
@@ -84,6 +104,44 @@ def test_a_new_thread_gets_what_its_process_had_and_only_once(family: Family) ->
     os.setpriority(os.PRIO_PROCESS, child, 3)
     heirs.settle(NOTHING)
     assert nice(child) == 3, "it is not new any more"
+
+
+@pytest.mark.parametrize("many", [0, 10**6])
+def test_a_new_process_and_all_in_it_get_what_that_of_its_starter_had(
+    family: Family, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the births are told one by one, or found by a look at all processes."""
+    monkeypatch.setattr("treadle.enforce.heirs.MANY", many)
+    monkeypatch.setattr("treadle.enforce.heirs.FORGET", math.inf)
+    heirs = Heirs([NiceKnob()], [family.pid])
+    heirs.settle(NOTHING)
+    born = family.fork()
+    heirs.settle(NOTHING)
+    assert [nice(each) for each in born] == [nice(family.pid)] * 3
+    os.setpriority(os.PRIO_PROCESS, born[0], 3)
+    family.bear()
+    heirs.settle(NOTHING)
+    assert nice(born[0]) == 3, "it is not new any more"
+
+
+def test_a_process_that_was_there_before_stays_as_it_is(family: Family) -> None:
+    before = family.fork()
+    heirs = Heirs([NiceKnob()], [family.pid])
+    heirs.settle(NOTHING)
+    family.bear()
+    heirs.settle(NOTHING)
+    assert [nice(each) for each in before] == [7] * 3
+
+
+def test_processes_that_nobody_had_come_to_know_are_found_by_the_one_who_puts_back(family: Family) -> None:
+    knob = NiceKnob()
+    first = thread_ref(family.pid, family.pid)
+    born = family.fork()
+    kept = [Kept(0, first, knob.read(first))]
+    settle_born(knob, kept, since=2**62)
+    assert [nice(each) for each in born] == [7] * 3, "they are older than what is put back"
+    settle_born(knob, kept, since=thread_ref(born[0], born[0]).start_time)
+    assert [nice(each) for each in born] == [nice(family.pid)] * 3
 
 
 def test_what_nobody_had_come_to_know_is_found_by_the_one_who_puts_back(family: Family) -> None:

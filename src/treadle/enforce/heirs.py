@@ -1,8 +1,9 @@
-"""Threads that are born while others of their process are scheduled: they begin with what we gave to their starter.
+"""Threads and processes that scheduled threads give birth to: they begin with what we gave to their starter.
 
 The kernel lets a new thread have the nice, the slice and the group of the one that starts it. It gets what its process
 had before, so that this is what is found and put back later; and what each process had is in the journal, so that
-whoever puts back for one that was killed finds those, too, that nobody had seen.
+whoever puts back for one that was killed finds those, too, that nobody had seen. A process whose starter has ended
+before anybody looked is told by nothing.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
 from treadle.enforce.changes import same
-from treadle.enforce.journal import Journal, Kept
+from treadle.enforce.journal import Journal, Kept, start_time
 from treadle.enforce.kernel import thread_ref
 from treadle.enforce.knob import Knob, Value
 from treadle.errors import TreadleError
@@ -32,7 +33,8 @@ long before the kernel gives them out again."""
 class Heirs:
     """Of some processes, whose first threads are witnesses: they have what the process was started with.
 
-    Those are none that are scheduled themselves.
+    Those are none that are scheduled themselves. A process that was started by one of them since then has what that
+    one had.
     """
 
     def __init__(self, knobs: Iterable[Knob], pids: Iterable[int], journal: Journal | None = None) -> None:
@@ -43,28 +45,24 @@ class Heirs:
         self._witnesses: list[tuple[Knob, ThreadRef]] = []
         self._seen: Topology | None = None
         self._births = Births()
+        self._processes = _processes()
+        """Those that there were at the last look at all: to look at the others again would be dear."""
         for pid in pids:
-            self._meet(pid)
+            self._meet(pid, journal)
 
     def settle(self, topology: Topology) -> None:
-        """Give the new threads what their process had."""
-        new_processes = False
+        """Give the new threads, and those of new processes, what their process had."""
+        born = self._births.since_last_time()
+        if born is None:
+            self._look_at_all()
+        else:
+            for tid in born:
+                self._look_at(tid)
         if topology is not self._seen:
             self._seen = topology
+            scheduled = {thread.pid for thread in topology.threads if thread.tid == thread.pid}
             for pid in {thread.pid for thread in topology.threads} - self._known.keys():
-                self._meet(pid)
-                new_processes = True
-        born = self._births.since_last_time()
-        if born is None or new_processes:
-            for pid, known in self._known.items():
-                threads = _threads(pid)
-                self._give_all(pid, threads - known)
-                self._known[pid] = threads
-        elif born:
-            for pid, known in self._known.items():
-                threads = {str(tid) for tid in born if os.path.exists(f"/proc/{pid}/task/{tid}")}
-                self._give_all(pid, threads - known)
-                known |= threads
+                self._meet(pid, journal=None if pid in scheduled else self._journal)
 
     def close(self) -> None:
         """All is put back: no witness is needed any more."""
@@ -73,33 +71,49 @@ class Heirs:
                 self._journal.back(knob, [witness])
         self._witnesses = []
 
-    def _meet(self, pid: int) -> None:
-        """A process as it is, or one that a thread of such a one has started by another: a Python worker."""
-        starter = _parent(pid)
-        found = self._found.get(_parent(starter))
-        if found is not None:
-            self._known[pid], self._found[pid] = _threads(pid), found
-            for each in (starter, pid):
-                self._give(each, each, found)
-            return
+    def _meet(self, pid: int, journal: Journal | None) -> None:
+        """A process as it is. Its first thread is noted, unless it is one of those that are scheduled."""
         mine: dict[str, Value] = {}
         for knob in self._knobs:
             with suppress(TreadleError):
                 first = thread_ref(pid, pid)
                 mine[knob.name] = knob.read(first)
-                if self._journal is not None:
-                    self._journal.note(knob, [(first, mine[knob.name])], [])
+                if journal is not None:
+                    journal.note(knob, [(first, mine[knob.name])], [])
                     self._witnesses.append((knob, first))
         self._known[pid], self._found[pid] = _threads(pid), mine
 
-    def _give_all(self, pid: int, threads: set[str]) -> None:
-        for tid in threads:
-            self._give(pid, int(tid), self._found[pid])
+    def _look_at_all(self) -> None:
+        before, self._processes = self._processes, _processes()
+        self._adopt({pid: _origin(pid)[1] for pid in map(int, self._processes - before)})
+        for pid, known in list(self._known.items()):
+            threads = self._known[pid] = _threads(pid)
+            self._give_all(pid, threads - known)
+            if not threads:
+                del self._known[pid], self._found[pid]
 
-    def _give(self, pid: int, tid: int, found: Mapping[str, Value]) -> None:
-        for knob in self._knobs:
-            if knob.name in found:
-                give(knob, pid, tid, found[knob.name])
+    def _look_at(self, tid: int) -> None:
+        """Some thread of the machine, that was just born."""
+        pid, parent = _origin(tid)
+        if pid == tid:
+            self._adopt({pid: parent})
+        elif pid in self._known and str(tid) not in self._known[pid]:
+            self._known[pid].add(str(tid))
+            self._give_all(pid, {str(tid)})
+
+    def _adopt(self, parents: Mapping[int, int]) -> None:
+        """Of new processes, those that are children of ours, and children of these."""
+        for pid in descendants(self._known, parents):
+            if pid not in self._known:
+                self._known[pid], self._found[pid] = _threads(pid), self._found[parents[pid]]
+                self._give_all(pid, self._known[pid])
+
+    def _give_all(self, pid: int, threads: Iterable[str]) -> None:
+        found = self._found[pid]
+        for tid in threads:
+            for knob in self._knobs:
+                if knob.name in found:
+                    give(knob, pid, int(tid), found[knob.name])
 
 
 class Births:
@@ -135,16 +149,27 @@ def settle_born(knob: Knob, kept: Iterable[Kept], since: int) -> None:
     """What another process has left: threads that were born since then, and that it had never come to know."""
     if knob.name not in INHERITED:
         return
+    parents = {pid: _origin(pid)[1] for pid in map(int, _processes()) if start_time(pid) >= since}
     threads = {each.target: each for each in kept if isinstance(each.target, ThreadRef)}
     known = {(thread.pid, thread.tid, thread.start_time) for thread in threads}
     for witness, each in threads.items():
         if witness.tid != witness.pid or each.ours:
             continue
-        for tid in map(int, _threads(witness.pid)):
-            with suppress(TreadleError):
-                born = thread_ref(tid, witness.pid).start_time
-                if born >= since and (witness.pid, tid, born) not in known:
-                    give(knob, witness.pid, tid, each.found)
+        for pid in (witness.pid, *descendants({witness.pid}, parents)):
+            for tid in map(int, _threads(pid)):
+                with suppress(TreadleError):
+                    born = thread_ref(tid, pid).start_time
+                    if born >= since and (pid, tid, born) not in known:
+                        give(knob, pid, tid, each.found)
+
+
+def descendants(ancestors: Collection[int], parents: Mapping[int, int]) -> list[int]:
+    """Of processes with their parents those that come from some others, a parent before its children."""
+    found: dict[int, int] = {}
+    left = dict(parents)
+    while new := [pid for pid, parent in left.items() if parent in ancestors or parent in found]:
+        found.update((pid, left.pop(pid)) for pid in new)
+    return list(found)
 
 
 def give(knob: Knob, pid: int, tid: int, value: Value) -> None:
@@ -162,10 +187,17 @@ def _threads(pid: int) -> set[str]:
         return set()
 
 
-def _parent(pid: int) -> int:
+def _processes() -> set[str]:
+    """The ids of all on this machine."""
+    return {name for name in os.listdir("/proc") if name.isdecimal()}
+
+
+def _origin(tid: int) -> tuple[int, int]:
+    """The process of a thread, and the parent of that; zeros if it has ended."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with open(f"/proc/{tid}/status", "rb", buffering=0) as file:
             text = file.read(1024)
     except OSError:
-        return 0
-    return int(text[text.rindex(b")") + 2 :].split(None, 2)[1])
+        return 0, 0
+    pid, parent = (int(text.partition(field)[2].split(None, 1)[0]) for field in (b"\nTgid:", b"\nPPid:"))
+    return pid, parent
