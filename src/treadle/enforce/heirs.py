@@ -22,7 +22,7 @@ from treadle.errors import TreadleError
 from treadle.model import ThreadRef, Topology
 
 INHERITED = ("nice", "slice", "group")
-"""Knobs whose value a new thread has from its starter; real-time threads start ordinary ones."""
+"""Knobs whose value a new thread has from its starter; real-time threads start ordinary ones, in their own group."""
 MANY = 20
 """Births up to which it is quicker to look for each of them than to list all threads."""
 FORGET = 1.0
@@ -38,7 +38,10 @@ class Heirs:
     """
 
     def __init__(self, knobs: Iterable[Knob], pids: Iterable[int], journal: Journal | None = None) -> None:
+        knobs = tuple(knobs)
         self._knobs = tuple(knob for knob in knobs if knob.name in INHERITED)
+        self._ways_home = [way for knob in knobs if (way := getattr(knob, "send_home", None)) is not None]
+        """Of knobs that keep their threads elsewhere, where those are born that they start."""
         self._journal = journal
         self._known: dict[int, set[str]] = {}
         self._found: dict[int, Mapping[str, Value]] = {}
@@ -114,6 +117,9 @@ class Heirs:
             for knob in self._knobs:
                 if knob.name in found:
                     give(knob, pid, int(tid), found[knob.name])
+            for send_home in self._ways_home:
+                with suppress(TreadleError):
+                    send_home(thread_ref(int(tid), pid))
 
 
 class Births:

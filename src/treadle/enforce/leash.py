@@ -11,6 +11,7 @@ from typing import Any
 
 from treadle.enforce.knob import Knob, Per, Target, Value
 from treadle.errors import TargetGone
+from treadle.model import ThreadRef
 
 log = logging.getLogger("treadle.enforce")
 
@@ -92,6 +93,12 @@ class Leash:
                 self._drop(target)
             except Exception as error:  # the enforcer will not see this one, since it has written it before
                 log.warning("%s could not be set again: %s", self.name, error, extra={"knob": self.name})
+
+    def send_home(self, thread: ThreadRef) -> None:
+        """As the knob has it."""
+        send_home = getattr(self.knob, "send_home", None)
+        if send_home is not None:
+            send_home(thread)
 
     def close(self) -> None:
         """As the knob has it."""

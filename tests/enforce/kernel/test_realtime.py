@@ -18,10 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treadle.enforce import Enforcer
+from treadle.enforce.heirs import Heirs
 from treadle.enforce.kernel import Budget, Cgroups, GroupKnob, RealtimeKnob, make, thread_ref
 from treadle.enforce.kernel.sched import Attributes, get_attributes, set_attributes
+from treadle.enforce.leash import Leash
 from treadle.errors import ConfigError, EngineError
-from treadle.model import ThreadRef
+from treadle.model import ThreadRef, Topology
 from treadle.testing import check_knob
 
 pytestmark = pytest.mark.usefixtures("root")
@@ -175,36 +177,37 @@ def test_a_thread_is_in_its_budget_while_it_is_real_time_and_then_at_home(
     knob.write(threads[0], 0.0)
 
 
-def test_a_thread_that_a_real_time_one_has_started_is_ordinary_and_goes_home(budget: Budget) -> None:
-    knob, started, both = RealtimeKnob(), threading.Event(), threading.Barrier(3)
-    tids: list[int] = []
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_thread_that_a_real_time_one_has_started_is_ordinary_and_goes_home(budget: Budget, at_once: bool) -> None:
+    knob, heard, tids = RealtimeKnob(), threading.Semaphore(0), list[int]()
+    bear, end = threading.Event(), threading.Event()
 
-    def first() -> None:
+    def live() -> None:
         tids.append(threading.get_native_id())
-        both.wait()
-        started.wait()
-        threading.Thread(target=second).start()
-        both.wait()
+        heard.release()
+        if len(tids) == 1:
+            bear.wait()
+            threading.Thread(target=live, daemon=True).start()
+        end.wait()
 
-    def second() -> None:
-        tids.append(threading.get_native_id())
-        both.wait()
-        both.wait()
-
-    threading.Thread(target=first).start()
-    threading.Thread(target=both.wait).start()
-    both.wait()
+    threading.Thread(target=live, daemon=True).start()
+    heard.acquire()
     parent = thread_ref(tids[0])
     home = budget.cgroups.place(parent)
+    heirs = Heirs([Leash(knob)], [os.getpid()])
     knob.write(parent, 5.0)
-    started.set()
-    both.wait()
+    bear.set()
+    heard.acquire()
     child = thread_ref(tids[1])
     assert os.sched_getscheduler(child.tid) == os.SCHED_OTHER
-    knob.close()
-    assert budget.cgroups.place(child) == home
-    threading.Thread(target=both.wait).start()
-    both.wait()
+    assert budget.cgroups.place(child) == budget.cgroups.place(parent) != home
+    if at_once:
+        heirs.settle(Topology((), ()))
+    else:
+        knob.close()
+    assert budget.cgroups.place(child) == home != budget.cgroups.place(parent)
+    knob.write(parent, 0.0)
+    end.set()
 
 
 def test_homes_divide_the_budget_and_give_it_back(

@@ -98,6 +98,11 @@ class RealtimeKnob:
         if found.real_time and not wanted.real_time:
             self._dismiss(thread)
 
+    def send_home(self, thread: ThreadRef) -> None:
+        """One that a real-time thread has started is ordinary, and in a budget that is not for it."""
+        if self.budget is not None and not self._get(thread).real_time:
+            self.budget.dismiss(thread)
+
     def close(self) -> None:
         """Remove the groups for real-time threads, once nothing is enforced any more."""
         if self.budget is not None:
