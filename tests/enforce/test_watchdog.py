@@ -174,19 +174,40 @@ class TestLogic:
             world.watchdog.look(world.time + silence, late)
             assert len(world.told) == 1
 
-    @given(st.lists(st.tuples(st.floats(0, 2), st.booleans()), min_size=1, max_size=60))
-    def test_it_never_lets_go_without_both_signs_and_always_with_them(self, seconds: list[tuple[float, bool]]) -> None:
+    def test_a_look_at_any_moment_of_the_round_that_ends_a_pause_lets_nothing_go(self) -> None:
+        class Watched(Watchdog):
+            watched = False
+
+            def __setattr__(self, name: str, value: object) -> None:
+                super().__setattr__(name, value)
+                if self.watched:
+                    self.look(again)
+
+        reasons: list[str] = []
+        watchdog, again = Watched(reasons.append, cores=1), 100.0
+        for step in range(100):
+            watchdog.feed(step * PERIOD, step * PERIOD, 1.0)
+        assert (len(reasons), watchdog.off) == (1, True)
+        watchdog.watched = True
+        watchdog.feed(again, 5.0, 2.0)  # there was no round since then: it is late
+        assert (len(reasons), watchdog.off) == (1, False)
+
+    @given(st.lists(st.tuples(st.integers(1, 15), st.floats(0, 2), st.booleans()), min_size=1, max_size=12))
+    def test_it_never_lets_go_without_both_signs_and_always_with_them(
+        self, stretches: list[tuple[int, float, bool]]
+    ) -> None:
         world = World()
         stuck = 0.0
-        for used, moves in seconds:
-            told = len(world.told)
-            off = world.watchdog.off
+        for used, moves in [(used, moves) for length, used, moves in stretches for _ in range(length)]:
+            told, resumed = len(world.told), len(world.resumed)
             world.run(1, used=used, moves=moves)
-            stuck = 0.0 if moves else stuck + 1 if used > BURNT * 2 + 0.01 else -1.0
-            if stuck >= 2 + PATIENCE and not off:
-                assert world.told
-            if len(world.told) > told:
-                assert not moves
+            if moves or world.watchdog.off or (len(world.told), len(world.resumed)) != (told, resumed):
+                stuck = 0.0  # none, or it was seen, or its time is counted anew
+            else:
+                stuck = stuck + 1 if used > BURNT * 2 + 0.01 else -1.0
+            assert stuck < 2 + PATIENCE
+            for _, reason in world.told[told:]:  # that for less work than is usual looks at more than this second
+                assert not moves or "hardly moves on" in reason
         assert len(world.told) - len(world.resumed) in (0, 1)
 
     def test_its_thread_lets_go_when_rounds_stay_away(self) -> None:

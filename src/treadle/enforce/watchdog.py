@@ -173,10 +173,10 @@ class Watchdog:
         )
 
     def _go_on(self, at: float) -> None:
-        self._until = -math.inf
         self._resumed = self._moved = self._fed = at
         self._cpu = self._progress = math.nan
         self._marks.clear()
+        self._until = -math.inf  # last: from here on the other thread's looks count
         if self._resume is not None:
             self._resume()
         log.info("real-time priorities are on again")
