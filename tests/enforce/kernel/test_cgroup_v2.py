@@ -28,11 +28,12 @@ FILES = {
 class Mimic(Cgroups):
     """A directory in the place of cgroup v2: what the kernel does by itself there, this does."""
 
-    def __init__(self, folder: Path) -> None:
-        (folder / "app").mkdir()
-        for name, text in FILES.items():
-            (folder / "app" / name).write_text(text.replace("domain invalid", "domain"))
-        super().__init__(parent="/app", mount=Mount(2, str(folder)))
+    def __init__(self, folder: Path, *, base: str = "treadle", controlled: bool | None = None) -> None:
+        if not (folder / "app").exists():
+            (folder / "app").mkdir()
+            for name, text in FILES.items():
+                (folder / "app" / name).write_text(text.replace("domain invalid", "domain"))
+        super().__init__(base, parent="/app", mount=Mount(2, str(folder)), controlled=controlled)
         self.places: dict[int, str] = {}
         self.writes: list[tuple[str, str, str]] = []
 
@@ -94,6 +95,28 @@ def test_on_a_mimic_of_v2_clean_leaves_the_application_as_it_was(mimic: Mimic, t
     assert mimic.place(threads[0]) == "/app"
     assert mimic.children("/app") == []
     assert mimic.writes[-1] == ("/app", "cgroup.subtree_control", "-cpu")
+
+
+def test_on_a_mimic_of_v2_another_process_switches_the_controller_off_after_a_kill(
+    mimic: Mimic, tmp_path: Path
+) -> None:
+    options = dict(mimic.options)  # as the journal has them, from before the first write
+    mimic.make(mimic.path("query"))
+    guardian = Mimic(tmp_path, controlled=options["controlled"])
+    assert guardian.options == options
+    assert guardian.clean() == []
+    assert guardian.writes[-1] == ("/app", "cgroup.subtree_control", "-cpu")
+
+
+def test_on_a_mimic_of_v2_the_controller_stays_on_where_it_was_so_or_others_have_groups(
+    mimic: Mimic, tmp_path: Path
+) -> None:
+    mimic.make(mimic.path("query"))
+    other = Mimic(tmp_path, base="other")
+    other.make(other.path("query"))
+    assert mimic.clean() == []
+    assert other.clean() == []
+    assert ("/app", "cgroup.subtree_control", "-cpu") not in mimic.writes + other.writes
 
 
 def test_on_a_mimic_of_v2_a_group_that_is_not_there_is_gone(mimic: Mimic) -> None:

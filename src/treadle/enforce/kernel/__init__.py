@@ -45,12 +45,12 @@ __all__ = [
 
 
 def make(name: str, *, cgroups: Cgroups | None = None, **options: Any) -> Knob:
-    """A knob by its name. Those on groups share `cgroups`; without it they find their own by `base` and `parent`."""
+    """A knob by its name. Those on groups share `cgroups`; without it they find their own by these options."""
     if name not in _MAKERS:
         raise ConfigError(f"there is no kernel knob '{name}'", remedy=f"known: {', '.join(NAMES)}")
     try:
         if name in _ON_GROUPS:
-            groups = {key: options.pop(key) for key in ("base", "parent") if key in options}
+            groups = {key: options.pop(key) for key in ("base", "parent", "controlled") if key in options}
             if cgroups is None and (groups or name != RealtimeKnob.name):
                 cgroups = Cgroups(**groups)
             options["cgroups"] = cgroups

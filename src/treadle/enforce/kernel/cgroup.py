@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from treadle.enforce.kernel.guard import gone
 from treadle.enforce.kernel.mounts import Mount, cpu_group, find_mount, group_of
@@ -38,10 +38,18 @@ class Cgroups:
 
     A group is named by text: relative to the base, or with a leading "/" any group of the system by its path, as
     /proc/<pid>/cgroup has it. `parent` is the top for v1. In v2 threads can't leave the cgroup of their process, so it
-    must be that one: see `for_process`.
+    must be that one: see `for_process`. `controlled` is whether v2's cpu controller was on in it before us, which is
+    among the `options` so that whoever cleans up after a kill knows it, too.
     """
 
-    def __init__(self, base: str = BASE, *, parent: str | None = None, mount: Mount | None = None) -> None:
+    def __init__(
+        self,
+        base: str = BASE,
+        *,
+        parent: str | None = None,
+        mount: Mount | None = None,
+        controlled: bool | None = None,
+    ) -> None:
         mount = find_mount() if mount is None else mount
         if mount is None:
             remedy = "mount the cpu controller of cgroup v1 or v2, or use the knob 'nice'"
@@ -49,9 +57,9 @@ class Cgroups:
         self.mount = mount
         self.parent = mount.root if parent is None else parent
         self.base = self.join(self.parent, escape(base))
-        self.options = {"base": base, "parent": self.parent}
+        self.controlled = self._is_controlled() if controlled is None else controlled
+        self.options: dict[str, Any] = {"base": base, "parent": self.parent, "controlled": self.controlled}
         self._names: dict[str, str] = {}
-        self._switched_on = False
 
     @classmethod
     def for_process(cls, pid: int, base: str = BASE) -> Cgroups:
@@ -177,8 +185,7 @@ class Cgroups:
         """
         left: list[str] = []
         self._clean(self.base, left)
-        if self._switched_on and not left:
-            self._switched_on = False
+        if not self.controlled and self._is_controlled() and not self.children(self.parent):
             with suppress(TreadleError):
                 self.write(self.parent, "cgroup.subtree_control", "-cpu")
         if left:
@@ -239,9 +246,18 @@ class Cgroups:
 
     def _switch_on(self, path: str) -> None:
         """Let the groups in it have the controller."""
-        if "cpu" not in self.read(path, "cgroup.subtree_control").split():
+        if not self._has_on(path):
             self.write(path, "cgroup.subtree_control", "+cpu")
-            self._switched_on |= path == self.parent
+
+    def _has_on(self, path: str) -> bool:
+        return "cpu" in self.read(path, "cgroup.subtree_control").split()
+
+    def _is_controlled(self) -> bool:
+        """Whether groups in the parent have the controller: in v1 always. If that can't be read it is not our doing."""
+        try:
+            return self.version == 1 or self._has_on(self.parent)
+        except TreadleError:
+            return True
 
     def _put(self, path: str, file: str, text: str) -> None:
         opened = os.open(f"{self.directory(path)}/{file}", os.O_WRONLY | os.O_TRUNC)
