@@ -176,6 +176,15 @@ class TestRestore:
         assert enforcer.restore().left == (Change(A, "nice", 0.0, 9.0),)
         assert knob.values[A] == 9.0
 
+    def test_what_we_have_written_over_is_ours_again(self) -> None:
+        knob = ScriptedKnob({A: 0.0})
+        enforcer = Enforcer(knob)
+        enforcer.apply(enforcer.diff((A,), column(1)))
+        knob.values[A] = 9.0
+        enforcer.apply(enforcer.diff((A,), column(2)))
+        assert enforcer.restore().left == ()
+        assert knob.values[A] == 0.0
+
     def test_some_can_be_put_back_and_set_again(self) -> None:
         knob = ScriptedKnob({A: 0.0, B: 0.0})
         enforcer, targets = Enforcer(knob), (A, B)
