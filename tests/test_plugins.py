@@ -125,10 +125,9 @@ def test_a_policy_an_engine_and_a_knob_of_another_package_are_found_by_name_and_
 
 def test_what_is_there_is_described_built_in_first(install: Install) -> None:
     assert [kind.name for kind in engines.describe()] == ["simulator", "spark"]
-    assert enforcers.describe() == []
+    assert enforcers.names() == ()
     install("x", engines="still = added:still", enforcers="colour = added:Colour")
     assert [kind.name for kind in engines.describe()] == ["simulator", "spark", "still"]
-    assert [kind.name for kind in enforcers.describe()] == ["colour"]
     assert enforcers.names() == ("colour",)
 
 
@@ -176,7 +175,7 @@ def test_two_packages_can_not_add_one_name(install: Install) -> None:
     install("one", enforcers="colour = added:Colour")
     install("two", enforcers="colour = added:PerGroup")
     with pytest.raises(ConfigError, match=r"its name is already that of plug-in 'colour' of package '(one|two)'"):
-        enforcers.describe()
+        enforcers.names()
 
 
 def test_looking_for_engines_imports_neither_numba_nor_spark() -> None:

@@ -40,11 +40,6 @@ def names() -> tuple[str, ...]:
     return tuple(_plug_ins())
 
 
-def describe() -> list[KnobKind]:
-    """All kinds of knobs that other packages add."""
-    return [_load(point) for point in _plug_ins().values()]
-
-
 def _plug_ins() -> dict[str, EntryPoint]:
     return plugins.find(GROUP, "a knob")
 

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from treadle.enforce.kernel.guard import gone
+from treadle.enforce.kernel.guard import called, gone
 from treadle.enforce.kernel.mounts import Mount, cpu_group, find_mount, group_of
 from treadle.enforce.kernel.names import escape, escape_parts, unescape
 from treadle.errors import ConfigError, EngineError, RightsError, TargetGone, TreadleError
@@ -148,7 +148,7 @@ class Cgroups:
         except ProcessLookupError:
             gone(thread)
         except OSError as error:
-            self._refused(error, path, f"thread {thread.tid} of process {thread.pid} can't be moved to it")
+            self._refused(error, path, f"{called(thread)} can't be moved to it")
 
     def threads(self, path: str) -> list[int]:
         """The ids of all threads in a group."""

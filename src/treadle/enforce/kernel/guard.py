@@ -32,7 +32,12 @@ def alive(target: Target) -> ThreadRef:
 
 def gone(thread: ThreadRef) -> NoReturn:
     """It has ended."""
-    raise TargetGone(f"thread {thread.tid} of process {thread.pid} has ended")
+    raise TargetGone(f"{called(thread)} has ended")
+
+
+def called(thread: ThreadRef) -> str:
+    """Which one it is, for people."""
+    return f"thread {thread.tid} of process {thread.pid}"
 
 
 def thread_ref(tid: int, pid: int | None = None, *, role: Role = Role.MAIN, name: str = "") -> ThreadRef:

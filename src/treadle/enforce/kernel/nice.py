@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from treadle.enforce.kernel.cgroup import cpu_group, find_mount
-from treadle.enforce.kernel.guard import alive, gone
+from treadle.enforce.kernel.guard import alive, called, gone
 from treadle.enforce.kernel.numbers import whole
 from treadle.enforce.knob import Per, Target, Value
 from treadle.errors import RightsError
@@ -42,8 +42,7 @@ class NiceKnob:
         except ProcessLookupError:
             gone(thread)
         except PermissionError as error:
-            where = f"thread {thread.tid} of process {thread.pid}"
-            raise RightsError(f"nice can't be set to {nice}", where=where, remedy=REMEDY) from error
+            raise RightsError(f"nice can't be set to {nice}", where=called(thread), remedy=REMEDY) from error
 
 
 def autogroup_enabled() -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from treadle.enforce.kernel.budget import PERIOD, SHARE, Budget
 from treadle.enforce.kernel.cgroup import Cgroups, find_mount
-from treadle.enforce.kernel.guard import alive, gone, has_sys_nice
+from treadle.enforce.kernel.guard import alive, called, gone, has_sys_nice
 from treadle.enforce.kernel.numbers import number
 from treadle.enforce.knob import Per, Target, Value
 from treadle.errors import ConfigError, EngineError, RightsError, TreadleError
@@ -143,7 +143,7 @@ class RealtimeKnob:
         except PermissionError as error:
             remedy = NO_GROUPS if wanted.real_time and has_sys_nice() else REMEDY
             what = "a real-time priority" if wanted.real_time else "its scheduling policy"
-            raise RightsError(f"{what} can't be set", where=_where(thread), remedy=remedy) from error
+            raise RightsError(f"{what} can't be set", where=called(thread), remedy=remedy) from error
 
     def _number(self, standing: Standing, thread: ThreadRef) -> float:
         policy, priority, reset = standing
@@ -152,7 +152,7 @@ class RealtimeKnob:
         else:
             base = next((float(code) for code, ordinary in ORDINARY.items() if ordinary == policy), math.nan)
         if math.isnan(base):
-            raise EngineError(f"has scheduling policy {policy}", where=_where(thread), remedy="leave it out")
+            raise EngineError(f"has scheduling policy {policy}", where=called(thread), remedy="leave it out")
         return base + OTHER_WAY * (reset != self._resets(standing.real_time))
 
     def _standing(self, value: Value) -> Standing:
@@ -175,7 +175,3 @@ def _part(share: float) -> float:
         remedy = "use a number between 0 and 1, as 0.9: the rest is for the rest of the machine"
         raise ConfigError(f"share can't be {share!r}", where="knob 'rt'", remedy=remedy)
     return share
-
-
-def _where(thread: ThreadRef) -> str:
-    return f"thread {thread.tid} of process {thread.pid}"

@@ -13,7 +13,7 @@ from functools import cache
 from threading import Thread
 from typing import Any
 
-from treadle.enforce.kernel.guard import alive, gone
+from treadle.enforce.kernel.guard import alive, called, gone
 from treadle.enforce.kernel.nice import REMEDY
 from treadle.enforce.kernel.numbers import number
 from treadle.enforce.kernel.sched import Attributes, get_attributes, set_attributes
@@ -61,7 +61,7 @@ class SliceKnob:
         except ProcessLookupError:
             gone(thread)
         except PermissionError as error:
-            raise RightsError("the time slice can't be set", where=_where(thread), remedy=REMEDY) from error
+            raise RightsError("the time slice can't be set", where=called(thread), remedy=REMEDY) from error
 
     def _wanted(self, value: Value) -> tuple[int, int]:
         seconds = number(value, -LONGEST, LONGEST, self.name)
@@ -79,7 +79,7 @@ class SliceKnob:
             gone(thread)
         if found.policy not in (os.SCHED_OTHER, os.SCHED_BATCH):
             remedy = "only threads of SCHED_OTHER and SCHED_BATCH have one here"
-            raise EngineError(f"has no time slice: its policy is {found.policy}", where=_where(thread), remedy=remedy)
+            raise EngineError(f"has no time slice: its policy is {found.policy}", where=called(thread), remedy=remedy)
         return found
 
 
@@ -110,7 +110,3 @@ def _probe(seen: list[int]) -> None:
             mine.policy, mine.priority, mine.runtime = os.SCHED_OTHER, 0, nanoseconds
             set_attributes(0, mine)
             seen.append(get_attributes(0).runtime)
-
-
-def _where(thread: ThreadRef) -> str:
-    return f"thread {thread.tid} of process {thread.pid}"
