@@ -43,7 +43,7 @@ NAP = 0.1
 """Seconds between looks at whether it is to end."""
 PATIENCE = 10.0
 """Seconds for which the first query is waited for."""
-WATCHED, UNWATCHED = 0.2, 0.5
+WATCHED, UNWATCHED = 0.2, 1.0
 """Seconds between two looks at what was taken from Kafka: where the watchdog waits for it to move, and elsewhere."""
 PART_OF_PERIOD = 0.6
 """For which a round waits for a JVM to dump its threads: one that is short of CPU would keep it from the next."""
@@ -253,6 +253,8 @@ class Attachment:
 
     def _welcome(self) -> None:
         """Applications that came since the last round. One that can't be scheduled is left alone."""
+        if not self._newcomers.expected:
+            return
         while (found := self._newcomers.next()) is not None:
             if found.id in {each.id for each in self.applications.values()}:
                 continue

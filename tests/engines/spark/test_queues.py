@@ -78,3 +78,12 @@ def test_without_a_thread_nothing_is_known_and_history_stays() -> None:
         made.update(number * 0.05, [Doing.RUNNING], NO_EDGES)
     assert np.isnan(made.update(5.0, [Doing.UNKNOWN], NO_EDGES)[0])
     assert made.update(5.05, [Doing.RUNNING], NO_EDGES)[0] > 50.0
+
+
+def test_what_the_kernel_counts_is_more_than_a_look_tells() -> None:
+    made = estimate(3)
+    looks = [Doing.RUNNING, Doing.WAITING, Doing.BLOCKED]
+    for number in range(100):
+        queue = made.update(number * 1.0, looks, NO_EDGES, np.array([0.5, 0.2, 0.9]))
+    assert queue[:2].tolist() == pytest.approx([1.0, 4.0], rel=0.01)
+    assert queue[2] == LONGEST

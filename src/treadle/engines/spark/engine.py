@@ -37,7 +37,7 @@ WAITING = 2.0
 """Seconds for which threads that have no place yet are looked at in every round."""
 LATER = 1.25
 """Periods after which threads are dumped if figures of Kafka that ought to come with it are late."""
-OTHERS = 1.0
+OTHERS = 2.0
 """Seconds between two looks at the counters of threads that are no task's main, of which there are many."""
 FROM_BEANS = frozenset({"external_queue", "tuples_in"})
 
@@ -61,9 +61,9 @@ class SparkEngine:
         priorities: Mapping[str, float] | None = None,
         knobs: Mapping[str, Knob] | None = None,
         mbeans: bool = True,
-        beans_period: float = 0.5,
+        beans_period: float = 1.0,
         patience: float = 0.02,
-        dump_period: float = 0.5,
+        dump_period: float = 1.0,
     ) -> None:
         self.name = name
         self.application = application
@@ -89,6 +89,8 @@ class SparkEngine:
         self._cpu, self._wait, self._taken = Counters(), Counters(), Counters()
         self._estimate = Estimate()
         self._found: list[Doing] | None = None
+        self._at_dump: tuple[float, _Own, Floats] | None = None
+        """When threads were last dumped: what the mains had used and waited for by then."""
         self._queue: Floats = np.empty(0)
         self._kafka: tuple[object, object, Floats, Floats] | None = None
 
@@ -136,11 +138,13 @@ class SparkEngine:
         """Of the topology that was last looked at. NaN: no thread, no Kafka, or nobody knows."""
         now = time.monotonic()
         columns: dict[str, Floats] = {}
+        mains = self._times.sample(self._own.mains)
         if wanted & {"cpu_time", "run_wait"}:
-            columns["cpu_time"], columns["run_wait"] = self._from_kernel()
+            columns["cpu_time"], columns["run_wait"] = self._from_kernel(mains)
         if "queue" in wanted:
             if self._found is not None:
-                self._queue = self._estimate.update(now, self._found, self._topology.edges)
+                idle = self._idle(now, mains)
+                self._queue = self._estimate.update(now, self._found, self._topology.edges, idle)
                 self._found = None
             columns["queue"] = self._queue.copy()
         if wanted & FROM_BEANS & self.offers:
@@ -171,7 +175,7 @@ class SparkEngine:
         hurry = layout.hurries or (layout.waits and now - self._settled < WAITING)
         comes = self._kafka is not None and bool(self._kafka[1])
         due = age >= (LATER if comes else 1.0) * self._dump_period
-        soon = age >= 0.5 * self._dump_period and self._kafka_is_new()
+        soon = age >= 0.9 * self._dump_period and self._kafka_is_new()
         return hurry or soon or due or signs != self._seen
 
     def _kafka_is_new(self) -> bool:
@@ -214,10 +218,19 @@ class SparkEngine:
                     found[mains[thread.tid]] = doing(thread)
         return [found.get(place, Doing.UNKNOWN) for place in self._rows.places]
 
-    def _from_kernel(self) -> tuple[Floats, Floats]:
+    def _idle(self, now: float, mains: Times) -> Floats:
+        """Of each row with a main thread the part of the time since the last dump in which that had nothing to do."""
+        own, before = self._own, self._at_dump
+        busy = mains.cpu_time + mains.run_wait
+        self._at_dump = (now, own, busy)
+        idle = np.full(len(self._topology), np.nan)
+        if before is not None and before[1] is own and now > before[0]:
+            idle[own.rows[: len(busy)]] = np.clip(1.0 - (busy - before[2]) / (now - before[0]), 0.0, 1.0)
+        return idle
+
+    def _from_kernel(self, mains: Times) -> tuple[Floats, Floats]:
         """CPU time and wait; of all threads but the mains of tasks not in each round."""
         own = self._own
-        mains = self._times.sample(own.mains)
         if self._other_times is None or time.monotonic() - self._others_read > OTHERS - 0.5 * self._dump_period:
             self._other_times, self._others_read = self._times_of_others.sample(own.others), time.monotonic()
         others = self._other_times

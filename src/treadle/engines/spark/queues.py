@@ -51,7 +51,8 @@ _POLLING = "org.apache.kafka.common.network.Selector."
 class Estimate:
     """The length of each row's queue, as far as the share of time tells in which its thread was found idle.
 
-    The idle share i is averaged with the time constant `TAU`: i <- i e^(-t/TAU) + (1 - e^(-t/TAU)) [waiting]. A queue
+    The idle share i is averaged with the time constant `TAU`: i <- i e^(-t/TAU) + (1 - e^(-t/TAU)) [waiting], where the
+    kernel's counters say it exactly and a stack only whether it was for input or because of the output. A queue
     with one server that is busy for the share 1 - i holds (1 - i) / i tuples on average (M/M/1), and that is the
     estimate. A thread that is never found idle has an i that halves every second, so its estimate doubles as often, up
     to `LONGEST`: it is longer behind than the others. A row whose upstream is blocked on its output has a full queue,
@@ -66,13 +67,26 @@ class Estimate:
         """Rows are others now: for each the row where it was before, -1 for a new one."""
         self._idle = realigned(self._idle, source)
 
-    def update(self, time: float, found: Sequence[Doing], edges: tuple[Ints, Ints, Floats]) -> Floats:
-        """A look at all rows; the estimate for each."""
+    def update(
+        self,
+        time: float,
+        found: Sequence[Doing],
+        edges: tuple[Ints, Ints, Floats],
+        idle: Floats | None = None,
+    ) -> Floats:
+        """A look at all rows; the estimate for each.
+
+        `idle` is the part of the time since the last look in which each thread neither ran nor waited for a core, as
+        the kernel counts it: what one look is a sample of. NaN where that is not known.
+        """
         now = np.array(found, dtype=np.int64)
         passed = max(0.0, time - self._time) if math.isfinite(self._time) else TAU
         self._time = time
         keep = math.exp(-passed / TAU)
-        seen = np.where(now == Doing.UNKNOWN, np.nan, np.where(now == Doing.WAITING, 1.0, 0.0))
+        seen = np.where(now == Doing.WAITING, 1.0, 0.0)
+        if idle is not None:
+            seen = np.where(np.isnan(idle) | (now == Doing.BLOCKED), seen, idle)
+        seen = np.where(now == Doing.UNKNOWN, np.nan, seen)
         old = np.where(np.isnan(self._idle), 0.5, self._idle)
         fresh = np.where(np.isnan(seen), self._idle, old * keep + (1.0 - keep) * seen)
         self._idle = fresh
