@@ -65,6 +65,24 @@ def test_a_stage_that_nobody_knows_is_not_asked_for_in_every_round(attached: Spa
         directory.close()
 
 
+def test_an_answer_that_nobody_foresaw_does_not_end_the_asking() -> None:
+    directory, known = Directory(Rest("http://127.0.0.1:1"), patience=0.0), Job(1, "run", "q", "id", (1,))
+    asked: list[int] = []
+
+    def ask() -> None:
+        asked.append(1)
+        if len(asked) == 1:
+            raise ValueError("a plan like no other")
+        directory._note([known], {})
+
+    directory._ask = ask  # type: ignore[method-assign]
+    try:
+        until(lambda: directory.learn([1]) or directory.job(1) == known)
+        assert len(asked) == 2
+    finally:
+        directory.close()
+
+
 def test_an_ui_that_is_gone_is_a_clear_error() -> None:
     with pytest.raises(EngineError, match="does not answer"):
         Rest("http://127.0.0.1:1").applications()

@@ -53,7 +53,7 @@ def consumers(pid: int, answer: list[Beans]) -> dict[Key, Consumer]:
     for name, values in bytes_.items():
         client = _client(name)
         if client.startswith(OURS):
-            traffic = Traffic(int(_number(values, "outgoing-byte-total")), int(_number(values, "incoming-byte-total")))
+            traffic = Traffic(_count(values, "outgoing-byte-total"), _count(values, "incoming-byte-total"))
             found[pid, client] = Consumer(
                 _sum(lags, client, "records-lag"), _sum(counts, client, "records-consumed-total"), traffic
             )
@@ -136,3 +136,9 @@ def _client(name: str) -> str:
 def _number(values: Mapping[str, object], attribute: str) -> float:
     value = values.get(attribute)
     return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _count(values: Mapping[str, object], attribute: str) -> int:
+    """Zero while it is unknown: that matches the bytes of no task."""
+    number = _number(values, attribute)
+    return int(number) if math.isfinite(number) else 0

@@ -60,6 +60,8 @@ class _Run:
 class _Sorted:
     """The threads of one moment, by what they are for."""
 
+    running: list[tuple[Job, Named, ThreadRef]] = field(default_factory=list)
+    """The threads of all tasks of streaming queries."""
     tasks: dict[Place, list[ThreadRef]] = field(default_factory=dict)
     other_tasks: list[ThreadRef] = field(default_factory=list)
     helpers: list[tuple[Named, ThreadRef]] = field(default_factory=list)
@@ -125,6 +127,7 @@ class Layout:
                     refs[key] = ref
                     self._put(found, what, ref, number)
         self._refs = refs
+        self._place(found)
         return found
 
     def _put(self, found: _Sorted, what: Named, ref: ThreadRef, number: int) -> None:
@@ -135,9 +138,7 @@ class Layout:
             elif not job.run:
                 found.other_tasks.append(ref)
             else:
-                self._note(job)
-                place = Place(job.run, job.stages.index(what.stage), what.partition)
-                found.tasks.setdefault(place, []).append(ref)
+                found.running.append((job, what, ref))
         elif what.kind is Kind.PLANNER:
             found.planners[what.run] = (what, ref)
         elif what.kind is Kind.SERVICE:
@@ -145,15 +146,35 @@ class Layout:
         else:
             found.helpers.append((what, ref))
 
+    def _place(self, found: _Sorted) -> None:
+        """Of jobs of one run side by side the one with most stages has the rows, and the newest of several such."""
+        jobs: dict[str, Job] = {}
+        for job, _, _ in found.running:
+            known = jobs.setdefault(job.run, job)
+            if (len(job.stages), job.number) > (len(known.stages), known.number):
+                jobs[job.run] = job
+        for job in jobs.values():
+            self._note(job)
+        for job, what, ref in found.running:
+            if (place := self._place_of(job, what)) is not None:
+                found.tasks.setdefault(place, []).append(ref)
+
+    def _place_of(self, job: Job, what: Named) -> Place | None:
+        """None for a job whose stages are not those of the plan that its run is known by."""
+        run = self._runs.get(job.run)
+        if run is None or len(job.stages) != len(run.plan.stages):
+            return None
+        return Place(job.run, job.stages.index(what.stage), what.partition)
+
     def _note(self, job: Job) -> None:
         run = self._runs.get(job.run)
         plan = self._directory.plan(job)
         if run is None:
             self._runs[job.run] = _Run(job, plan)
-        elif job.number > run.job.number or plan != run.plan:
+        elif job.number != run.job.number or plan != run.plan:
             if len(plan.stages) != len(run.plan.stages):
                 run.partitions = {}
-            run.job, run.plan = max(job, run.job), plan
+            run.job, run.plan = job, plan
 
     def _follow(self, found: _Sorted, *, planned: bool) -> None:
         """Runs end with their planner, or where that is on another host with their last task."""
@@ -196,8 +217,8 @@ class Layout:
             job = self._directory.job(what.stage)
             if job is None or what.stage < 0:
                 return python
-            place = Place(job.run, job.stages.index(what.stage), what.partition)
-            return [place] if place in found.tasks else []
+            own = self._place_of(job, what)
+            return [own] if own in found.tasks else []
         hop = self._shuffles.get(what.shuffle)
         if hop is None or hop.job.run not in self._runs or self._runs[hop.job.run].job.number != hop.job.number:
             return []  # left over from a batch that has ended

@@ -10,8 +10,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from treadle.engines.spark.application import Application, Process
 from treadle.engines.spark.consumers import REQUESTS, Consumer, Key, Matches, consumers
@@ -46,6 +47,8 @@ class Pulse:
         self._period = period
         self._beans: dict[int, MBeans] = {}
         self._pauses: dict[int, tuple[float, float]] = {}  # process -> pause, when to try again
+        self._told: set[str] = set()
+        """What goes wrong, and has been said to."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="treadle-spark-pulse", daemon=True)
         self._thread.start()
@@ -61,13 +64,23 @@ class Pulse:
         while not self._stop.is_set():
             began = time.monotonic()
             if began >= scan or (self.wants_workers and not self.workers):
-                with suppress(TreadleError, OSError):
-                    self._scan()
+                self._tried("processes can't be looked for", self._scan)
                 scan = began + SCAN
             if self.wants_beans:
-                self._read(began)
+                self._tried("no live Kafka figures", partial(self._read, began))
             # Never busier than a twentieth of the time, however slowly the JVM answers.
             self._stop.wait(max(self._period - (time.monotonic() - began), 0.05 * self._period))
+
+    def _tried(self, what: str, work: Callable[[], None]) -> None:
+        """Whatever goes wrong is told once, and tried again: without this thread nobody would see the end."""
+        try:
+            work()
+        except Exception as error:
+            if what not in self._told:
+                log.warning("%s: %s", what, error, exc_info=not _foreseen(error), extra={"error": str(error)})
+            self._told.add(what)
+        else:
+            self._told.discard(what)
 
     def _scan(self) -> None:
         self.processes = self._application.look_again()
@@ -90,11 +103,15 @@ class Pulse:
                 self._pauses.pop(process.pid, None)
             except TargetGone:
                 self._drop(process.pid)
-            except (TreadleError, OSError) as error:
+            except Exception as error:  # also one that nobody foresaw: the other processes have figures still
                 self._drop(process.pid)
                 if process.pid not in self._pauses:
                     log.warning(
-                        "no live Kafka figures of process %d: %s", process.pid, error, extra={"error": str(error)}
+                        "no live Kafka figures of process %d: %s",
+                        process.pid,
+                        error,
+                        exc_info=not _foreseen(error),
+                        extra={"error": str(error)},
                     )
                 self._pauses[process.pid] = (min(2 * pause, LONGEST_PAUSE), now + pause)
         self.matches.match(found, self.sources)
@@ -104,6 +121,10 @@ class Pulse:
         beans = self._beans.pop(pid, None)
         if beans is not None:
             beans.close()
+
+
+def _foreseen(error: Exception) -> bool:
+    return isinstance(error, TreadleError | OSError)
 
 
 def python_workers(pids: Sequence[int]) -> tuple[ThreadRef, ...]:

@@ -224,9 +224,12 @@ class Directory:
                 self._wanted = False
             try:
                 self._ask()
-            except EngineError as error:
+            except Exception as error:  # also one that nobody foresaw: later stages may be told apart again
                 if not self._silent:
-                    log.warning("new stages can't be told apart: %s", error, extra={"error": str(error)})
+                    foreseen = isinstance(error, EngineError)
+                    log.warning(
+                        "new stages can't be told apart: %s", error, exc_info=not foreseen, extra={"error": str(error)}
+                    )
                 self._silent = True
             else:
                 self._silent = False
@@ -258,7 +261,8 @@ class Directory:
     def _read_plan(self, job: Job) -> Plan:
         try:
             found = self._rest.plan(job.execution)
-        except EngineError:
+        except Exception as error:  # a text that nobody foresaw costs the names of its operators only
+            log.debug("the plan of execution %d can't be read", job.execution, exc_info=error)
             found = None
         return found if found is not None and len(found.stages) == len(job.stages) else plan.chain(len(job.stages))
 

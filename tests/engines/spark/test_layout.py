@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import os
+import threading
+
+from treadle.engines.spark.layout import Layout
+from treadle.engines.spark.rest import Directory, Job, Rest
+from treadle.observe.jvm import JavaThread
+
+RUN = "b8d16c0f-f63f-4e87-ba8c-591c8a649917"
+
+
+def test_jobs_of_one_run_side_by_side_share_no_rows_and_break_nothing() -> None:
+    """As `foreachBatch` with two writes at once makes them; threads of this process stand in for those of a JVM."""
+    directory, pid, tid = Directory(Rest("http://127.0.0.1:1"), patience=0.0), os.getpid(), threading.get_native_id()
+    long, short = Job(1, RUN, "q", "id", (1, 2, 3)), Job(4, RUN, "q", "id", (4,))
+    directory._note([long, short], {})
+    layout = Layout("spark", directory, {})
+    stages = (3, 4)
+    for order in (stages, stages[::-1]):
+        names = [f"Executor task launch worker for task 0.0 in stage {stage}.0 (TID {stage})" for stage in order]
+        rows = layout.lay_out({pid: [JavaThread(name, tid, "RUNNABLE", ()) for name in names]}, [], ())
+        assert [len(instance.threads) for instance in rows.instances] == [0, 0, 1]
+    name = "Executor task launch worker for task 0.0 in stage 4.0 (TID 4)"
+    rows = layout.lay_out({pid: [JavaThread(name, tid, "RUNNABLE", ())]}, [], ())
+    assert [len(instance.threads) for instance in rows.instances] == [1]
