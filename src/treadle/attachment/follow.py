@@ -71,7 +71,7 @@ class Followed:
         if self._guard is None:
             return self.engine.sample(wanted)
         found = self.engine.sample(wanted | (Guard.METRICS & self.offers))
-        self._guard.feed(self.name, found, self._topology)
+        self._guard.feed(self.name, found, self._topology, self.engine.taken)
         return Sample(found.time, {metric: found.columns[metric] for metric in wanted if metric in found.columns})
 
     def knobs(self) -> Mapping[str, Knob]:
@@ -96,14 +96,13 @@ class Guard:
         self.watchdog = Watchdog(leash.release, resume=leash.resume, cores=cores, period=period)
         self.watchdog.start()
 
-    def feed(self, name: str, sample: Sample, topology: Topology) -> None:
+    def feed(self, name: str, sample: Sample, topology: Topology, progress: float) -> None:
+        """A round. `progress` is what all sources have taken: whose each of it is does not matter here."""
         stages = np.array([not of_driver(instance.query) for instance in topology.instances], dtype=np.bool_)
         nothing = np.full(len(topology), np.nan)
         column = {metric: sample.columns.get(metric, nothing) for metric in self.METRICS}
         self._burnt[name] = float(np.nansum(column["cpu_time"][stages])) if self.leash.targets else math.nan
         used = [seconds for seconds in self._burnt.values() if not math.isnan(seconds)]
-        taken = column[self.PROGRESS]
-        progress = math.nan if np.isnan(taken).all() else float(np.nansum(taken))
         self._open_eyes(progress)
         waits = bool(np.any(column["queue"][stages] > 0) or np.any(column["external_queue"] > 0))
         self.watchdog.feed(

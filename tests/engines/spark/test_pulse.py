@@ -1,13 +1,21 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import numpy as np
 import pytest
 
 from support import until
 from treadle.engines.spark.application import Application, Process
+from treadle.engines.spark.consumers import Consumer
+from treadle.engines.spark.engine import SparkEngine
 from treadle.engines.spark.pulse import Pulse
+from treadle.engines.spark.sockets import Traffic
+from treadle.errors import TargetGone
 
 HERE = Process(os.getpid(), 1, False)
 
@@ -32,3 +40,50 @@ def test_what_nobody_foresaw_is_told_once_and_does_not_end_the_looking(
         finally:
             pulse.close()
     assert len([record for record in caplog.records if "NaN" in record.message]) == 1
+
+
+def consumer(consumed: float) -> Consumer:
+    return Consumer(math.nan, consumed, Traffic(0, 0))
+
+
+def test_what_all_sources_have_taken_is_counted_whosever_they_are() -> None:
+    pulse = Pulse(Application("local-process-1", "a", "http://127.0.0.1:1", (HERE,)), 60.0)
+    pulse.close()
+    pulse.processes = (HERE,)
+    counts = []
+    for found in ({}, {"a": math.nan}, {"a": 5.0, "b": 2.0}, {"b": 3.0}, {"a": 5.0, "b": 3.0}, {"b": 1.0}):
+        pulse._count({(HERE.pid, name): consumer(count) for name, count in found.items()})
+        counts.append(pulse.taken)
+    assert np.array_equal(counts, [math.nan, math.nan, 7.0, 8.0, 8.0, 8.0], equal_nan=True)
+    assert not pulse.matches.places
+
+
+class Shown(BaseHTTPRequestHandler):
+    """The UI of a driver on another host, as far as it says that the application runs."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'[{"id": "app-1", "name": "a"}]')
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_without_an_executor_here_the_application_lives_for_as_long_as_its_driver_shows_it() -> None:
+    """The only executor is a number that was given to another process: it is gone, and not looked into."""
+    with HTTPServer(("127.0.0.1", 0), Shown) as ui:
+        serving = threading.Thread(target=ui.serve_forever)
+        serving.start()
+        application = Application("app-1", "a", f"http://127.0.0.1:{ui.server_port}", (HERE,))
+        with SparkEngine(application, knobs={}, mbeans=False, beans_period=0.01) as engine:
+            try:
+                until(lambda: engine._pulse.processes == () and not len(engine.topology()))
+                assert engine.topology().instances == ()
+            finally:
+                ui.shutdown()
+                serving.join()
+                ui.server_close()
+            until(lambda: engine._pulse.ended)
+            with pytest.raises(TargetGone, match="'a': has ended"):
+                until(engine.topology)

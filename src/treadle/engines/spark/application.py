@@ -83,9 +83,21 @@ class Application:
         """Whether its tasks run in the driver itself."""
         return self.id.startswith(LOCAL)
 
+    def may_return(self) -> bool:
+        """Whether executors may come again though none is here now: its driver, elsewhere, still shows it.
+
+        It asks the UI, so it is not for a round.
+        """
+        if self.local or self.only is not None or any(process.driver for process in self.processes):
+            return False
+        try:
+            return self.id in [number for number, _ in Rest(self.ui).applications()]
+        except EngineError:
+            return False
+
     def look_again(self) -> tuple[Process, ...]:
         """Its processes as they are now: executors come and go. A scan of all processes, so not for every round."""
-        alive = tuple(process for process in self.processes if _is_alive(process))
+        alive = tuple(process for process in self.processes if is_alive(process))
         if self.local or self.only is not None:
             return alive
         drivers = tuple(process for process in alive if process.driver)
@@ -302,7 +314,8 @@ def _process(found: Jvm, *, driver: bool = False) -> Process:
     return Process(found.pid, found.start_time, driver)
 
 
-def _is_alive(process: Process) -> bool:
+def is_alive(process: Process) -> bool:
+    """Whether it is there, and not another one that was given its number."""
     try:
         return start_time(process.pid, process.pid) == process.start_time
     except TargetGone:

@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 
 from treadle.enforce import Knob, kernel
-from treadle.engines.spark.application import Application
+from treadle.engines.spark.application import Application, is_alive
 from treadle.engines.spark.counters import Counters
 from treadle.engines.spark.layout import Layout, Place, Rows
 from treadle.engines.spark.naming import runs_task
@@ -152,6 +152,11 @@ class SparkEngine:
             columns["external_queue"], columns["tuples_in"] = self._from_kafka()
         return Sample(now, {metric: columns[metric] for metric in wanted & columns.keys()})
 
+    @property
+    def taken(self) -> float:
+        """Records that all Kafka consumers have taken, matched to their tasks or not; NaN while none is known."""
+        return self._pulse.taken
+
     def knobs(self) -> Mapping[str, Knob]:
         if self._knobs is None:
             self._knobs = _kernel_knobs()
@@ -185,11 +190,13 @@ class SparkEngine:
         """The threads of all processes that are still there."""
         dumps: dict[int, list[JavaThread]] = {}
         for process in self._pulse.processes:
+            if not is_alive(process):
+                continue
             try:
                 dumps[process.pid] = jvm.dump(process.pid, frames=FRAMES, stack_of=runs_task)
             except TargetGone:
                 continue
-        if not dumps and not self._pulse.processes:
+        if not dumps and self._pulse.ended:
             raise TargetGone("has ended", where=f"application '{self.application.name}'")
         return dumps
 

@@ -7,6 +7,7 @@ told once, and is tried again after pauses that double.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -33,9 +34,13 @@ class Pulse:
 
     def __init__(self, application: Application, period: float) -> None:
         self.processes: tuple[Process, ...] = application.processes
+        self.ended = not application.processes
+        """Whether none of them is left, and none can come again."""
         self.workers: tuple[ThreadRef, ...] = ()
         self.found: Mapping[Key, Consumer] = {}
         """The newest figures of all consumers."""
+        self.taken = math.nan
+        """Records that all of them have taken together, also those of which nobody knows whose they are."""
         self.sources: Mapping[Place, ThreadRef] = {}
         """Set by the engine: the tasks that read from Kafka."""
         self.matches = Matches()
@@ -46,6 +51,7 @@ class Pulse:
         self._application = application
         self._period = period
         self._beans: dict[int, MBeans] = {}
+        self._counts: dict[Key, float] = {}
         self._pauses: dict[int, tuple[float, float]] = {}  # process -> pause, when to try again
         self._told: set[str] = set()
         """What goes wrong, and has been said to."""
@@ -83,11 +89,12 @@ class Pulse:
             self._told.discard(what)
 
     def _scan(self) -> None:
-        self.processes = self._application.look_again()
+        processes = self._application.look_again()
+        self.ended = not processes and not self._application.may_return()
+        self.processes = processes
         pids = [process.pid for process in self.processes]
         self.workers = python_workers(pids) if self.wants_workers else ()
-        alive = {process.pid for process in self.processes}
-        for pid in self._beans.keys() - alive:
+        for pid in self._beans.keys() - self._alive():
             self._beans.pop(pid).close()
 
     def _read(self, now: float) -> None:
@@ -114,8 +121,20 @@ class Pulse:
                         extra={"error": str(error)},
                     )
                 self._pauses[process.pid] = (min(2 * pause, LONGEST_PAUSE), now + pause)
+        self._count(found)
         self.matches.match(found, self.sources)
         self.found = found
+
+    def _count(self, found: Mapping[Key, Consumer]) -> None:
+        """A consumer that ends, and one that begins at zero, take nothing back."""
+        counts = {key: consumer.consumed for key, consumer in found.items() if not math.isnan(consumer.consumed)}
+        if counts:
+            grown = sum(max(0.0, count - self._counts.get(key, 0.0)) for key, count in counts.items())
+            self.taken = grown + (0.0 if math.isnan(self.taken) else self.taken)
+        self._counts = {key: count for key, count in (self._counts | counts).items() if key[0] in self._alive()}
+
+    def _alive(self) -> set[int]:
+        return {process.pid for process in self.processes}
 
     def _drop(self, pid: int) -> None:
         beans = self._beans.pop(pid, None)
