@@ -1,0 +1,142 @@
+"""A pipeline with promises sheds what it can do without, those of low priority first, and says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import treadle
+from support import named, until
+from treadle.errors import ConfigError
+from treadle.estimates import WEIGHT
+from treadle.workloads.burn import burn
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from treadle.pipelines.runner import Run
+
+ROWS = 200
+
+
+def heavy(minimum: tuple[float, float], hashes: int) -> treadle.Pipeline:
+    """Two sinks that do the same for each row, `high` before `low`."""
+    p = treadle.Pipeline(named("promise"))
+    p.feed("rows", schema="id long")
+    for name, priority, least in (("low", 1, minimum[0]), ("high", 5, minimum[1])):
+
+        def sink(rows: DataFrame) -> None:
+            rows.selectExpr(burn("cast(id as string)", hashes)).write.format("noop").mode("append").save()
+
+        p.sink(name=name, inputs="rows", priority=priority, min_accuracy=least)(sink)
+    return p
+
+
+@contextmanager
+def flooded(run: Run) -> Iterator[None]:
+    """Rows come in all the time, many more than can be worked on."""
+    feed, over = run.feed("rows"), threading.Event()
+
+    def fill() -> None:
+        number = 0
+        while not over.wait(0.05):
+            feed.append([{"id": number + each} for each in range(ROWS)])
+            number += ROWS
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def sinks(run: Run) -> dict[str, Any]:
+    found: dict[str, Any] = run.status()["quality"]["sinks"]
+    return found
+
+
+def promised(run: Run, sink: str) -> float:
+    """What it is to have at present."""
+    found = sinks(run)[sink]["promised"]
+    return 1.0 if found is None else float(found)
+
+
+@pytest.mark.parametrize("layout", ["hops", "fused"])
+def test_under_overload_the_lower_priority_sheds_first_and_all_is_as_before_afterwards(
+    spark: SparkSession, tmp_path: Path, layout: str
+) -> None:
+    p = heavy((0.0, 0.0), 1000)
+    with p.start(spark, folder=tmp_path, layout=layout, slots=1, cycle="500ms", limit_rows=10**9) as run:
+        with flooded(run):
+            until(lambda: promised(run, "low") < 0.2, run)
+            until(lambda: sinks(run)["low"]["accuracy"] < 0.3, run)
+            assert promised(run, "high") >= promised(run, "low")
+            streams = run.status()["quality"]["streams"]
+            assert set(streams) == {"rows>low", "rows>high"}
+        until(lambda: promised(run, "low") == promised(run, "high") == 1.0, run)
+
+
+def test_a_minimum_that_can_not_be_had_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    p = heavy((0.9, 0.9), 2000)
+    with p.start(spark, folder=tmp_path, slots=1, cycle="500ms", limit_rows=10**9) as run, flooded(run):
+        text = "sink 'low' is promised 90% of its input and gets "
+        until(lambda: any(each.startswith(text) for each in run.status()["quality"]["short"]), run)
+        assert "cores are missing" in run.status()["quality"]["short"][0]
+
+
+def test_rows_carry_their_weight_only_where_something_may_be_shed(spark: SparkSession, tmp_path: Path) -> None:
+    seen: dict[str, list[str]] = {}
+    for name, minimum in (("with", 0.5), ("without", None)):
+        p = treadle.Pipeline(named("weight"))
+        p.feed("rows", schema="id long")
+
+        @p.sink(name="out", inputs="rows", min_accuracy=minimum)
+        def out(rows: DataFrame, name: str = name) -> None:
+            seen[name] = rows.columns
+
+        with p.start(spark, folder=tmp_path / name) as run:
+            run.feed("rows").append([{"id": 1}])
+            until(lambda name=name: name in seen, run)  # type: ignore[misc]
+            assert ("quality" in run.status()) is (name == "with")
+    assert seen == {"with": ["id", WEIGHT], "without": ["id"]}
+
+
+def test_shedding_can_be_turned_off(spark: SparkSession, tmp_path: Path) -> None:
+    with heavy((0.0, 0.0), 1).start(spark, folder=tmp_path, shed=False) as run:
+        assert run.promises is None
+
+
+def test_what_may_go_first_must_be_said_as_such() -> None:
+    p = treadle.Pipeline(named("wrong"))
+    with pytest.raises(ConfigError, match="by_utility"):
+        p.feed("rows", schema="id long", shed="id")  # type: ignore[arg-type]
+
+
+def test_rows_of_endless_use_all_come_through_under_overload(spark: SparkSession, tmp_path: Path) -> None:
+    p = treadle.Pipeline(named("fraud"))
+    p.feed(
+        "rows", schema="id long", shed=treadle.by_utility("CASE WHEN id % 100 = 0 THEN double('infinity') ELSE 1.0 END")
+    )
+    came: set[int] = set()
+    counted = {"all": 0}
+
+    @p.sink(min_accuracy=0.0)
+    def out(rows: DataFrame) -> None:
+        found = rows.selectExpr("id", f"{burn('cast(id as string)', 2000)} AS h").collect()
+        counted["all"] += len(found)
+        came.update(row.id for row in found if row.id % 100 == 0)
+
+    with p.start(spark, folder=tmp_path, slots=1, cycle="500ms", limit_rows=10**9) as run:
+        with flooded(run):
+            until(lambda: promised(run, "out") < 0.5, run)
+        run.drain(120)
+        total = run.channels["rows"].total
+    assert came == set(range(0, total, 100))
+    assert counted["all"] < total
