@@ -62,7 +62,7 @@ def attach(
     quotas: Mapping[str, float] | None = None,
     queries: Sequence[str] = ("*",),
     dry_run: bool = False,
-    agent: bool = True,
+    agent: bool | None = None,
     background: bool = True,
 ) -> Attachment:
     """Schedule the threads of one or several Spark applications that run on this host.
@@ -71,8 +71,10 @@ def attach(
     scheduled by one policy in one loop. A name such as `shop-*` is a pattern: it means all that fit, also those that
     are started later. `enforce` is nice, cgroup, rt, slice or quota, or some joined by `+`; see
     docs/attach.md. `priorities` and `quotas` (in CPUs) are by patterns of query names, the first that fits counts, and
-    `queries` are the patterns of those that are scheduled at all. Without `agent` no Jolokia agent is loaded into the
-    applications. In the `background` it is at work when this returns; otherwise call `run`.
+    `queries` are the patterns of those that are scheduled at all. With `agent` a Jolokia agent is loaded into the
+    applications, where it stays; with False none is loaded or read. By default one is loaded only where the policy or
+    the watchdog needs it, and not in a dry run; else one that is there already is read. In the `background` it is at
+    work when this returns; otherwise call `run`.
     """
     wanted = dict(priorities or {})
     for what, numbers in (("priorities", wanted), ("quotas", quotas or {})):
@@ -90,7 +92,7 @@ def attach(
     return attachment
 
 
-def watch(target: Target | Sequence[Target], *, period: Duration = "200ms", agent: bool = True) -> Attachment:
+def watch(target: Target | Sequence[Target], *, period: Duration = "200ms", agent: bool | None = None) -> Attachment:
     """Look at applications without changing anything of how they are scheduled: `run` it, or `start` it."""
     return attach(target, policy="none", period=period, dry_run=True, agent=agent, background=False)
 
@@ -106,7 +108,7 @@ class Attachment:
         *,
         patterns: Sequence[str] = (),
         dry_run: bool = False,
-        agent: bool = True,
+        agent: bool | None = None,
     ) -> None:
         self.plan = chosen
         self.applications = dict(applications)
@@ -277,8 +279,15 @@ class Attachment:
     def _follow(self, name: str, application: Application) -> Followed:
         knobs = self._knobs.make(application)
         period = WATCHED if "rt" in knobs else UNWATCHED
-        engine = SparkEngine(application, name=name, priorities=self._priorities, knobs=knobs, mbeans=self._agent,
-                             beans_period=period)  # fmt: skip
+        engine = SparkEngine(
+            application,
+            name=name,
+            priorities=self._priorities,
+            knobs=knobs,
+            mbeans=self._agent is not False,
+            loads=self.plan.loads_agent(self._agent, dry_run=self.dry_run),
+            beans_period=period,
+        )
         self._closing.callback(engine.close)
         if self.dry_run:
             return Followed(engine)

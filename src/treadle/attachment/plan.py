@@ -15,8 +15,10 @@ from treadle.decide import registry
 from treadle.decide.policies import UserPriority
 from treadle.decide.policy import Policy
 from treadle.decide.transform import Scale, nice, owner, rt, shares, slices, weight
+from treadle.engines.spark.engine import FROM_BEANS, SparkEngine
 from treadle.errors import ConfigError
 from treadle.loop import Binding
+from treadle.observe.plan import make_plan, plannable
 from treadle.plugins import suggestion
 
 SINGLE = ("downstream-first", "nice")
@@ -59,6 +61,18 @@ class Plan:
     @property
     def grouped(self) -> bool:
         return "cgroup" in self.parts or "quota" in self.parts
+
+    @property
+    def reads_kafka(self) -> bool:
+        """Whether it needs Kafka's own figures to decide, or the watchdog of real-time threads to see work move on."""
+        offers = SparkEngine.OFFERS
+        wanted = [name for name in (*self.policy.needs, *self.policy.wants) if plannable(name, offers)]
+        taken = {step.name for step in make_plan(wanted, offers) if step.way is None}
+        return "rt" in self.parts or bool(taken & FROM_BEANS)
+
+    def loads_agent(self, agent: bool | None, *, dry_run: bool) -> bool:
+        """Whether to load one, if that was left open (None): it stays for good, so only where it is needed."""
+        return (self.reads_kafka and not dry_run) if agent is None else agent
 
     def bindings(self, version: int) -> tuple[list[Binding], Seen]:
         """The loop's bindings where cgroups are of this version, and the policy that keeps what was last seen."""

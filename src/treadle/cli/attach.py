@@ -40,7 +40,11 @@ def _targets(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--pid", "-P", "pids", type=int, multiple=True, help="Its driver, or one of its executors."),
         click.option("--name", "-n", "names", multiple=True, metavar="NAME", help="The name of the application."),
         click.option("--ui", "uis", multiple=True, metavar="URL", help="The address of its UI."),
-        click.option("--no-agent", is_flag=True, help="Load no Jolokia agent into it: no Kafka lag, then."),
+        click.option(
+            "--agent/--no-agent",
+            default=None,
+            help="Load a Jolokia agent into it, for Kafka's lag, or don't (default: if the policy or `rt` needs it).",
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -70,7 +74,7 @@ def attach(
     pids: tuple[int, ...],
     names: tuple[str, ...],
     uis: tuple[str, ...],
-    no_agent: bool,
+    agent: bool | None,
     policy: str | None,
     enforce: str | None,
     period: str | None,
@@ -105,7 +109,7 @@ def attach(
             quotas=_before(_pairs("--quota", quotas), settings.quotas),
             queries=queries or ("*",),
             dry_run=dry_run,
-            agent=not no_agent,
+            agent=agent,
             background=False,
         )
         ask.append(attachment.ask_to_stop)
@@ -124,7 +128,7 @@ def top(
     pids: tuple[int, ...],
     names: tuple[str, ...],
     uis: tuple[str, ...],
-    no_agent: bool,
+    agent: bool | None,
     length: str | None,
     once: bool,
     as_json: bool,
@@ -134,7 +138,7 @@ def top(
 
     limit = None if length is None else durations.seconds(length, what="--for")
     with _signals() as ask:
-        attachment = watch([*pids, *names, *uis], agent=not no_agent)
+        attachment = watch([*pids, *names, *uis], agent=agent)
         ask.append(attachment.ask_to_stop)
         _run(attachment, LOOKS if once and limit is None else limit, as_json=as_json, live=not once)
     _tell_the_end(attachment)

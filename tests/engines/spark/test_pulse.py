@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from support import until
+from treadle.broker import Broker
 from treadle.engines.spark.application import Application, Process
 from treadle.engines.spark.consumers import Consumer
 from treadle.engines.spark.engine import SparkEngine
 from treadle.engines.spark.pulse import Pulse
 from treadle.engines.spark.sockets import Traffic
 from treadle.errors import TargetGone
+from treadle.observe.jvm import MBeans, NoAgentError, execute, look
 
 HERE = Process(os.getpid(), 1, False)
 
@@ -87,3 +89,15 @@ def test_without_an_executor_here_the_application_lives_for_as_long_as_its_drive
             until(lambda: engine._pulse.ended)
             with pytest.raises(TargetGone, match="'a': has ended"):
                 until(engine.topology)
+
+
+def test_no_agent_is_loaded_where_none_may_be(broker: Broker) -> None:
+    """The broker is a JVM like any other."""
+    process = Process(broker.pid, look(broker.pid).start_time, False)
+    pulse = Pulse(Application("local-process-1", "a", "http://127.0.0.1:1", (process,)), 60.0, loads=False)
+    pulse.close()
+    pulse._read(0.0)
+    assert pulse._pauses.keys() == {broker.pid}
+    assert "jolokia" not in execute(broker.pid, "properties")
+    with pytest.raises(NoAgentError, match="no agent is loaded"):
+        MBeans(broker.pid, load=False)

@@ -45,10 +45,11 @@ FROM_BEANS = frozenset({"external_queue", "tuples_in"})
 class SparkEngine:
     """`priorities` are patterns of query names and what each is worth; the first that fits counts.
 
-    `knobs` are what can be turned, by default all that the kernel and this user's rights allow. `mbeans=False` loads no
-    agent into the application: then Kafka's lag and positions are not offered. `beans_period` are the seconds between
-    two reads of them, `patience` those that a round may wait for the UI to say whose a new stage is.
-    `dump_period` are the seconds after which threads are dumped also without a sign that anything changed.
+    `knobs` are what can be turned, by default all that the kernel and this user's rights allow. `mbeans=False` offers
+    none of Kafka's lag and positions, and loads no agent into the application; with `loads=False` they are known only
+    where one is there already. `beans_period` are the seconds between two reads of them, `patience` those that a round
+    may wait for the UI to say whose a new stage is. `dump_period` are the seconds after which threads are dumped also
+    without a sign that anything changed.
     """
 
     OFFERS: ClassVar[frozenset[str]] = frozenset({"cpu_time", "run_wait", "queue"}) | FROM_BEANS
@@ -61,6 +62,7 @@ class SparkEngine:
         priorities: Mapping[str, float] | None = None,
         knobs: Mapping[str, Knob] | None = None,
         mbeans: bool = True,
+        loads: bool = True,
         beans_period: float = 1.0,
         patience: float = 0.02,
         dump_period: float = 1.0,
@@ -73,7 +75,7 @@ class SparkEngine:
         self._directory = Directory(rest, patience=patience)
         self._layout = Layout(name, self._directory, priorities or {})
         self._knobs = knobs
-        self._pulse = Pulse(application, beans_period)
+        self._pulse = Pulse(application, beans_period, loads=loads)
         self._dump_period = dump_period
         self._signs = Signs()
         self._times, self._times_of_others = ThreadTimes(), ThreadTimes()

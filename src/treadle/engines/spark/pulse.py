@@ -20,7 +20,7 @@ from treadle.engines.spark.consumers import REQUESTS, Consumer, Key, Matches, co
 from treadle.engines.spark.layout import Place, python_worker
 from treadle.errors import TargetGone, TreadleError
 from treadle.model import ThreadRef
-from treadle.observe.jvm import MBeans
+from treadle.observe.jvm import MBeans, NoAgentError
 
 log = logging.getLogger("treadle.engines.spark")
 
@@ -30,9 +30,12 @@ LONGEST_PAUSE = 60.0
 
 
 class Pulse:
-    """Reads on until it is closed. `period` are the seconds between two reads of the MBeans."""
+    """Reads on until it is closed. `period` are the seconds between two reads of the MBeans.
 
-    def __init__(self, application: Application, period: float) -> None:
+    Without `loads` they are read only where an agent is loaded already.
+    """
+
+    def __init__(self, application: Application, period: float, *, loads: bool = True) -> None:
         self.processes: tuple[Process, ...] = application.processes
         self.ended = not application.processes
         """Whether none of them is left, and none can come again."""
@@ -50,6 +53,7 @@ class Pulse:
         """Set by the engine: whether any task needs Python."""
         self._application = application
         self._period = period
+        self._loads = loads
         self._beans: dict[int, MBeans] = {}
         self._counts: dict[Key, float] = {}
         self._pauses: dict[int, tuple[float, float]] = {}  # process -> pause, when to try again
@@ -105,11 +109,13 @@ class Pulse:
                 continue
             try:
                 if process.pid not in self._beans:
-                    self._beans[process.pid] = MBeans(process.pid)
+                    self._beans[process.pid] = MBeans(process.pid, load=self._loads)
                 found.update(consumers(process.pid, self._beans[process.pid].read(REQUESTS)))
                 self._pauses.pop(process.pid, None)
             except TargetGone:
                 self._drop(process.pid)
+            except NoAgentError:
+                self._pauses[process.pid] = (min(2 * pause, LONGEST_PAUSE), now + pause)
             except Exception as error:  # also one that nobody foresaw: the other processes have figures still
                 self._drop(process.pid)
                 if process.pid not in self._pauses:

@@ -5,6 +5,6 @@ HotSpot's own attach protocol in Python, so that a look costs a millisecond and 
 
 from treadle.observe.jvm.attach import Jvm, execute, find, look
 from treadle.observe.jvm.dump import JavaThread, dump
-from treadle.observe.jvm.mbeans import MBeans
+from treadle.observe.jvm.mbeans import MBeans, NoAgentError
 
-__all__ = ["JavaThread", "Jvm", "MBeans", "dump", "execute", "find", "look"]
+__all__ = ["JavaThread", "Jvm", "MBeans", "NoAgentError", "dump", "execute", "find", "look"]

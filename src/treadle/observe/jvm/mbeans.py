@@ -42,9 +42,12 @@ _CLONE_NEWNET = 0x40000000
 
 
 class MBeans:
-    """Reads MBeans of one JVM over one kept connection. Making it loads the agent, unless an earlier run has."""
+    """Reads MBeans of one JVM over one kept connection.
 
-    def __init__(self, pid: int, *, timeout: float = TIMEOUT) -> None:
+    Making it loads the agent, unless an earlier run has; or, if it must not `load` any, is an error then.
+    """
+
+    def __init__(self, pid: int, *, timeout: float = TIMEOUT, load: bool = True) -> None:
         self.pid = pid
         self._where = f"process {pid}, MBeans"
         self._timeout = timeout
@@ -57,6 +60,8 @@ class MBeans:
             if self._answers():
                 return
             self._wire.close()
+        if not load:
+            raise NoAgentError("no agent is loaded", where=self._where, remedy="let one be loaded")
         agent = _load(pid)
         _remember(pid, began, agent)
         self._wire = _Wire(pid, agent, timeout)
@@ -110,6 +115,10 @@ class MBeans:
         if status == 400:
             return ConfigError(f"not a name of an MBean: {said}", where=self._where, remedy="domain:key=value,…")
         return EngineError(f"the agent says {status} {said}", where=self._where, remedy="attach again")
+
+
+class NoAgentError(EngineError):
+    """None is there, and none may be loaded."""
 
 
 class _Agent(NamedTuple):
