@@ -18,6 +18,7 @@ from treadle.cli import cli
 from treadle.engines.simulator import scenario
 from treadle.engines.simulator.run import simulate
 from treadle.pipelines.options import Options
+from treadle.pipelines.promises import flow_of
 from treadle.pipelines.session import settings
 
 if TYPE_CHECKING:
@@ -120,7 +121,9 @@ def test_the_page_of_pipelines_names_every_option_with_its_default() -> None:
     page = (DOCS / "pipelines.md").read_text(encoding="utf-8")
     for name in Options.__dataclass_fields__:
         default = getattr(Options(), name)
-        if isinstance(default, float):
+        if isinstance(default, bool):
+            default = "yes" if default else "no"
+        elif isinstance(default, float):
             default = f"{default:g} s"
         elif isinstance(default, int):
             default = f"{default:,}"
@@ -135,3 +138,10 @@ def test_commands_and_flags_on_the_pages_exist() -> None:
             assert shown.exit_code == 0, f"{page}: treadle {words}"
             for flag in re.findall(r"--[a-z]+", flags):
                 assert flag in shown.output, f"{page}: treadle {words} {flag}"
+
+
+def test_the_pipeline_of_the_quality_page_keeps_fraud_whole_and_lets_revenue_shed() -> None:
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(blocks("quality.md", "python")[0], names)
+    flow = flow_of({node.name: node for node in names["p"].nodes}, "hops")
+    assert dict(zip(flow.tasks, flow.minimum, strict=True)) == {"payments": 1.0, "fraud": 1.0, "revenue": 0.2}
