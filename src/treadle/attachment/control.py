@@ -287,6 +287,7 @@ class Attachment:
             mbeans=self._agent is not False,
             loads=self.plan.loads_agent(self._agent, dry_run=self.dry_run),
             beans_period=period,
+            admits=(lambda _: True) if self.dry_run else self._claims.admit,
         )
         self._closing.callback(engine.close)
         if self.dry_run:

@@ -5,13 +5,15 @@ It only finds and tells apart; one that is named twice is there once.
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
 from typing import Any, TypeGuard
 
-from treadle.engines.spark.application import Application
+from treadle.engines.spark.application import Application, Process, is_alive
 from treadle.errors import ConfigError, EngineError
+
+log = logging.getLogger("treadle.attach")
 
 Target = int | str | Application | Any
 """The last one is a SparkSession of this very process."""
@@ -48,26 +50,54 @@ class Claims:
     """
 
     def __init__(self) -> None:
-        self._held = ExitStack()
+        self._held: dict[Process, socket.socket] = {}
+        self._refused: set[Process] = set()
 
     def take(self, applications: Iterable[Application]) -> None:
         """All of these, or none."""
-        with ExitStack() as taken:
-            for application in applications:
-                for process in application.processes:
-                    claim = taken.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-                    try:
-                        claim.bind(f"\0treadle-attach-{process.pid}-{process.start_time}")
-                    except OSError:
-                        raise EngineError(
-                            "somebody else is attached to it already",
-                            where=f"process {process.pid} of '{application.name}'",
-                            remedy="stop that one first",
-                        ) from None
-            self._held.push(taken.pop_all())
+        taken: dict[Process, socket.socket] = {}
+        for application in applications:
+            for process in application.processes:
+                if (claim := _claim(process)) is None:
+                    for other in taken.values():
+                        other.close()
+                    raise EngineError(
+                        "somebody else is attached to it already",
+                        where=f"process {process.pid} of '{application.name}'",
+                        remedy="stop that one first",
+                    )
+                taken[process] = claim
+        self._held.update(taken)
+
+    def admit(self, process: Process) -> bool:
+        """Whether one that is there now, as an executor that has come since, is ours; it is taken if nobody has it."""
+        if process in self._held:
+            return True
+        for gone in [each for each in self._held if not is_alive(each)]:
+            self._held.pop(gone).close()
+        claim = _claim(process)
+        if claim is None:
+            if process not in self._refused:
+                log.warning("process %d is left alone: somebody else is attached to it", process.pid)
+            self._refused.add(process)
+            return False
+        self._held[process] = claim
+        return True
 
     def release(self) -> None:
-        self._held.close()
+        while self._held:
+            self._held.popitem()[1].close()
+
+
+def _claim(process: Process) -> socket.socket | None:
+    """None if somebody has it."""
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(f"\0treadle-attach-{process.pid}-{process.start_time}")
+    except OSError:
+        claim.close()
+        return None
+    return claim
 
 
 def _first(application: Application) -> int:

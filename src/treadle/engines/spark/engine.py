@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from treadle.enforce import Knob, kernel
-from treadle.engines.spark.application import Application, is_alive
+from treadle.engines.spark.application import Application, Process, is_alive
 from treadle.engines.spark.counters import Counters
 from treadle.engines.spark.layout import Layout, Place, Rows
 from treadle.engines.spark.naming import runs_task
@@ -49,7 +49,7 @@ class SparkEngine:
     none of Kafka's lag and positions, and loads no agent into the application; with `loads=False` they are known only
     where one is there already. `beans_period` are the seconds between two reads of them, `patience` those that a round
     may wait for the UI to say whose a new stage is. `dump_period` are the seconds after which threads are dumped also
-    without a sign that anything changed.
+    without a sign that anything changed. `admits` says of each process whether it may be looked at and scheduled.
     """
 
     OFFERS: ClassVar[frozenset[str]] = frozenset({"cpu_time", "run_wait", "queue"}) | FROM_BEANS
@@ -66,6 +66,7 @@ class SparkEngine:
         beans_period: float = 1.0,
         patience: float = 0.02,
         dump_period: float = 1.0,
+        admits: Callable[[Process], bool] = lambda _: True,
     ) -> None:
         self.name = name
         self.application = application
@@ -75,7 +76,7 @@ class SparkEngine:
         self._directory = Directory(rest, patience=patience)
         self._layout = Layout(name, self._directory, priorities or {})
         self._knobs = knobs
-        self._pulse = Pulse(application, beans_period, loads=loads)
+        self._pulse = Pulse(application, beans_period, loads=loads, admits=admits)
         self._dump_period = dump_period
         self._signs = Signs()
         self._times, self._times_of_others = ThreadTimes(), ThreadTimes()

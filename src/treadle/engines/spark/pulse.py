@@ -32,10 +32,17 @@ LONGEST_PAUSE = 60.0
 class Pulse:
     """Reads on until it is closed. `period` are the seconds between two reads of the MBeans.
 
-    Without `loads` they are read only where an agent is loaded already.
+    Without `loads` they are read only where an agent is loaded already. Processes that `admits` refuses are left out.
     """
 
-    def __init__(self, application: Application, period: float, *, loads: bool = True) -> None:
+    def __init__(
+        self,
+        application: Application,
+        period: float,
+        *,
+        loads: bool = True,
+        admits: Callable[[Process], bool] = lambda _: True,
+    ) -> None:
         self.processes: tuple[Process, ...] = application.processes
         self.ended = not application.processes
         """Whether none of them is left, and none can come again."""
@@ -54,6 +61,7 @@ class Pulse:
         self._application = application
         self._period = period
         self._loads = loads
+        self._admits = admits
         self._beans: dict[int, MBeans] = {}
         self._counts: dict[Key, float] = {}
         self._pauses: dict[int, tuple[float, float]] = {}  # process -> pause, when to try again
@@ -95,7 +103,9 @@ class Pulse:
     def _scan(self) -> None:
         processes = self._application.look_again()
         self.ended = not processes and not self._application.may_return()
-        self.processes = processes
+        processes = tuple(process for process in processes if self._admits(process))
+        if processes != self.processes:
+            self.processes = processes
         pids = [process.pid for process in self.processes]
         self.workers = python_workers(pids) if self.wants_workers else ()
         for pid in self._beans.keys() - self._alive():
