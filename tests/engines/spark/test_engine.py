@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 
@@ -17,6 +18,7 @@ from treadle.enforce import kernel
 from treadle.engines import registry
 from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
+from treadle.engines.spark.rest import Rest
 from treadle.errors import TargetGone
 from treadle.loop import Binding, Loop
 from treadle.model import Instance, Role, Topology
@@ -45,6 +47,33 @@ def placed(engine: SparkEngine, query: str, stages: int) -> bool:
     shuffled = all(f"streaming-shuffle-{side}" in names for side in ("writer", "reader"))
     planned = all("stage" not in instance.operators[0] for instance in instances)
     return len(mains(engine.topology(), query)) == stages and shuffled and planned
+
+
+class Owners:
+    """Whose each task thread is, told without the engine: by the stage in its name, and by what Spark's jobs say."""
+
+    def __init__(self, engine: SparkEngine, attached: SparkProcess) -> None:
+        self._engine, self._pid = engine, attached.pid
+        self._rest = Rest(attached.told["ui"])
+        self._query_of: dict[int, str] = {}
+
+    def look(self) -> set[tuple[str, str]] | None:
+        """(where the engine has put a thread, whose it is) of all main threads; None if that is not of one moment."""
+        topology = self._engine.topology()
+        names = {thread.tid: thread.name for thread in jvm.dump(self._pid, frames=0)}
+        if self._engine.topology() is not topology:
+            return None
+        queries = [query.name for query in topology.queries if query.name != "driver"]
+        return {(query, self._owner(names.get(tid, ""))) for query in queries for tid in mains(topology, query)}
+
+    def _owner(self, name: str) -> str:
+        found = re.search(r" in stage (\d+)\.", name)
+        if found is None:
+            return "nobody"
+        stage = int(found[1])
+        if stage not in self._query_of:
+            self._query_of |= {each: job.query for job in self._rest.running_jobs() for each in job.stages}
+        return self._query_of.get(stage, "over")
 
 
 def test_queries_stages_and_operators_are_named_as_people_know_them(engine: SparkEngine) -> None:
@@ -132,17 +161,17 @@ def test_short_batches_hand_threads_on_and_the_rows_stay(engine: SparkEngine, at
     until(lambda: placed(engine, "count", 2))
     ids = [instance.id for instance in of(engine.topology(), "count")]
     seen: set[tuple[str, ...]] = set()
+    compared: set[tuple[str, str]] = set()
+    owners = Owners(engine, attached)
 
     def changed_three_times() -> bool:
         topology = engine.topology()
         assert [instance.id for instance in of(topology, "count")] == ids
-        names = {thread.tid: thread.name for thread in jvm.dump(attached.pid, frames=0)}
-        if engine.topology() is topology:  # what the dump says now and what we say are of one moment
-            for query, tids in (("count", mains(topology, "count")), ("chain", mains(topology, "chain"))):
-                assert all("Executor task" in names.get(tid, "Executor task") for tid in tids), query
-            seen.add(tuple(t.name for i in of(topology, "count") for t in i.threads if "-writer-" in t.name))
+        compared.update(owners.look() or ())
+        assert not compared & {("count", "chain"), ("chain", "count")}
+        seen.add(tuple(t.name for i in of(topology, "count") for t in i.threads if "-writer-" in t.name))
         time.sleep(0.02)
-        return len(seen - {()}) > 3
+        return len(seen - {()}) > 3 and compared >= {("count", "count"), ("chain", "chain")}
 
     until(changed_three_times)
 
@@ -151,15 +180,11 @@ def test_a_query_that_stops_leaves_and_one_that_starts_comes(engine: SparkEngine
     attached.start("late", "count", 30)
     until(lambda: placed(engine, "late", 2))
     assert "plan late" in {instance.operators[0] for instance in of(engine.topology(), "driver")}
-    taken = mains(engine.topology(), "late")
+    owners, right = Owners(engine, attached), {("chain", "chain"), ("count", "count")}
+    until(lambda: owners.look() == {*right, ("late", "late")})
     attached.stop("late")
     until(lambda: "late" not in [query.name for query in engine.topology().queries])
-    until(
-        lambda: (
-            not set(taken) & {thread.tid for thread in engine.topology().threads if thread.role is Role.MAIN}
-            or placed(engine, "count", 2)
-        )
-    )
+    until(lambda: owners.look() == right)  # its threads are idle, or have been given to `count`
     assert placed(engine, "chain", 3)
 
 
