@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from treadle.attachment.plan import Plan
@@ -15,6 +15,7 @@ from treadle.enforce import Outcomes, journal, kernel
 from treadle.enforce.leftovers import leftovers, put_back
 from treadle.engines.spark.application import Application
 from treadle.errors import EngineError, RightsError
+from treadle.model import ThreadRef
 
 FACTS = {"nice": "nice", "cgroup": "cgroup", "rt": "real-time", "slice": "time slice", "quota": "quota"}
 PATIENCE = 5.0
@@ -50,12 +51,28 @@ def _check_arenas(pids: list[int]) -> None:
 _AUTOGROUP = "/proc/sys/kernel/sched_autogroup_enabled"
 
 
-def settle_leftovers() -> list[Outcomes]:
-    """Put back what killed ones have left. A guardian that is just at it is waited for."""
+def settle_leftovers(pids: Collection[int] | None = None) -> list[Outcomes]:
+    """Put back what killed ones have left. A guardian that is just at it is waited for.
+
+    With `pids`, what was left on purpose is put back only if it is about one of these processes.
+    """
     limit = time.monotonic() + PATIENCE
     while any(_being_put_back(path) for path in _journals()) and time.monotonic() < limit:
         time.sleep(0.01)
-    return [outcomes for path in leftovers() for outcomes in put_back(path)]
+    return [outcomes for path in leftovers(pids=pids) for outcomes in put_back(path)]
+
+
+def settle(applications: Iterable[Application]) -> None:
+    """As `settle_leftovers`; an error if anything of theirs could not be put back: it would be taken for their own."""
+    pids = {process.pid for application in applications for process in application.processes}
+    for outcomes in settle_leftovers(pids):
+        for failure in outcomes.failures:
+            if isinstance(failure.target, ThreadRef) and failure.target.pid in pids:
+                raise EngineError(
+                    f"what an earlier run has changed can't be put back: {failure}",
+                    where=f"process {failure.target.pid}",
+                    remedy="see `treadle restore`",
+                )
 
 
 def _journals() -> Iterable[Path]:

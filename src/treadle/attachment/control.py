@@ -246,7 +246,7 @@ class Attachment:
         if not self.dry_run:
             self._closing.callback(self._claims.release)
             self._claims.take(self.applications.values())
-            checks.settle_leftovers()
+            checks.settle(self.applications.values())
             self._journal = Journal.open()
             self._closing.callback(self._close_journal)
             Guardian.start(self._journal)
@@ -267,6 +267,7 @@ class Attachment:
                 if not self.dry_run:
                     checks.check(self.plan, [*there, found])
                     self._claims.take([found])
+                    checks.settle([found])
                 followed = self._follow(name, found)
                 self.loop.add(followed)
             except TreadleError as error:
@@ -345,6 +346,8 @@ class Attachment:
     def _close_journal(self) -> None:
         """What is left as it is stays written down, and nobody puts it back before he is asked to."""
         if self._journal is not None:
+            if self._leaves and len(self._journal):
+                self._journal.leave()
             self._journal.close()
             if self._leaves and self._journal.keeper is not None:
                 self._journal.keeper.stop()

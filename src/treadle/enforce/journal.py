@@ -83,6 +83,8 @@ class Book:
     world: str = ""
     recipes: dict[int, Recipe] = field(default_factory=dict)
     kept: dict[int, Kept] = field(default_factory=dict)
+    left: bool = False
+    """Whether its owner has ended and meant it all to stay as it is."""
 
     @property
     def uses_realtime(self) -> bool:
@@ -95,7 +97,7 @@ class Book:
         for number, kept in self.kept.items():
             lines.append(["found", number, kept.recipe, _plain(kept.target), kept.found])
             lines += [["set", [number], [value]] for value in kept.ours]
-        return lines
+        return [*lines, ["left"]] if self.left else lines
 
     def add(self, line: list[Any]) -> None:
         """Take in one line."""
@@ -113,6 +115,8 @@ class Book:
             for number, value in zip(*rest, strict=True):
                 kept = self.kept[number]
                 kept.ours = (*kept.ours[-1:], value) if kind == "set" else (value,)
+        elif kind == "left":
+            self.left = True
         elif kind == "back":
             for number in rest[0]:
                 self.kept.pop(number, None)
@@ -227,6 +231,10 @@ class Journal:
     def kept_by(self, guardian: Process) -> None:
         """Who puts things back when this process can't."""
         self._write([["guardian", *guardian]])
+
+    def leave(self) -> None:
+        """All stays as it is, on purpose, until somebody asks for it to be put back."""
+        self._write([["left"]])
 
     def close(self) -> None:
         """Done. What could not be put back stays written down, for the guardian and `treadle restore`."""

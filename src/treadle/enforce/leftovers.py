@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from treadle.enforce.heirs import settle_born
 from treadle.enforce.journal import REALTIME, SUFFIX, Book, Kept, Recipe
 from treadle.enforce.knob import Knob, Value
 from treadle.errors import EngineError, RightsError
+from treadle.model import ThreadRef
 
 log = logging.getLogger("treadle.enforce")
 
@@ -29,8 +30,11 @@ MEMBERSHIP = "group"
 Make = Callable[[Recipe], Knob]
 
 
-def leftovers(folders: Sequence[Path] | None = None) -> list[Path]:
-    """The journals of this user whose owner and guardian are both dead. One of another boot means nothing: it goes."""
+def leftovers(folders: Sequence[Path] | None = None, *, pids: Collection[int] | None = None) -> list[Path]:
+    """The journals of this user whose owner and guardian are both dead. One of another boot means nothing: it goes.
+
+    With `pids`, what was left on purpose is among them only if it is about one of these processes.
+    """
     here = journal.world()
     found: list[Path] = []
     for folder in journal.state_folders() if folders is None else folders:
@@ -40,10 +44,15 @@ def leftovers(folders: Sequence[Path] | None = None) -> list[Path]:
                     continue
                 book = journal.read(path)
                 if book.world == here and not book.owner.alive and not book.guardian.alive:
-                    found.append(path)
+                    if pids is None or not book.left or not _pids(book).isdisjoint(pids):
+                        found.append(path)
                 elif book.world.partition(" ")[0] != here.partition(" ")[0]:
                     _remove(path)
     return found
+
+
+def _pids(book: Book) -> set[int]:
+    return {kept.target.pid for kept in book.kept.values() if isinstance(kept.target, ThreadRef)}
 
 
 def put_back(path: Path, *, make: Make | None = None) -> tuple[Outcomes, ...]:
