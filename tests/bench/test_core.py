@@ -18,7 +18,7 @@ from treadle.errors import ConfigError
 from treadle.model import Operator, Query, Topology
 from treadle.values import Sample
 
-SMALL = core.Effort({10: 2, 20: 2}, (50, 3), 200, 100, 1, 0.3)
+SMALL = core.Effort({10: 2, 20: 2}, (50, 3), 200, 100, 1, 0.3, {20: 2})
 SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -43,7 +43,11 @@ class TestFigures:
             "simpy_ratio",
             "round_cpu_fraction_50ms_100_instances",
         ]
-        for value in [*figures["decide_ms"].values(), *(figures[name] for name in names)]:
+        for value in [
+            *figures["decide_ms"].values(),
+            *figures["quality_cycle_ms"].values(),
+            *(figures[name] for name in names),
+        ]:
             assert isinstance(value, int | float)
             assert 0 < value < math.inf
 
@@ -51,7 +55,7 @@ class TestFigures:
         told: list[str] = []
         core.run(told.append, effort=SMALL, clock=FakeClock())
         assert told[0] == "control rounds over 10 instances"
-        assert len(told) == 6
+        assert len(told) == 7
 
     def test_the_full_bench_has_the_sizes_that_are_aimed_at(self) -> None:
         assert list(core.FULL.sizes) == [100, 2_000, 10_000, 100_000]

@@ -20,6 +20,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from treadle.bench.baselines import Delivery, PlainRound, Reading, need_simpy, simpy_chain
+from treadle.bench.promises import cycle_ms
 from treadle.decide import registry
 from treadle.decide.transform import SCALES
 from treadle.enforce import Changes, Knob, Per, Target, Value, diff
@@ -65,9 +66,14 @@ class Effort:
     repeats: int
     """Of simulations, of which the fastest counts."""
     loop_seconds: float
+    promises: Mapping[int, int]
+    """Tasks -> cycles of the quality controller over them."""
 
 
-FULL = Effort({100: 300, 2_000: 200, 10_000: 100, 100_000: 30}, (10_000, 15), 500_000, 20_000, 3, 3.0)
+FULL = Effort(
+    {100: 300, 2_000: 200, 10_000: 100, 100_000: 30}, (10_000, 15), 500_000, 20_000, 3, 3.0,
+    {2_000: 50, 10_000: 20, 50_000: 8},
+)  # fmt: skip
 
 
 def run(
@@ -86,6 +92,10 @@ def run(
     events = simulator_events_per_s(effort.tuples, effort.repeats)
     tell("the same chain in SimPy")
     ratio = simpy_ratio(effort.tuples_compared, effort.repeats)
+    promises: dict[str, float] = {}
+    for size, repeats in effort.promises.items():
+        tell(f"the quality controller over {size:,} tasks")
+        promises[str(size)] = _figure(cycle_ms(size, repeats))
     tell(f"the control loop, for {effort.loop_seconds:g} s")
     fraction = round_cpu_fraction(0.05, 100, effort.loop_seconds, clock)
     return {
@@ -94,6 +104,7 @@ def run(
         "simulator_events_per_s": round(events),
         "simpy_ratio": _figure(ratio),
         "round_cpu_fraction_50ms_100_instances": _figure(fraction),
+        "quality_cycle_ms": promises,
         "policy": POLICY,
         "speedup_at": effort.compared[0],
         "machine": machine(),
