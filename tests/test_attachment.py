@@ -287,6 +287,11 @@ def test_what_can_not_be_enforced_is_said(enforce: str, quotas: dict[str, float]
         plan.make(None, enforce, 0.05, {}, quotas, ("*",)).bindings(1)
 
 
+def test_a_cap_that_the_kernel_does_not_take_is_refused_before_anything_is_looked_for() -> None:
+    with pytest.raises(ConfigError, match=r"use a number from 0.01 on"):
+        attach(1, enforce="quota", quotas={"a": 0.0})
+
+
 @pytest.mark.parametrize(("numbers", "usual"), [({}, plan.SINGLE), ({"a": 1}, plan.SINGLE), ({"a": 2}, plan.SEVERAL)])
 def test_without_a_policy_it_depends_on_whether_queries_differ(
     numbers: dict[str, float], usual: tuple[str, str]

@@ -20,8 +20,9 @@ from typing import Any, Self
 
 from treadle import durations
 from treadle.attachment import checks, plan, report, targets
-from treadle.attachment.follow import Followed, Guard, of_driver
+from treadle.attachment.follow import Followed, Guard
 from treadle.attachment.knobs import Knobs, part
+from treadle.attachment.met import Met
 from treadle.attachment.newcomers import Newcomers
 from treadle.attachment.plan import Plan
 from treadle.attachment.targets import Claims, Target
@@ -47,6 +48,8 @@ WATCHED, UNWATCHED = 0.2, 1.0
 """Seconds between two looks at what was taken from Kafka: where the watchdog waits for it to move, and elsewhere."""
 PART_OF_PERIOD = 0.6
 """For which a round waits for a JVM to dump its threads: one that is short of CPU would keep it from the next."""
+LEAST_QUOTA = 0.01
+"""CPUs: the kernel takes no less."""
 ORDINARY = 1.0
 """The priority of a query that no pattern names."""
 Told = Callable[[tuple[DecisionBatch, ...]], None]
@@ -77,8 +80,8 @@ def attach(
     work when this returns; otherwise call `run`.
     """
     wanted = dict(priorities or {})
-    for what, numbers in (("priorities", wanted), ("quotas", quotas or {})):
-        _check_numbers(what, numbers)
+    _check_numbers("priorities", wanted, 0.0)
+    _check_numbers("quotas", quotas or {}, LEAST_QUOTA)
     length = durations.seconds(period, what="the period", where="attach")
     chosen = plan.make(policy, enforce, length, wanted, quotas or {}, tuple(queries))
     applications = targets.find(target)
@@ -124,6 +127,7 @@ class Attachment:
         self._knobs = Knobs(chosen)
         self._closing = ExitStack()
         self._leaves = False
+        self._met = Met([*priorities, *chosen.caps, *chosen.queries])
         self._claims = Claims()
         self._priorities, self._agent = dict(priorities), agent
         self._newcomers = Newcomers(patterns)
@@ -321,19 +325,26 @@ class Attachment:
                 self._unread.extend(batches)
                 if told is not None:
                     told(batches)
+            if patient or self._met.unfit:
+                self._meet(time.monotonic() - began)
             if patient:
-                patient = not self._shows_queries()
+                patient = not self._met.all
                 end = max(end, min(time.monotonic(), began + PATIENCE) + seconds)
             wake = min(loop.next_due, end)
             while (rest := wake - time.monotonic()) > 0 and not self._stopping:
                 time.sleep(min(rest, NAP))
 
-    def _shows_queries(self) -> bool:
-        """Whether anything is seen at work but the engine itself."""
+    def _meet(self, passed: float) -> None:
+        """See which queries there are; after a while, say which patterns fit none."""
         if self._seen.last is None:
-            return False
-        instances = self._seen.last[0].topology.instances
-        return any(instance.threads and not of_driver(instance.query) for instance in instances)
+            return
+        met = self._met
+        met.look(self._seen.last[0].topology)
+        if met.unfit and met.known and passed > PATIENCE / 2:
+            there = ", ".join(sorted(met.known))
+            for pattern in sorted(met.unfit):
+                log.warning("no query fits '%s' (there are: %s)", pattern, there, extra={"pattern": pattern})
+            met.unfit.clear()
 
     def _part(self, followed: Followed) -> None:
         if not self._leaves:
@@ -356,8 +367,8 @@ class Attachment:
         self._closing.close()
 
 
-def _check_numbers(what: str, numbers: Mapping[str, float]) -> None:
+def _check_numbers(what: str, numbers: Mapping[str, float], least: float) -> None:
     for pattern, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
-            remedy = "use a number from 0 on, as {'alerts-*': 10}"
+        if isinstance(number, bool) or not isinstance(number, int | float) or not least <= number < math.inf:
+            remedy = f"use a number from {least:g} on, as {{'alerts-*': 10}}"
             raise ConfigError(f"{pattern!r} has {number!r}", where=what, remedy=remedy)

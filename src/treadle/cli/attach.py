@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from treadle.loop import DecisionBatch
 
 LOOKS = 1.0
-"""Seconds for which a dry run, `--once` and `top --once` look before they tell."""
+"""Seconds for which a dry run, `--once` and `top --once` look, once all queries were seen at work, before they tell."""
 PER_SECOND = 2
 """How often the table is drawn."""
 
@@ -37,7 +37,9 @@ PER_SECOND = 2
 def _targets(command: Callable[..., None]) -> Callable[..., None]:
     """The options that say which applications."""
     options = (
-        click.option("--pid", "-P", "pids", type=int, multiple=True, help="Its driver, or one of its executors."),
+        click.option(
+            "--pid", "-P", "pids", type=int, multiple=True, help="Its driver, its Python program, or an executor."
+        ),
         click.option("--name", "-n", "names", multiple=True, metavar="NAME", help="The name of the application."),
         click.option("--ui", "uis", multiple=True, metavar="URL", help="The address of its UI."),
         click.option(
@@ -135,11 +137,13 @@ def top(
 ) -> None:
     """Show queries, operators and threads of running Spark applications. Nothing about them is changed."""
     from treadle.attachment import watch
+    from treadle.cli import _out
 
     limit = None if length is None else durations.seconds(length, what="--for")
     with _signals() as ask:
         attachment = watch([*pids, *names, *uis], agent=agent)
         ask.append(attachment.ask_to_stop)
+        once = once or not _out.is_terminal  # one table, where nobody would see it change
         _run(attachment, LOOKS if once and limit is None else limit, as_json=as_json, live=not once)
     _tell_the_end(attachment)
 
@@ -198,6 +202,8 @@ def changes(attachment: Attachment) -> Table:
 
     grid = Table(title=escape(title(attachment.status())), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     grid.collapse_padding, grid.pad_edge = True, False
+    if not attachment.loop.stats.changes:
+        grid.caption, grid.caption_justify = "nothing to change: all that was seen at work is worth the same", "left"
     for name in ("instance", "thread or group", "knob", "from", "to", "why"):
         grid.add_column(name, overflow="fold")
     for decision in report.net(attachment.loop.decisions):
@@ -227,6 +233,8 @@ def _run(attachment: Attachment, limit: float | None, *, as_json: bool, leave: b
             seen = attachment.plan.policy.name == "none"
             _out.print(table(attachment.status()) if seen else changes(attachment))
 
+    if live and not as_json:
+        click.echo(f"{title(attachment.status()).rpartition(',')[0]}; Ctrl-C ends it, and all is as it was", err=True)
     told = _tell_json if as_json else _tell if live else None
     attachment.run(limit, told=told, before_end=end, leave=leave, patient=not live)
 
@@ -277,7 +285,8 @@ def _pairs(option: str, given: Iterable[str]) -> dict[str, float]:
         except ValueError:
             equals = ""
         if not equals or not pattern:
-            raise ConfigError(f"'{text}' is no pattern with a number", where=option, remedy="write it as 'alerts-*=10'")
+            example = "reports=0.5" if option == "--quota" else "alerts-*=10"
+            raise ConfigError(f"'{text}' is no pattern with a number", where=option, remedy=f"write it as '{example}'")
     return found
 
 

@@ -46,7 +46,7 @@ def _nice() -> Fact:
 def _autogroup() -> Fact:
     if not autogroup_enabled():
         return Fact("autogroup", True, "off: nice compares across sessions")
-    remedy = f"for processes of different sessions use the knob 'shares' or 'weight', or write 0 to {AUTOGROUP}"
+    remedy = f"for processes of different sessions use --enforce cgroup, or write 0 to {AUTOGROUP}"
     return Fact("autogroup", False, "on: nice acts only within a session", remedy)
 
 

@@ -1,0 +1,43 @@
+"""Which queries there are, which were seen at work, and which patterns of the user's fit none of them.
+
+A query between two batches has no threads: only the driver's planner tells that it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from treadle.attachment.follow import of_driver
+from treadle.model import Topology
+
+PLANNER = "plan "
+"""What the planner of a query is called, before the query's name."""
+
+
+class Met:
+    """Looks at topologies, one after another."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self.unfit = set(patterns) - {"*"}
+        """Patterns that no query has been seen to fit."""
+        self._at_work: set[str] = set()
+        self._planned: set[str] = set()
+
+    @property
+    def known(self) -> set[str]:
+        return self._at_work | self._planned
+
+    @property
+    def all(self) -> bool:
+        """Whether every query that is known was seen at work, and there is one."""
+        return bool(self._at_work) and self._planned <= self._at_work
+
+    def look(self, topology: Topology) -> None:
+        for instance in topology.instances:
+            if not of_driver(instance.query):
+                if instance.threads:
+                    self._at_work.add(instance.query)
+            elif instance.operators[0].startswith(PLANNER):
+                self._planned.add(instance.operators[0].removeprefix(PLANNER))
+        self.unfit = {each for each in self.unfit if not any(fnmatchcase(name, each) for name in self.known)}
