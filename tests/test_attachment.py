@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -356,18 +355,6 @@ def test_without_helpers_only_the_mains_are_turned() -> None:
     assert schedule.helper is not None
     assert np.isnan(schedule.helper).all()
     assert schedule.scalar.tolist() == [5.0, 1.0, 5.0, 9.0]
-
-
-def test_helpers_are_left_alone_unless_the_policy_decides_for_them() -> None:
-    class Decides(QueueSize):
-        def decide(self, snapshot: Snapshot) -> Schedule:
-            return replace(super().decide(snapshot), helper=np.array([1.0, 2.0, 3.0, 4.0]))
-
-    for policy, expected in ((QueueSize(), [np.nan] * 4), (Decides(), [1.0, 2.0, 3.0, 4.0])):
-        (binding,), _ = plan.make(policy, "nice", 0.05, {}, {}, ("*",)).bindings(1)
-        np.testing.assert_array_equal(binding.policy.decide(snapshot([5.0, 1.0, 5.0, 9.0])).helper, expected)
-    with pytest.raises(ConfigError, match="use one of auto, yes, no"):
-        plan.make(None, "nice:helpers=some", 0.05, {}, {}, ("*",))
 
 
 def test_the_threads_by_which_a_jvm_answers_are_as_urgent_as_the_most_urgent() -> None:

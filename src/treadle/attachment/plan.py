@@ -36,9 +36,9 @@ class Part(NamedTuple):
 
 
 PARTS: Mapping[str, Part] = {
-    "nice": Part(("nice",), {"low": -20.0, "high": 19.0, "helpers": "auto"}),
+    "nice": Part(("nice",), {"low": -20.0, "high": 19.0, "helpers": True}),
     "cgroup": Part(("group", "shares"), {"by": "query", "low": 0.0, "high": 0.0}),
-    "rt": Part(("rt",), {"fifo": False, "share": 0.9, "low": 1.0, "high": 99.0, "helpers": "yes"}),
+    "rt": Part(("rt",), {"fifo": False, "share": 0.9, "low": 1.0, "high": 99.0, "helpers": True}),
     "slice": Part(("slice",), {"batch": True, "low": 0.0001, "high": 0.1}),
     "quota": Part(("group", "quota"), {}),
 }
@@ -96,9 +96,8 @@ class Plan:
             return Binding(grouped, knob, self.period, scale=shared, queries=self.queries)
         if within:
             policy = WithinQuery(seen)
-        helpers = options.get("helpers", "yes")
-        if helpers != "yes":
-            policy = MainsOnly(policy, unless_decided=helpers == "auto")
+        if not options.get("helpers", True):
+            policy = MainsOnly(policy)
         elif name == "rt":
             policy = HelpersFirst(policy, spare_least=options["low"] == 0)
         policy = AnswersFirst(policy)
@@ -160,8 +159,8 @@ def _option(part: str, pair: str) -> tuple[str, Any]:
             return key, float(text)
         except ValueError:
             raise ConfigError(f"{key} is '{text}'", where=where, remedy=f"give a number, as {key}=5") from None
-    if text not in _WORDS[key]:
-        raise ConfigError(f"{key} is '{text}'", where=where, remedy=f"use one of {', '.join(_WORDS[key])}")
+    if text not in _BY:
+        raise ConfigError(f"{key} is '{text}'", where=where, remedy=f"use one of {', '.join(_BY)}")
     return key, text
 
 
@@ -174,4 +173,4 @@ def _check(parts: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 _FLAGS = {"yes": True, "true": True, "on": True, "1": True, "no": False, "false": False, "off": False, "0": False}
-_WORDS = {"by": ("query", "operator", "class"), "helpers": ("auto", "yes", "no")}
+_BY = ("query", "operator", "class")

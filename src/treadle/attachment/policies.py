@@ -101,20 +101,10 @@ class AnswersFirst(Around):
 
 
 class MainsOnly(Around):
-    """Leaves helper threads as they are, if it is told to only where the policy has not decided anything for them.
-
-    A helper that is as urgent as its main is woken for each little piece that this makes: many switches, and much of
-    the core goes into them. Left alone it runs when its main waits, and moves larger pieces.
-    """
-
-    def __init__(self, inner: Policy, *, unless_decided: bool = False) -> None:
-        super().__init__(inner)
-        self._unless_decided = unless_decided
+    """Leaves helper threads as they are, as `downstream-first` does by itself."""
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         schedule = self.inner.decide(snapshot)
-        if self._unless_decided and schedule.helper is not None:
-            return schedule
         return replace(schedule, helper=np.full(len(schedule.priority), np.nan))
 
 

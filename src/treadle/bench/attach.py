@@ -35,7 +35,7 @@ CONTENTION: Mapping[str, dict[str, Any] | None] = {
     "os": None,
     "random": {"policy": "random", "enforce": "nice"},
     "nice": {"priorities": URGENT, "enforce": "nice"},
-    "nice with helpers": {"priorities": URGENT, "enforce": "nice:helpers=yes"},
+    "nice without helpers": {"priorities": URGENT, "enforce": "nice:helpers=no"},
     "cgroup": {"priorities": URGENT, "enforce": "cgroup"},
     "realtime": {"priorities": URGENT, "enforce": "rt:low=0"},
     "realtime for all": {"priorities": URGENT, "enforce": "rt"},
@@ -45,7 +45,7 @@ CHAIN: Mapping[str, dict[str, Any] | None] = {
     "os": None,
     "treadle": {},
     "queue-size, nice": {"policy": "queue-size", "enforce": "nice"},
-    "congestion-aware, nice": {"policy": "congestion-aware", "enforce": "nice:helpers=yes"},
+    "congestion-aware, nice": {"policy": "congestion-aware", "enforce": "nice"},
     "congestion-aware without helpers, nice": {"policy": "congestion-aware", "enforce": "nice:helpers=no"},
     "downstream-first, nice+slice": {
         "policy": "downstream-first",
@@ -57,8 +57,10 @@ CHAIN: Mapping[str, dict[str, Any] | None] = {
     "fcfs, nice": {"policy": "fcfs", "enforce": "nice"},
 }
 COSTS = (20, 60, 30, 100, 40)
-LADDER = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
-"""Rates, as shares of what the application gets done when it is flooded."""
+LADDER = (0.85, 1.0, 1.1, 1.2)
+"""Rates, as shares of the first that the OS alone does not keep up with."""
+STEP, STEPS = 1.08, 12
+"""How that is looked for: rates that rise by this factor, so often."""
 SETTLE = 2.0
 PATIENCE = 120.0
 """Seconds for which what waits is worked off after each measurement."""
@@ -121,7 +123,8 @@ def chain(repetitions: int, seconds: float, tell: Progress) -> dict[str, Any]:
     refused: dict[str, str] = {}
     with Rig([query]) as rig:
         tell("chain: warming up", 0.0)
-        rates = [round(rig.capacity(seconds) * share, -1) for share in LADDER]
+        first = _saturation(rig, query.name, rig.capacity(seconds), seconds)
+        rates = [round(first * share, -1) for share in LADDER]
         total = repetitions * len(rates) * len(CHAIN)
         for number in range(total):
             rate = rates[number // len(CHAIN) % len(rates)]
@@ -148,6 +151,16 @@ def chain(repetitions: int, seconds: float, tell: Progress) -> dict[str, Any]:
             found.setdefault((name, rate), []).append(figures)
     by_rate = {(name, rate): medians(each) for (name, rate), each in found.items()}
     return {"refused": refused, **_at_saturation(by_rate, rates, list(served))}
+
+
+def _saturation(rig: Rig, query: str, capacity: float, seconds: float) -> float:
+    """The first rate that the OS alone does not keep up with, from somewhat below what a flooded query gets done."""
+    rate = 0.85 * capacity
+    for _ in range(STEPS):
+        if rig.measure({query: rate}, seconds).left[query] / rate > BEHIND:
+            break
+        rate *= STEP
+    return rate
 
 
 def _at_saturation(
