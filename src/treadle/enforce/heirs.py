@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 
 from treadle.enforce.changes import same
 from treadle.enforce.journal import Journal, Kept, start_time
@@ -145,10 +146,15 @@ class Births:
 
     def _read(self) -> int:
         try:
-            with open("/proc/loadavg", "rb", buffering=0) as file:
-                return int(file.read(128).rsplit(None, 1)[-1])
+            return int(os.pread(_loadavg(), 128, 0).rsplit(None, 1)[-1])
         except (OSError, ValueError, IndexError):
             return 0
+
+
+@cache
+def _loadavg() -> int:
+    """Open for as long as this process lives: it is read in every round."""
+    return os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def settle_born(knob: Knob, kept: Iterable[Kept], since: int) -> None:
