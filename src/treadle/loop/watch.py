@@ -187,6 +187,8 @@ class Watch:
 
 
 Answer = tuple[Topology, Sample] | BaseException
+SIGNALS = 0.2
+"""Seconds after which a signal is noticed, whichever thread it went to."""
 
 
 class _Asker:
@@ -203,11 +205,18 @@ class _Asker:
         self._questions.put(question)
 
     def answer(self, timeout: float) -> Answer | None:
-        """The answer, or what was raised instead; None if there is none in time."""
-        try:
-            return self._answers.get(timeout=max(0.0, timeout))
-        except Empty:
-            return None
+        """The answer, or what was raised instead; None if there is none in time.
+
+        A signal that the kernel gives to another thread wakes nobody who waits here, so it is looked for in between.
+        """
+        end = time.monotonic() + timeout
+        while True:
+            left = end - time.monotonic()
+            try:
+                return self._answers.get(timeout=max(0.0, min(left, SIGNALS)))
+            except Empty:
+                if left <= SIGNALS:
+                    return None
 
 
 def _serve(questions: SimpleQueue[Callable[[], Answer] | None], answers: SimpleQueue[Answer]) -> None:
