@@ -9,10 +9,8 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from treadle.attachment.follow import of_driver
+from treadle.engines.spark.layout import PLANS
 from treadle.model import Topology
-
-PLANNER = "plan "
-"""What the planner of a query is called, before the query's name."""
 
 
 class Met:
@@ -38,6 +36,6 @@ class Met:
             if not of_driver(instance.query):
                 if instance.threads:
                     self._at_work.add(instance.query)
-            elif instance.operators[0].startswith(PLANNER):
-                self._planned.add(instance.operators[0].removeprefix(PLANNER))
+            elif instance.operators[0].startswith(PLANS):
+                self._planned.add(instance.operators[0].removeprefix(PLANS))
         self.unfit = {each for each in self.unfit if not any(fnmatchcase(name, each) for name in self.known)}

@@ -59,10 +59,6 @@ class Plan:
         return "+".join(self.parts)
 
     @property
-    def grouped(self) -> bool:
-        return "cgroup" in self.parts or "quota" in self.parts
-
-    @property
     def reads_kafka(self) -> bool:
         """Whether it needs Kafka's own figures to decide, or the watchdog of real-time threads to see work move on."""
         offers = SparkEngine.OFFERS

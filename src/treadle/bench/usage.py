@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from treadle.pipelines import jvm
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -27,9 +29,7 @@ class Meter:
     """Counts from when it is made."""
 
     def __init__(self, spark: SparkSession) -> None:
-        jvm = spark.sparkContext._jvm
-        assert jvm is not None
-        self._pid = int(jvm.java.lang.ProcessHandle.current().pid())
+        self._pid = jvm.pid(spark)
         self._began = time.monotonic()
         self._jvm, self._own = self._times()
 

@@ -63,6 +63,12 @@ def load(spark: SparkSession) -> Any:
     return jvm
 
 
+def pid(spark: SparkSession) -> int:
+    """The process of a session's JVM."""
+    running: Any = spark.sparkContext._jvm
+    return int(running.java.lang.ProcessHandle.current().pid())
+
+
 class Listener:
     """What the classes tell: called by threads of the JVM, so it must not block. Errors are logged, never passed on."""
 

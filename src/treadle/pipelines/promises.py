@@ -19,14 +19,14 @@ from treadle.enforce import Enforcer
 from treadle.enforce.elastic import usable_cores
 from treadle.enforce.shed import Count, ShedKnob
 from treadle.model import Floats
-from treadle.pipelines import graph
+from treadle.pipelines import graph, jvm
 from treadle.pipelines.channels.channel import Source
 from treadle.pipelines.hop import Hop
 from treadle.pipelines.node import Node
 from treadle.pipelines.shedding import Shedding
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from treadle.pipelines.runner import Run
 
@@ -84,7 +84,7 @@ class Promises:
         self._pipeline = run.pipeline.name
         self._period = run.options.cycle
         self._gate = run.gate if run.realtime is None else None
-        self._process = 0 if run.realtime is None else pid_of(run.spark)
+        self._process = 0 if run.realtime is None else jvm.pid(run.spark)
         self._shedding = Shedding(run.spark)
         self._enforcer = Enforcer(ShedKnob(self._shedding))
         self._controller = Controller(self.flow, drain=DRAIN * self._period)
@@ -230,12 +230,6 @@ def _lowest(flow: Flow, part: Floats) -> Floats:
     found = np.ones(len(flow))
     np.minimum.at(found, flow.end, part)
     return found
-
-
-def pid_of(spark: SparkSession) -> int:
-    """The process of a session's JVM."""
-    jvm: Any = spark.sparkContext._jvm
-    return int(jvm.java.lang.ProcessHandle.current().pid())
 
 
 def cpu_seconds(pid: int) -> float:

@@ -6,63 +6,50 @@ which is why this is a loop, compiled by numba, and not a few operations on arra
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import NamedTuple
 
-import numba
 import numpy as np
 
-from treadle.decide.quality.flow import Flow, Lists
+from treadle.compiled import compiled
+from treadle.decide.quality.flow import Flow
 from treadle.model import Floats, Ints
 
 ROUNDING = 1e-12
 """Of an accuracy, so that what is paid for in full is not held to be a little less."""
 
 
+class _Tasks(NamedTuple):
+    """By task, but for the last two: what the steps look at, and what they change."""
+
+    starts: Ints
+    items: Ints
+    """The sinks that each feeds (`Flow.reaches`)."""
+    whole: Floats
+    least: Floats
+    minimum: Floats
+    left: Floats
+    """By worker: the CPU that is left."""
+    desired: Floats
+    """By sink: the accuracy that it can have."""
+
+
 def allot(
-    flow: Flow,
-    workers: Ints,
-    cpu: Floats,
-    current: Floats,
-    least: Floats,
-    minimum: Floats,
-    available: Floats,
+    flow: Flow, workers: Ints, whole: Floats, least: Floats, minimum: Floats, available: Floats
 ) -> tuple[Floats, Floats]:
     """The accuracy that each sink can have, and the CPU that is left of each worker's `available`.
 
-    By task: the CPU it takes at its `current` accuracy, the `least` CPU it must have, and the `minimum` accuracy which
-    that is for. `workers` is where each instance runs.
+    By task: the CPU that it takes for the `whole` of its input, the `least` that it must have, and the `minimum`
+    accuracy which that is for. `workers` is where each instance runs.
     """
     priority = flow.priority[flow.task_of]
     order = np.lexsort((workers, -priority))
-    reaches: Lists = flow.reaches
-    desired = np.ones(len(flow.sinks))
-    left = available.copy()
-    _allot(
-        flow.task_of[order], workers[order], priority[order], reaches.starts, reaches.items, cpu, current, least,
-        minimum, left, desired,
-    )  # fmt: skip
-    return desired, left
+    tasks = _Tasks(*flow.reaches, whole, least, minimum, available.copy(), np.ones(len(flow.sinks)))
+    _allot(flow.task_of[order], workers[order], priority[order], tasks)
+    return tasks.desired, tasks.left
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return cast("Callable[..., Any]", numba.njit(cache=True, error_model="numpy")(function))
-
-
-@_compiled
-def _allot(
-    task: Ints,
-    worker: Ints,
-    priority: Floats,
-    starts: Ints,
-    items: Ints,
-    cpu: Floats,
-    current: Floats,
-    least: Floats,
-    minimum: Floats,
-    left: Floats,
-    desired: Floats,
-) -> None:
+@compiled
+def _allot(task: Ints, worker: Ints, priority: Floats, tasks: _Tasks) -> None:
     """Priorities from the highest; of each the workers that lack most come first, so that nothing is taken back."""
     n = len(task)
     at = 0
@@ -79,60 +66,40 @@ def _allot(
         for g in range(groups):
             total = 0.0
             for i in range(firsts[g], firsts[g + 1]):
-                total += _more(task[i], starts, items, cpu, current, least, desired)
-            slack[g] = total - left[worker[firsts[g]]]
+                total += _more(task[i], tasks)
+            slack[g] = total - tasks.left[worker[firsts[g]]]
         for g in np.argsort(-slack, kind="mergesort"):
-            _distribute(
-                task, worker, firsts[g], firsts[g + 1], starts, items, cpu, current, least, minimum, left, desired
-            )
+            _distribute(task[firsts[g] : firsts[g + 1]], worker[firsts[g]], tasks)
         at = end
 
 
-@_compiled
-def _distribute(
-    task: Ints,
-    worker: Ints,
-    first: int,
-    end: int,
-    starts: Ints,
-    items: Ints,
-    cpu: Floats,
-    current: Floats,
-    least: Floats,
-    minimum: Floats,
-    left: Floats,
-    desired: Floats,
-) -> None:
-    """Alg. 3: who needs least first; what it leaves of its even part is for the others."""
-    needs = np.empty(end - first)
-    for i in range(first, end):
-        needs[i - first] = _more(task[i], starts, items, cpu, current, least, desired)
-    for done, k in enumerate(np.argsort(needs, kind="mergesort")):
-        t, w = task[first + k], worker[first + k]
-        need = _more(t, starts, items, cpu, current, least, desired)
-        given = min(need, max(left[w], 0.0) / (end - first - done))
-        reached = minimum[t] + _obtained(given, cpu[t], current[t])
-        for j in range(starts[t], starts[t + 1]):
-            desired[items[j]] = min(desired[items[j]], reached)
-        left[w] -= given
+@compiled
+def _distribute(task: Ints, worker: int, tasks: _Tasks) -> None:
+    """Alg. 3, for one priority on one worker: who needs least first; what it leaves of its part is for the others."""
+    needs = np.empty(len(task))
+    for i in range(len(task)):
+        needs[i] = _more(task[i], tasks)
+    for done, i in enumerate(np.argsort(needs, kind="mergesort")):
+        t = task[i]
+        given = min(_more(t, tasks), max(tasks.left[worker], 0.0) / (len(task) - done))
+        reached = tasks.minimum[t] + _obtained(given, tasks.whole[t])
+        for j in range(tasks.starts[t], tasks.starts[t + 1]):
+            tasks.desired[tasks.items[j]] = min(tasks.desired[tasks.items[j]], reached)
+        tasks.left[worker] -= given
 
 
-@_compiled
-def _more(t: int, starts: Ints, items: Ints, cpu: Floats, current: Floats, least: Floats, desired: Floats) -> float:
+@compiled
+def _more(t: int, tasks: _Tasks) -> float:
     """Eq. 5, 10 and 12: the CPU that a task could use beyond its least."""
     most = 0.0
-    for j in range(starts[t], starts[t + 1]):
-        most = max(most, desired[items[j]])
-    guess = 1.0 if most > 0.0 else 0.0
-    wanted = most * cpu[t] / current[t] if current[t] > 0.0 else guess
-    return float(max(0.0, min(wanted, 1.0) - least[t]))
+    for j in range(tasks.starts[t], tasks.starts[t + 1]):
+        most = max(most, tasks.desired[tasks.items[j]])
+    return float(max(0.0, min(most * tasks.whole[t], 1.0) - tasks.least[t]))
 
 
-@_compiled
-def _obtained(given: float, cpu: float, current: float) -> float:
+@compiled
+def _obtained(given: float, whole: float) -> float:
     """Eq. 11, of what is given on top; a task that takes no CPU at all limits nothing."""
-    if current > 0.0 and cpu <= 0.0:
+    if whole <= 0.0:
         return 1.0
-    if given <= 0.0:
-        return 0.0
-    return 1.0 if current <= 0.0 else current * given / cpu + ROUNDING
+    return given / whole + ROUNDING if given > 0.0 else 0.0

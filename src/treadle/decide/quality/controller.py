@@ -138,7 +138,7 @@ class Controller:
         least = equations.required(minimum, whole, ALL)
         left = available - np.bincount(seen.worker, weights=least[flow.task_of], minlength=len(available))
         left[list(self._warming_workers(seen, current))] = 0.0
-        wanted, free = allot(flow, seen.worker, whole, np.ones(len(flow)), least, minimum, np.maximum(left, 0.0))
+        wanted, free = allot(flow, seen.worker, whole, least, minimum, np.maximum(left, 0.0))
         desired = flow.upstream(self._steady(wanted, minimum[flow.sinks]))
         streams, outside = equations.keep(flow, desired)
         return Decision(desired, streams, outside, np.minimum(current, 1.0), moves, short, free)

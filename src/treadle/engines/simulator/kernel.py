@@ -8,11 +8,11 @@ and preemption on wake-up. A tuple leaves its queue when it is done, not when it
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-import numba
 import numpy as np
+
+from treadle.compiled import compiled
 
 if TYPE_CHECKING:
     from treadle.engines.simulator.state import State
@@ -43,11 +43,7 @@ TICK = 1e-15
 """The clock's rounding as a part of its time, and the least that is left of a tuple until it is done."""
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return cast("Callable[..., Any]", numba.njit(cache=True, error_model="numpy")(function))
-
-
-@_compiled
+@compiled
 def advance(s: State, end: float) -> int:
     """Let virtual time pass until `end`, or until Python has something to do; says which.
 
@@ -90,7 +86,7 @@ def advance(s: State, end: float) -> int:
             return _leave_barrier(s)
 
 
-@_compiled
+@compiled
 def _leave_barrier(s: State) -> int:
     s.tally[DRAINING] = 0
     for p in range(s.tally[PROCESSORS]):
@@ -99,7 +95,7 @@ def _leave_barrier(s: State) -> int:
     return REACHED
 
 
-@_compiled
+@compiled
 def _all_idle(s: State) -> bool:
     for p in range(s.tally[PROCESSORS]):
         if s.processor[p].running >= 0:
@@ -107,7 +103,7 @@ def _all_idle(s: State) -> bool:
     return True
 
 
-@_compiled
+@compiled
 def _next_event(s: State) -> float:
     at = np.inf
     if s.tally[ARRIVAL] < len(s.arrival):
@@ -121,7 +117,7 @@ def _next_event(s: State) -> float:
     return at
 
 
-@_compiled
+@compiled
 def pass_time(s: State, to: float) -> None:
     """Move the clock, keeping the time-weighted sum of queued tuples and the samples of it on a fixed grid."""
     c = s.clock
@@ -134,7 +130,7 @@ def pass_time(s: State, to: float) -> None:
     c[NOW] = to
 
 
-@_compiled
+@compiled
 def _events_at(s: State, at: float) -> None:
     if s.tally[SLEEPERS] > 0:
         for i in range(len(s.node)):
@@ -161,7 +157,7 @@ def _events_at(s: State, at: float) -> None:
             _enqueue(s, node, at, 1.0, 0)
 
 
-@_compiled
+@compiled
 def _trace(s: State) -> None:
     """One row per moment: time, the queue of each node, and all output so far."""
     row = s.tally[TRACED]
@@ -179,7 +175,7 @@ def _trace(s: State) -> None:
 # ---------------------------------------------------------------- tuples
 
 
-@_compiled
+@compiled
 def _take(s: State, born: float, mass: float, port: int) -> int:
     item = s.tally[FREE_HEAD]
     s.tally[FREE_HEAD] = s.item[item].link
@@ -191,14 +187,14 @@ def _take(s: State, born: float, mass: float, port: int) -> int:
     return item
 
 
-@_compiled
+@compiled
 def _give_back(s: State, item: int) -> None:
     s.item[item].link = s.tally[FREE_HEAD]
     s.tally[FREE_HEAD] = item
     s.tally[FREE] += 1
 
 
-@_compiled
+@compiled
 def _enqueue(s: State, node: int, born: float, mass: float, port: int) -> None:
     item = _take(s, born, mass, port)
     if s.node[node].tail < 0:
@@ -216,7 +212,7 @@ def _enqueue(s: State, node: int, born: float, mass: float, port: int) -> None:
         _become_ready(s, node)
 
 
-@_compiled
+@compiled
 def _complete(s: State, node: int) -> None:
     """The tuple at the head is done: it leaves, and what it gives rise to goes to every consumer, or out."""
     item = s.node[node].head
@@ -241,7 +237,7 @@ def _complete(s: State, node: int) -> None:
         _emit(s, node, born, 1.0, _copies(s, node, yielded))
 
 
-@_compiled
+@compiled
 def _matches(s: State, node: int, born: float, mass: float, port: int) -> float:
     """A window join: how much of the other side was born within the window; this tuple then waits for its own matches.
 
@@ -274,7 +270,7 @@ def _matches(s: State, node: int, born: float, mass: float, port: int) -> float:
     return matching
 
 
-@_compiled
+@compiled
 def _emit(s: State, node: int, born: float, mass: float, copies: int) -> None:
     if copies == 0 or mass <= 0.0:
         return
@@ -302,7 +298,7 @@ def _emit(s: State, node: int, born: float, mass: float, copies: int) -> None:
 # ---------------------------------------------------------------- chance
 
 
-@_compiled
+@compiled
 def _uniform(s: State, node: int) -> float:
     """splitmix64, a stream per node: the k-th tuple of a node meets the same luck under every policy."""
     z = s.node[node].random + np.uint64(0x9E3779B97F4A7C15)
@@ -313,7 +309,7 @@ def _uniform(s: State, node: int) -> float:
     return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@_compiled
+@compiled
 def _copies(s: State, node: int, mean: float) -> int:
     kind = s.node[node].selectivity_kind
     if kind == BERNOULLI:
@@ -331,7 +327,7 @@ def _copies(s: State, node: int, mean: float) -> int:
     return copies
 
 
-@_compiled
+@compiled
 def _service(s: State, node: int) -> float:
     cost = s.node[node].cost
     if s.node[node].cost_kind == UNIFORM:
@@ -341,14 +337,14 @@ def _service(s: State, node: int) -> float:
     return max(cost * s.item[s.node[node].head].mass, TICK)
 
 
-@_compiled
+@compiled
 def _blocking(s: State, node: int) -> float:
     if s.node[node].block_probability > 0.0 and _uniform(s, node) < s.node[node].block_probability:
         return s.node[node].block_seconds * _uniform(s, node)
     return 0.0
 
 
-@_compiled
+@compiled
 def _has_room(s: State, node: int) -> bool:
     """Room for one more at every consumer; checked before a tuple is begun, so its output may pass the bound."""
     for stream in range(s.node[node].first_stream, s.node[node].last_stream):
@@ -361,12 +357,12 @@ def _has_room(s: State, node: int) -> bool:
 # ---------------------------------------------------------------- cooperative: Haren's processing threads
 
 
-@_compiled
+@compiled
 def _can_run(s: State, node: int) -> bool:
     return s.node[node].queued > 0 and s.node[node].status == IDLE and _has_room(s, node)
 
 
-@_compiled
+@compiled
 def _choice(s: State) -> bool:
     for p in range(s.tally[PROCESSORS]):
         if s.processor[p].running < 0:
@@ -376,7 +372,7 @@ def _choice(s: State) -> bool:
     return False
 
 
-@_compiled
+@compiled
 def _dispatch_cooperative(s: State) -> None:
     if s.tally[DRAINING]:
         return
@@ -388,7 +384,7 @@ def _dispatch_cooperative(s: State) -> None:
                 _begin_cooperative(s, p, node)
 
 
-@_compiled
+@compiled
 def _pick_cooperative(s: State, p: int) -> int:
     """Alg. 1: neglected operators after a scheduling phase, then equals of the last one run, then from the top."""
     first, last = s.processor[p].first, s.processor[p].last
@@ -414,7 +410,7 @@ def _pick_cooperative(s: State, p: int) -> int:
     return -1
 
 
-@_compiled
+@compiled
 def _begin_cooperative(s: State, p: int, node: int) -> None:
     start = s.clock[NOW]
     if s.processor[p].last_node != node:
@@ -429,7 +425,7 @@ def _begin_cooperative(s: State, p: int, node: int) -> None:
     s.processor[p].until = start + s.node[node].left
 
 
-@_compiled
+@compiled
 def _finish_cooperative(s: State, p: int) -> None:
     node = s.processor[p].running
     s.node[node].busy += s.node[node].left
@@ -447,7 +443,7 @@ def _finish_cooperative(s: State, p: int) -> None:
 # ---------------------------------------------------------------- the kernel: real-time, then fair
 
 
-@_compiled
+@compiled
 def _become_ready(s: State, node: int) -> None:
     """Woken by input, by room for its output, or from sleep."""
     s.node[node].status = READY
@@ -458,7 +454,7 @@ def _become_ready(s: State, node: int) -> None:
     _forget_unused(s, node)
 
 
-@_compiled
+@compiled
 def _forget_unused(s: State, node: int) -> None:
     """No more than a time slice of what it did not use, for whatever reason, may be used later to hold a processor."""
     group = s.node[node].group
@@ -466,7 +462,7 @@ def _forget_unused(s: State, node: int) -> None:
     s.group[group].virtual = max(s.group[group].virtual, s.clock[GROUP_FLOOR] - s.node[node].time_slice)
 
 
-@_compiled
+@compiled
 def _before(s: State, a: int, b: int) -> bool:
     """Whether the kernel would rather run a than b."""
     if s.node[a].realtime != s.node[b].realtime:
@@ -478,7 +474,7 @@ def _before(s: State, a: int, b: int) -> bool:
     return bool(s.node[a].virtual < s.node[b].virtual)
 
 
-@_compiled
+@compiled
 def _best_ready(s: State) -> int:
     best = -1
     for i in range(len(s.node)):
@@ -492,7 +488,7 @@ def _best_ready(s: State) -> int:
     return best
 
 
-@_compiled
+@compiled
 def _unstick(s: State) -> None:
     for i in range(len(s.node)):
         if s.node[i].status == STUCK and _has_room(s, i):
@@ -500,7 +496,7 @@ def _unstick(s: State) -> None:
             _become_ready(s, i)
 
 
-@_compiled
+@compiled
 def _dispatch_kernel(s: State) -> None:
     """Idle processors take the best ready node; after a wake-up the best may push out the worst that runs."""
     if s.tally[STICKING] > 0:
@@ -528,7 +524,7 @@ def _dispatch_kernel(s: State) -> None:
         _begin_kernel(s, worst, node)
 
 
-@_compiled
+@compiled
 def _preempts(s: State, node: int, running: int) -> bool:
     if s.node[node].realtime != s.node[running].realtime:
         return bool(s.node[node].realtime > s.node[running].realtime)
@@ -540,7 +536,7 @@ def _preempts(s: State, node: int, running: int) -> bool:
     return bool(lead > s.clock[WAKE_GRAIN])
 
 
-@_compiled
+@compiled
 def _begin_kernel(s: State, p: int, node: int) -> None:
     now = s.clock[NOW]
     s.node[node].waited += now - s.node[node].ready_since
@@ -563,7 +559,7 @@ def _begin_kernel(s: State, p: int, node: int) -> None:
         s.processor[p].until = min(start + s.node[node].left, s.processor[p].slice_end)
 
 
-@_compiled
+@compiled
 def _begin_tuple(s: State, p: int, start: float) -> None:
     node = s.processor[p].running
     asleep = _blocking(s, node)
@@ -577,13 +573,13 @@ def _begin_tuple(s: State, p: int, start: float) -> None:
         s.processor[p].until = min(start + s.node[node].left, s.processor[p].slice_end)
 
 
-@_compiled
+@compiled
 def _free(s: State, p: int) -> None:
     s.processor[p].running = -1
     s.processor[p].until = np.inf
 
 
-@_compiled
+@compiled
 def _account(s: State, p: int) -> None:
     """Charge the running node for its time since it was last charged."""
     node = s.processor[p].running
@@ -598,7 +594,7 @@ def _account(s: State, p: int) -> None:
         s.group[s.node[node].group].virtual += spent * 1024.0 / s.group[s.node[node].group].weight
 
 
-@_compiled
+@compiled
 def release(s: State, p: int) -> None:
     """Take this processor away: what it runs goes on elsewhere or later, or, with no preemption, begins again."""
     if s.tally[COOPERATIVE]:
@@ -609,7 +605,7 @@ def release(s: State, p: int) -> None:
         _put_back(s, p)
 
 
-@_compiled
+@compiled
 def _put_back(s: State, p: int) -> None:
     node = s.processor[p].running
     s.node[node].status = READY
@@ -617,7 +613,7 @@ def _put_back(s: State, p: int) -> None:
     _free(s, p)
 
 
-@_compiled
+@compiled
 def _finish_kernel(s: State, p: int) -> None:
     """A tuple is done, or the time slice is over, or both."""
     node = s.processor[p].running

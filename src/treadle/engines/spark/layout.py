@@ -25,6 +25,8 @@ from treadle.observe.threads import start_time
 
 DRIVER = "driver"
 TICKS = os.sysconf("SC_CLK_TCK")
+PLANS = "plan "
+"""What a query's planner is called in the pseudo query of the driver, before the query's name."""
 JOBS = "jobs"
 """The pseudo query of tasks that belong to no streaming query."""
 
@@ -269,7 +271,7 @@ class Layout:
     def _driver(self, found: _Sorted) -> list[Instance]:
         """The engine itself: a planner for each query, then its services, by process."""
         query = self._free(DRIVER)
-        planners = sorted((f"plan {self._called(what)}", ref) for what, ref in found.planners.values())
+        planners = sorted((f"{PLANS}{self._called(what)}", ref) for what, ref in found.planners.values())
         counts: dict[str, int] = {}
         instances: list[Instance] = []
         for name, ref in planners:
