@@ -13,7 +13,9 @@ import numpy as np
 from treadle.enforce import Knob
 from treadle.model import Topology
 from treadle.observe import METRICS, plannable
+from treadle.pipelines.channels.view import Backlog
 from treadle.pipelines.hop import Hop
+from treadle.pipelines.totals import Totals
 from treadle.values import Sample
 
 MEASURES = ("queue", "head_age", "mean_age", "tuples_in", "tuples_out", "busy_time")
@@ -24,7 +26,7 @@ ALL_METRICS = frozenset(name for name in METRICS if plannable(name, OFFERS))
 
 
 class HopEngine:
-    """`hops` are in the order of the topology's rows."""
+    """`hops` are in the order of the topology's rows; `lost` is that of `Totals`."""
 
     name = "spark"
     offers = OFFERS
@@ -37,12 +39,13 @@ class HopEngine:
         knobs: Mapping[str, Knob],
         *,
         now: Callable[[], float] = time.time,
+        lost: Callable[[], float] | None = None,
     ) -> None:
         self._topology = topology
         self._hops = tuple(hops)
         self._knobs = dict(knobs)
         self._now = now
-        self._before = (time.monotonic(), 0, 0.0)
+        self._totals = Totals(hops, lost)
 
     def topology(self) -> Topology:
         return self._topology
@@ -52,24 +55,19 @@ class HopEngine:
 
     def sample(self, wanted: frozenset[str]) -> Sample:
         now = self._now()
-        table = np.array([_measures(hop, now) for hop in self._hops], dtype=np.float64).reshape(-1, len(MEASURES))
+        waiting = [hop.backlogs() for hop in self._hops]
+        rows = [_measures(hop, backlogs, now) for hop, backlogs in zip(self._hops, waiting, strict=True)]
+        table = np.array(rows, dtype=np.float64).reshape(-1, len(MEASURES))
         columns = dict(zip(MEASURES, table.T, strict=True))
-        return Sample(time.monotonic(), {name: columns[name] for name in wanted & OFFERS}, self._totals())
-
-    def _totals(self) -> dict[str, float]:
-        """Of all sinks since the last look: the mean latency of what came out (NaN if nothing did), rows a second."""
-        sums = [hop.latency.total for hop in self._hops if hop.latency is not None]
-        then, rows, seconds = self._before
-        self._before = (time.monotonic(), sum(count for count, _ in sums), sum(total for _, total in sums))
-        took, came, waited = (now - before for now, before in zip(self._before, (then, rows, seconds), strict=True))
-        return {"latency": waited / came if came else np.nan, "output_rate": came / took if took > 0 else np.nan}
+        totals = self._totals.read(now, waiting)
+        return Sample(time.monotonic(), {name: columns[name] for name in wanted & OFFERS}, totals)
 
 
-def _measures(hop: Hop, now: float) -> tuple[float, ...]:
+def _measures(hop: Hop, waiting: Sequence[Backlog], now: float) -> tuple[float, ...]:
     counts = (hop.tuples_in, hop.tuples_out, hop.busy)
     if not hop.inputs:  # what waits outside is not seen
         return (np.nan, np.nan, np.nan, *counts)
-    backlogs = [backlog for backlog in hop.backlogs() if backlog.rows]
+    backlogs = [backlog for backlog in waiting if backlog.rows]
     rows = sum(backlog.rows for backlog in backlogs)
     if not rows:
         return (0.0, 0.0, 0.0, *counts)

@@ -6,9 +6,13 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from treadle.broker import HOST, PORT
+from treadle.decide import registry
+from treadle.decide.adaptive import Adaptive
+from treadle.decide.policy import Policy
 from treadle.durations import seconds, text
 from treadle.errors import ConfigError
 from treadle.pipelines.channels.embedded import check_limit
+from treadle.pipelines.totals import OBJECTIVES
 
 ENFORCE = ("gate", "pools", "none")
 BATCH = 0.5
@@ -63,6 +67,7 @@ class Options:
         if not isinstance(self.patience, int | float):  # written as people do; a number is checked by the gate
             object.__setattr__(self, "patience", seconds(self.patience, what="patience"))
         check_limit(self.limit_rows)
+        policy_of(self.policy)
 
     def _check_realtime(self) -> None:
         """What the gate would need is refused: nobody would heed it."""
@@ -79,3 +84,11 @@ class Options:
                 f"batch is {text(self.batch)}, too short for the realtime layout",
                 remedy=f"use {text(SHORTEST_REALTIME)} or more: rows come out at once, however long a batch is",
             )
+
+
+def policy_of(spec: str) -> Policy:
+    """A policy from its text, if a pipeline can be judged as it wants."""
+    made = registry.create(spec)
+    if isinstance(made, Adaptive):
+        made.check_objectives(OBJECTIVES, "pipelines")
+    return made

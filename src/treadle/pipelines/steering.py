@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from treadle.decide import registry
 from treadle.enforce.elastic import Elastic
 from treadle.enforce.gate import Gate
 from treadle.errors import EngineError
 from treadle.loop import Loop
 from treadle.observe.pressure import Pressure
+from treadle.pipelines.options import policy_of
 
 log = logging.getLogger("treadle.pipelines")
 
@@ -37,7 +37,7 @@ class Steering:
 
     def set_policy(self, spec: str) -> None:
         """From the next round on another policy decides. One that is unknown or can't be served changes nothing."""
-        chosen = registry.create(spec)
+        chosen = policy_of(spec)
         if self._loop is None:
             raise EngineError("is still starting", where=self._where, remedy="try again")
         self._loop.rebind(chosen)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
@@ -108,6 +108,11 @@ class Adaptive(Policy):
         return tuple(self._candidates)
 
     @property
+    def policies(self) -> Mapping[str, Policy]:
+        """The candidates by their labels."""
+        return dict(self._candidates)
+
+    @property
     def objectives(self) -> tuple[Objective, ...]:
         """What the candidates are judged by, weights summing to 1."""
         return self._objectives
@@ -146,6 +151,14 @@ class Adaptive(Policy):
         if self._current == label:
             self._current = self._gauge = None
         self._renew_needs()
+
+    def check_objectives(self, measured: Collection[str], what: str) -> None:
+        """Refuse, before anything runs, what nobody measures there."""
+        for objective in self._objectives:
+            if objective.metric not in measured:
+                known = ", ".join(sorted(measured))
+                problem = f"objective '{objective.metric}' is not measured for {what}"
+                raise ConfigError(problem, where=_WHERE, remedy=f"use one of {known}")
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         self._vet(snapshot.totals)

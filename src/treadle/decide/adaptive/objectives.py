@@ -13,6 +13,8 @@ from typing import Any
 from treadle.errors import ConfigError
 
 _FORM = 'write "min latency 0.7", "max output_rate 0.3" or {metric = "latency", maximise = false, weight = 0.7}'
+_ALSO = {"throughput": "output_rate"}
+"""What people call a total besides its name."""
 _QUANTIFIER = {"min": False, "minimise": False, "minimize": False, "max": True, "maximise": True, "maximize": True}
 
 
@@ -78,14 +80,19 @@ def _from_words(text: str) -> Objective:
     words = text.split()
     if len(words) not in (2, 3) or words[0].lower() not in _QUANTIFIER:
         raise _unknown(text)
-    return Objective(words[1], _QUANTIFIER[words[0].lower()], _weight(words[2], text) if len(words) == 3 else 1.0)
+    weight = _weight(words[2], text) if len(words) == 3 else 1.0
+    return Objective(_named(words[1]), _QUANTIFIER[words[0].lower()], weight)
 
 
 def _from_table(table: Mapping[str, Any]) -> Objective:
     metric, maximise = table.get("metric"), table.get("maximise")
     if set(table) - {"metric", "maximise", "weight"} or not isinstance(metric, str) or not isinstance(maximise, bool):
         raise _unknown(table)
-    return Objective(metric, maximise, _weight(table.get("weight", 1.0), table))
+    return Objective(_named(metric), maximise, _weight(table.get("weight", 1.0), table))
+
+
+def _named(metric: str) -> str:
+    return _ALSO.get(metric, metric)
 
 
 def _weight(value: Any, spec: Spec) -> float:
