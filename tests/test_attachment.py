@@ -16,9 +16,10 @@ from applications import SparkProcess, Standing, differences, groups_left, stand
 from support import until
 from treadle import config
 from treadle.attachment import Attachment, attach, checks, plan, report, watch
-from treadle.attachment.policies import AnswersFirst, Caps, Grouped, HelpersFirst, WithinQuery
+from treadle.attachment.policies import AnswersFirst, Caps, Grouped, HelpersFirst, Judged, WithinQuery
 from treadle.broker import Broker
 from treadle.decide import registry
+from treadle.decide.adaptive import Adaptive
 from treadle.decide.policies import DownstreamFirst, QueueSize, UserPriority
 from treadle.decide.policy import Policy
 from treadle.enforce import kernel
@@ -71,6 +72,25 @@ def test_the_more_important_query_gets_the_lower_nice_and_stopping_puts_all_back
             attach(application.pid)
     assert differences(before, application.pid) == {}
     assert not attachment.running
+
+
+def test_candidates_of_a_learner_take_turns_over_the_threads_of_a_running_application(
+    application: SparkProcess,
+) -> None:
+    needs("nice")
+    before = standings(application.pid)
+    chosen = "adaptive:learner=ucb,delay=0.5,candidates=downstream-first+random"
+    with attach(application.pid, policy=chosen, enforce="nice") as attachment:
+        judged = attachment.plan.policy
+        assert isinstance(judged, Judged)
+        learner = judged.inner
+        assert isinstance(learner, Adaptive)
+        until(lambda: any("bound" in choice.reason for choice in learner.history))
+        until(lambda: any("in charge (ucb" in row["why"] for row in attachment.status()["rows"]))
+        assert not attachment.status()["failures"]
+    assert {choice.chosen for choice in learner.history} == {"downstream-first", "random"}
+    assert {"output_rate", "total_queue"} <= set(learner.state()["memory"]["history"])
+    assert differences(before, application.pid) == {}
 
 
 def test_a_dry_run_changes_nothing_and_says_what_it_would(application: SparkProcess) -> None:

@@ -3,6 +3,8 @@ from pathlib import Path
 import pytest
 
 from treadle import config
+from treadle.decide import registry
+from treadle.decide.adaptive import Adaptive
 from treadle.errors import ConfigError
 
 
@@ -48,11 +50,18 @@ def test_a_named_file_comes_before_the_environment_the_folder_and_the_home(
 
 def test_a_bare_adaptive_is_spelt_out_as_configured() -> None:
     settings = config.Config(adaptive=config.Adaptive(candidates=("fifo", "hr"), learner="ucb", delay=2))
-    assert (
-        settings.policy("adaptive@nice") == "adaptive:learner=ucb,candidates=fifo+hr,objective=min latency,delay=2@nice"
-    )
+    assert settings.policy("adaptive@nice") == "adaptive:learner=ucb,candidates=fifo+hr,delay=2@nice"
+    judged = config.Config(adaptive=config.Adaptive(objectives=("min latency", "max throughput 2")))
+    assert judged.policy("adaptive") == "adaptive:learner=ucb,objective=min latency+max throughput 2,delay=2"
     assert settings.policy("adaptive:learner=roulette") == "adaptive:learner=roulette"
     assert settings.policy("hr@nice") == "hr@nice"
+
+
+def test_a_candidate_may_have_options_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "mixed.toml").write_text("[adaptive]\ncandidates = ['fifo', 'weighted:qs=0.7,hr=0.3']")
+    made = registry.create(config.load("mixed.toml")[0].policy("adaptive"))
+    assert isinstance(made, Adaptive)
+    assert made.candidates == ("fifo", "weighted")
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,10 @@ class _Section(BaseModel):
 
 
 class Adaptive(_Section):
-    """What `--policy adaptive` chooses from, by what, and how."""
+    """What `--policy adaptive` chooses from, by what, and how; what is not set depends on what it drives."""
 
-    objectives: Some = ("min latency",)
-    candidates: Some = ("rr", "fifo", "mtiq", "chain")
+    objectives: Some | None = None
+    candidates: Some | None = None
     learner: Literal["roulette", "ucb", "thompson", "greedy"] = "ucb"
     delay: Positive = 2.0
 
@@ -64,8 +64,9 @@ class Config(_Section):
         if name != "adaptive":
             return spec
         a = self.adaptive
-        options = f"learner={a.learner},candidates={'+'.join(a.candidates)},objective={'+'.join(a.objectives)}"
-        return f"adaptive:{options},delay={a.delay:g}{at}{knob}"
+        lists = {"candidates": a.candidates, "objective": a.objectives}
+        given = "".join(f"{key}={'+'.join(map(_nested, each))}," for key, each in lists.items() if each is not None)
+        return f"adaptive:learner={a.learner},{given}delay={a.delay:g}{at}{knob}"
 
 
 def load(named: str | None = None) -> tuple[Config, str]:
@@ -118,6 +119,11 @@ def _line(key: str, value: Any) -> str:
 
 def _quoted(value: Any) -> str:
     return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"' if isinstance(value, str) else f"{value}"
+
+
+def _nested(text: str) -> str:
+    """What stands among others: a policy with options of its own in parentheses."""
+    return f"({text})" if ":" in text else text
 
 
 def _find(named: str | None) -> Path | None:

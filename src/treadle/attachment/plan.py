@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from treadle.attachment.policies import AnswersFirst, Caps, Grouped, HelpersFirst, MainsOnly, Seen, WithinQuery
-from treadle.decide import registry
+from treadle.attachment.policies import AnswersFirst, Caps, Grouped, HelpersFirst, Judged, MainsOnly, Seen, WithinQuery
+from treadle.decide import adaptive, registry
 from treadle.decide.policies import UserPriority
 from treadle.decide.policy import Policy
 from treadle.decide.transform import Scale, nice, owner, rt, shares, slices, weight
@@ -25,6 +25,8 @@ SINGLE = ("downstream-first", "nice")
 """Policy and enforcer where nothing tells queries apart."""
 SEVERAL = ("user-priority", "nice")
 """Those where queries have different priorities."""
+LEARNT = {"candidates": "downstream-first+queue-size+congestion-aware", "objective": "max throughput+min total_queue"}
+"""What a learner chooses from, and by what, where nobody says."""
 WHERE = "enforce"
 
 
@@ -124,7 +126,9 @@ def make(
     if policy is None:  # with groups by the users' priorities there is still something to decide inside of them
         inside = "cgroup" in parts and set(parts) - {"cgroup", "quota"}
         policy = SINGLE[0] if inside else usual[0]
-    made = registry.create(policy) if isinstance(policy, str) else policy
+    made = registry.create(adaptive.spelt_out(policy, LEARNT)) if isinstance(policy, str) else policy
+    if isinstance(made, adaptive.Adaptive):
+        made = Judged(made, SparkEngine.OFFERS)
     return Plan(made, period, parts, dict(caps), queries)
 
 

@@ -5,18 +5,22 @@ They know rows and priorities, and no knob. `Seen` keeps what was last decided, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
 import numpy as np
 
+from treadle.decide import registry
+from treadle.decide.adaptive import Adaptive
 from treadle.decide.grouping import group
 from treadle.decide.policy import Policy
 from treadle.decide.transform import SCALES
 from treadle.engines.spark.naming import ANSWERS
+from treadle.errors import ConfigError
 from treadle.model import Topology
+from treadle.observe.plan import plannable
 from treadle.values import Groups, Schedule, Snapshot, dense_rank
 
 SHOWN = ("queue", "external_queue", "cost", "rate", "cpu", "wait")
@@ -53,6 +57,45 @@ class Seen(Around):
         schedule = self.inner.decide(snapshot)
         self.last = (snapshot, schedule)
         return schedule
+
+
+class Judged(Around):
+    """A learner, with what it can judge its candidates by where an application only is looked at (AMoS section 3.2).
+
+    Rows that all queries take in a second are their throughput, rows that wait in Kafka what waits in total: what is
+    inside of a batch in Real-Time Mode is not counted, and how old its rows are is not known.
+    """
+
+    COLUMNS: ClassVar[Mapping[str, str]] = {
+        "output_rate": "rate",
+        "total_queue": "external_queue",
+        "queue_variance": "queue",
+    }
+    """By objective the metric that it is made from."""
+
+    def __init__(self, inner: Adaptive, offers: Collection[str]) -> None:
+        """Refuse candidates and objectives for which not enough is measured."""
+        super().__init__(inner)
+        what = "running Spark applications"
+        for label, policy in inner.policies.items():
+            if missing := [metric for metric in policy.needs if not plannable(metric, offers)]:
+                served = [each.name for each in registry.describe() if all(plannable(n, offers) for n in each.needs)]
+                raise ConfigError(
+                    f"candidate '{label}' needs {' and '.join(missing)}, which can't be had of {what}",
+                    where=f"policy '{self.name}'",
+                    remedy=f"use some of {', '.join(n for n in served if n not in (self.name, 'weighted'))}",
+                )
+        inner.check_objectives(self.COLUMNS, what)
+        judged_by = [self.COLUMNS[objective.metric] for objective in inner.objectives]
+        self.needs = tuple(dict.fromkeys((*inner.needs, *judged_by)))
+        self.wants = tuple(metric for metric in inner.wants if metric not in self.needs)
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        totals = dict(snapshot.totals)
+        for name in ("output_rate", "total_queue"):
+            column = snapshot.columns.get(self.COLUMNS[name], np.empty(0))
+            totals[name] = float(np.nansum(column)) if np.isfinite(column).any() else np.nan
+        return self.inner.decide(replace(snapshot, totals={"queue_variance": np.nan, **totals}))
 
 
 class WithinQuery(Around):

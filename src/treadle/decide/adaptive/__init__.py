@@ -5,7 +5,7 @@ Here stand the public names and the ways to make them from words. How things are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
@@ -19,11 +19,13 @@ from treadle.decide.adaptive.roulette import Roulette
 from treadle.decide.adaptive.score import Synopsis, algorithm_score, statistic_score
 from treadle.decide.adaptive.thompson import Thompson
 from treadle.decide.adaptive.ucb import Ucb
+from treadle.decide.policies._spec import parse
 from treadle.decide.policy import Policy
 from treadle.errors import ConfigError
 
 __all__ = [
     "LEARNERS",
+    "NAMES",
     "Adaptive",
     "Choice",
     "Evidence",
@@ -40,9 +42,11 @@ __all__ = [
     "learner",
     "parse_objective",
     "parse_objectives",
+    "spelt_out",
     "statistic_score",
 ]
 
+NAMES = (Adaptive.name, "amos")
 LEARNERS: dict[str, type[Learner]] = {kind.name: kind for kind in (Roulette, Ucb, Thompson, Greedy)}
 
 
@@ -70,6 +74,15 @@ def create(
     chosen = _by_name(learner) if isinstance(learner, str) else learner
     generator = np.random.default_rng(rng) if isinstance(rng, int) else rng
     return Adaptive(candidates, objectives, chosen, generator, **options)
+
+
+def spelt_out(spec: str, usual: Mapping[str, str]) -> str:
+    """The text of a policy; if it is this one, with the usual options where it leaves them out."""
+    name, given = parse(spec)
+    if name not in NAMES:
+        return spec
+    options = {**usual, **given}
+    return f"{name}:{','.join(f'{key}={value}' for key, value in options.items())}" if options else name
 
 
 _by_name = learner
