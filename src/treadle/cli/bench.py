@@ -83,6 +83,19 @@ def bench_loop(as_json: bool) -> None:
     _measure(lambda told: loop.run(progress=told), as_json=as_json)
 
 
+@bench.command("quality")
+@_json
+@click.option("--scenario", type=click.Choice(["2", "3", "4"]), default="2", show_default=True)
+@click.option("--cycle", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds of a decision.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="A picture of it goes there.")
+def bench_quality(as_json: bool, scenario: str, cycle: float, plot: Path | None) -> None:
+    """Whether promises are kept at 1.5 times what the machine can do, with Kafka (5 minutes)."""
+    from treadle.bench import quality
+    from treadle.bench.quality_scenarios import SCENARIOS
+
+    _measure(lambda told: quality.run(SCENARIOS[scenario], cycle=cycle, plot=plot, progress=told), as_json=as_json)
+
+
 @click.command()
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default="out", show_default=True)
 @click.option("--simulator", is_flag=True, help="Three comparisons in virtual time instead; needs no Spark.")

@@ -7,20 +7,21 @@ channels; what is right is decided by `decide.quality`, and rows are dropped by 
 from __future__ import annotations
 
 import logging
-import os
+import time
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treadle.decide.quality import Controller, Decision, Flow, Measured, Promise, Short
+from treadle.decide.quality import Controller, Decision, Flow, InputRate, Measured, Promise, Short
+from treadle.decide.quality.equations import current_accuracy
 from treadle.enforce import Enforcer
-from treadle.enforce.elastic import usable_cores
 from treadle.enforce.shed import Count, ShedKnob
 from treadle.model import Floats
 from treadle.pipelines import graph, jvm
 from treadle.pipelines.channels.channel import Source
+from treadle.pipelines.cores import Cores
 from treadle.pipelines.hop import Hop
 from treadle.pipelines.node import Node
 from treadle.pipelines.shedding import Shedding
@@ -40,7 +41,9 @@ COLD = 2
 DRAIN = 4
 """Cycles in which what waits is to be worked off."""
 HEADROOM = 0.95
-"""The part of the slots that is given away: a load that is exactly as high as what there is has queues without end."""
+"""The part of what there is that is given away: a load that is exactly as high has queues without end."""
+ROOMY = 0.85
+"""Below this busy part of the cores a hop that is always busy is held up by itself, not by others."""
 
 
 def promised(nodes: Mapping[str, Node]) -> dict[str, Promise]:
@@ -84,7 +87,8 @@ class Promises:
         self._pipeline = run.pipeline.name
         self._period = run.options.cycle
         self._gate = run.gate if run.realtime is None else None
-        self._process = 0 if run.realtime is None else jvm.pid(run.spark)
+        here = str(run.spark.sparkContext.master).startswith("local")
+        self._cores = Cores(jvm.pid(run.spark)) if here or self._gate is None else None
         self._shedding = Shedding(run.spark)
         self._enforcer = Enforcer(ShedKnob(self._shedding))
         self._controller = Controller(self.flow, drain=DRAIN * self._period)
@@ -97,7 +101,13 @@ class Promises:
         self._hops: Mapping[str, Hop] = run.hops
         self._channels: Mapping[str, Source] = run.channels
         self._looks: deque[tuple[float, Floats]] = deque(maxlen=WINDOW + 1)
-        self._rates: Mapping[str, float] = {}
+        self._inputs = {
+            self.flow.tasks[task]: InputRate(self._period / 2)  # two looks are enough: it is counted, not guessed
+            for task in self.flow.sources.tolist()
+            if not self.flow.copies[task]
+        }
+        self._rates: dict[str, float] = {}
+        self._accuracy = np.ones(len(self.flow))
         self._counts: tuple[Mapping[str, Count], Mapping[str, Count]] = ({}, {})
         self._told: tuple[Short, ...] = ()
         self._cold: dict[str, float] = {}
@@ -110,13 +120,14 @@ class Promises:
         """A cycle, if it is time for one."""
         if self._looks and now - self._looks[-1][0] < self._period:
             return
-        self._looks.append((now, self._look()))
+        self._looks.append(self._look())
         if len(self._looks) < 2:
             return
         (first, oldest), (last, before), (now, latest) = self._looks[0], self._looks[-2], self._looks[-1]
         lately = np.maximum(latest - before, 0.0) / (now - last)
         on_average = np.maximum(latest - oldest, 0.0) / (now - first)
-        self.decision = self._controller.cycle(self._measured(now, lately, on_average))
+        self._accuracy = current_accuracy(self.flow, self._kept(lately, on_average))
+        self.decision = self._controller.cycle(self._measured(now, on_average))
         keep = self.decision.streams * np.where(self._from_outside, self.decision.outside[self.flow.start], 1.0)
         self._enforcer.apply(self._enforcer.diff(self._streams, np.round(keep, 4)))
         self._tell(self.decision.short)
@@ -124,6 +135,8 @@ class Promises:
     def close(self) -> None:
         """Nothing is shed any more."""
         self._enforcer.restore()
+        if self._cores is not None:
+            self._cores.close()
         self._shedding.forget(f"{self._pipeline}/")
 
     def status(self) -> dict[str, Any]:
@@ -137,7 +150,7 @@ class Promises:
                 "priority": promise.priority,
                 "min_accuracy": promise.accuracy,
                 "promised": None if decision is None else round(float(decision.desired[sink]), 4),
-                "accuracy": None if decision is None else round(float(decision.current[sink]), 4),
+                "accuracy": None if decision is None else round(float(self._accuracy[sink]), 4),
             }
         streams = {
             stream.removeprefix(f"{self._pipeline}/"): {
@@ -149,69 +162,106 @@ class Promises:
             if stream in latest
         }
         short = [told(each) for each in (decision.short if decision else ())]
-        return {"sinks": sinks, "streams": streams, "short": short, "rates": dict(self._rates)}
+        rates = {name: round(rate, 3) for name, rate in self._rates.items()}
+        looked = self._looks[-1][0] if self._looks else None
+        return {"sinks": sinks, "streams": streams, "short": short, "rates": rates, "time": looked}
 
     # ------------------------------------------------------------ inside
 
     def _name(self, producer: str, consumer: str) -> str:
         return f"{self._pipeline}/{producer}>{consumer}"
 
-    def _look(self) -> Floats:
-        """All counters in a row: rows from outside, rows seen and kept on each stream, rows out, and work done."""
+    def _look(self) -> tuple[float, Floats]:
+        """When, and all counters in a row: rows seen and kept on each stream, rows out, and work done."""
+        now = self._look_outside()
         counts = self._shedding.counts()
         self._counts = counts, self._counts[0]
         tasks = self.flow.tasks
-        came = [
-            self._channels[name].total if name in self._channels and name not in self._hops else 0 for name in tasks
-        ]
         seen, kept = np.array([counts.get(stream, Count(0, 0)) for stream in self._streams]).reshape(-1, 2).T
         out = [self._hops[name].tuples_out if name in self._hops else 0 for name in tasks]
-        busy = [self._busy(self._hops[name]) if name in self._hops else 0.0 for name in tasks]
-        whole = cpu_seconds(self._process) if self._process else 0.0
+        held = [self._held(self._hops[name]) if name in self._hops else 0.0 for name in tasks]
         batches = [self._hops[name].batches if name in self._hops else 0 for name in tasks]
-        return np.array([*came, *seen, *kept, *out, *busy, *batches, whole], dtype=np.float64)
+        used = (0.0, 0.0) if self._cores is None else self._cores.read()
+        return now, np.array([*seen, *kept, *out, *held, *batches, *used], dtype=np.float64)
 
-    def _busy(self, hop: Hop) -> float:
+    def _look_outside(self) -> float:
+        """How fast rows come, by how far their sources are at this moment, which is returned."""
+        began = time.monotonic()
+        for name in self._inputs:
+            if name in self._channels:
+                self._channels[name].refresh()
+        now = (began + time.monotonic()) / 2
+        for name, rate in self._inputs.items():
+            channel = self._channels.get(name)
+            if channel is not None:
+                waiting = channel.rows
+                found = rate.update(now, channel.total - waiting, waiting)
+                self._rates[name] = 0.0 if found is None else found.arriving
+        return now
+
+    def _held(self, hop: Hop) -> float:
         """Without its first batches: these start workers and compile what the others use."""
         if hop.batches < COLD:
             return 0.0
         return hop.busy - self._cold.setdefault(hop.name, hop.busy)
 
-    def _measured(self, now: float, lately: Floats, on_average: Floats) -> Measured:
+    def _split(self, counters: Floats) -> list[Floats]:
+        """What `_look` has put in a row."""
+        tasks, streams = len(self.flow), len(self._streams)
+        return np.split(counters, np.cumsum([streams, streams, tasks, tasks, tasks]))
+
+    def _kept(self, lately: Floats, on_average: Floats) -> Floats:
+        """Task -> the least that it takes of a stream, lately or, where nothing has come since, before."""
+        seen, kept, *_ = self._split(lately)
+        earlier, kept_earlier, *_ = self._split(on_average)
+        seen, kept = np.where(seen > 0.0, seen, earlier), np.where(seen > 0.0, kept, kept_earlier)
+        return _lowest(self.flow, np.where(seen > 0.0, kept / np.where(seen > 0.0, seen, 1.0), 1.0))
+
+    def _measured(self, now: float, on_average: Floats) -> Measured:
         """Who comes counts as of the last cycle; what was done with it over some, since batches come and go."""
         flow = self.flow
-        tasks, streams = len(flow), len(self._streams)
-        parts = np.cumsum([tasks, streams, streams, tasks, tasks, tasks])
-        came = lately[:tasks]
-        _, seen, kept, out, busy, batches, whole = np.split(on_average, parts)
-        self._rates = {
-            name: round(float(rate), 3)
-            for name, rate, copies in zip(flow.tasks, came, flow.copies, strict=True)
-            if not copies
-        }
-        part = np.where(seen > 0.0, kept / np.where(seen > 0.0, seen, 1.0), 1.0)
+        tasks = len(flow)
+        _, kept, out, held, batches, (ours, others) = self._split(on_average)
+        came = np.array([self._rates.get(name, 0.0) for name in flow.tasks])
         taken: Floats = np.bincount(flow.end, weights=kept, minlength=tasks).astype(np.float64)
         own_source = np.isin(np.arange(tasks), flow.sources) & (flow.copies > 0)
         taken = np.where(own_source, out, taken)  # what it reads elsewhere is known by what it gives
         arriving = np.where(own_source, out, came)
         waiting = [sum(b.rows for b in self._hops[name].backlogs()) if name in self._hops else 0 for name in flow.tasks]
-        if self._process:  # all stages run all the time; what they use together is divided by what they take
-            busy = whole * taken / max(taken.sum(), 1.0)
-        cores = np.array([HEADROOM * (self._gate.slots if self._gate is not None else usable_cores())])
-        cpu = busy[flow.task_of]
+        cpu, cores, most = self._work(taken if self._gate is None else held, held, ours, others)
         return Measured(
             time=now,
             in_rate=taken[flow.task_of],
             out_rate=np.where(flow.copies > 0, out, came),
             arriving=arriving,
             waiting=np.array(waiting, dtype=np.float64),
-            cpu=cpu,
+            cpu=cpu[flow.task_of],
             worker=np.zeros(len(flow.task_of), dtype=np.int64),
             busy=np.array([cpu.sum()]),
-            cores=cores,
-            batches=None if self._process else batches[flow.task_of],
-            local=_lowest(flow, part),
+            cores=np.array([cores]),
+            batches=None if self._gate is None else batches[flow.task_of],
+            local=self._kept(on_average, on_average),
+            most=most[flow.task_of],
         )
+
+    def _work(self, parts: Floats, held: Floats, ours: float, others: float) -> tuple[Floats, float, Floats]:
+        """By task what it uses and the most that it could, and what there is for all: cores, or slots if unknown.
+
+        Spark says of no query what it uses: what all use together is divided by these `parts`. What there is is what
+        others leave of the cores, or what the slots let through, whichever is less.
+        """
+        if self._cores is None:
+            assert self._gate is not None
+            return held, HEADROOM * self._gate.slots, np.ones(len(held))
+        cpu = ours * parts / max(parts.sum(), 1e-9)
+        cores = max(HEADROOM * self._cores.count - others, 0.0)
+        most = np.full(len(held), float(self._cores.count))
+        if self._gate is not None and held.sum() > 0.0:
+            at_once = min(self._gate.slots, int((self.flow.copies > 0).sum()))
+            cores = min(cores, HEADROOM * at_once * ours / held.sum())
+            if ours + others < ROOMY * self._cores.count:
+                most = np.where(held > 0.0, HEADROOM * cpu / np.where(held > 0.0, held, 1.0), most)
+        return cpu, cores, most
 
     def _tell(self, short: tuple[Short, ...]) -> None:
         """Which minima can't be kept, when that changes."""
@@ -230,13 +280,6 @@ def _lowest(flow: Flow, part: Floats) -> Floats:
     found = np.ones(len(flow))
     np.minimum.at(found, flow.end, part)
     return found
-
-
-def cpu_seconds(pid: int) -> float:
-    """What a process has used of the CPU so far."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        fields = file.read(1024).rpartition(b")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def told(short: Short) -> str:

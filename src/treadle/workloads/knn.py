@@ -59,12 +59,29 @@ def pipeline(
     minimum: float = 0.2,
     priority: float = 0.0,
     source: Literal["feed", "topic"] = "topic",
+    prefix: str = "",
     name: str = "knn",
 ) -> Pipeline:
     """One task, as in the paper: what is read is labelled and written at once."""
     p = Pipeline(name)
-    define = p.topic if source == "topic" else p.feed
-    define(POINTS, schema=POINT)
+    add(p, size, minimum=minimum, priority=priority, source=source, prefix=prefix)
+    return p
+
+
+def add(
+    p: Pipeline,
+    size: int = 8_000,
+    *,
+    minimum: float = 0.2,
+    priority: float = 0.0,
+    source: Literal["feed", "topic"] = "topic",
+    prefix: str = "",
+) -> None:
+    """The same in a pipeline that has other applications too. `prefix` is what its topic's name begins with."""
+    if source == "topic":
+        p.topic(POINTS, schema=POINT, topic=f"{prefix}{POINTS}")
+    else:
+        p.feed(POINTS, schema=POINT)
 
     @p.sink(name="labels", inputs=POINTS, priority=priority, min_accuracy=minimum)
     def labels(points: DataFrame) -> None:
@@ -77,5 +94,3 @@ def pipeline(
 
         labelled = points.mapInPandas(label, "id long, label long")
         labelled.write.format("noop").mode("append").save()
-
-    return p

@@ -56,13 +56,30 @@ def pipeline(
     minimum: tuple[float, float] = (0.4, 0.6),
     priority: tuple[float, float] = (0.0, 0.0),
     source: Literal["feed", "topic"] = "topic",
+    prefix: str = "",
     name: str = "taxi",
 ) -> Pipeline:
     """The graph of the paper's Figure 2, with so many hashes for a row in each of the two sinks."""
     p = Pipeline(name)
+    add(p, hashes, minimum=minimum, priority=priority, source=source, prefix=prefix)
+    return p
+
+
+def add(
+    p: Pipeline,
+    hashes: tuple[int, int],
+    *,
+    minimum: tuple[float, float] = (0.4, 0.6),
+    priority: tuple[float, float] = (0.0, 0.0),
+    source: Literal["feed", "topic"] = "topic",
+    prefix: str = "",
+) -> None:
+    """The same in a pipeline that has other applications too. `prefix` is what its topics' names begin with."""
     for stream in (RIDES, FARES):
-        define = p.topic if source == "topic" else p.feed
-        define(stream, schema=EVENT)
+        if source == "topic":
+            p.topic(stream, schema=EVENT, topic=f"{prefix}{stream}")
+        else:
+            p.feed(stream, schema=EVENT)
         p.operator(name=f"{stream}_read", inputs=(stream,))(_read(stream))
 
     @p.operator(inputs=(f"{RIDES}_read", f"{FARES}_read"))
@@ -85,8 +102,6 @@ def pipeline(
         worked = events.withColumn("h", _work(hashes[1]))
         summed = worked.groupBy("driver").agg(corrected("amount").alias("sum"), f.max("h"))
         summed.write.format("noop").mode("append").save()
-
-    return p
 
 
 def _read(stream: str) -> Any:

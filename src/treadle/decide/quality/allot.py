@@ -27,6 +27,7 @@ class _Tasks(NamedTuple):
     whole: Floats
     least: Floats
     minimum: Floats
+    most: Floats
     left: Floats
     """By worker: the CPU that is left."""
     desired: Floats
@@ -34,16 +35,24 @@ class _Tasks(NamedTuple):
 
 
 def allot(
-    flow: Flow, workers: Ints, whole: Floats, least: Floats, minimum: Floats, available: Floats
+    flow: Flow,
+    workers: Ints,
+    whole: Floats,
+    least: Floats,
+    minimum: Floats,
+    available: Floats,
+    most: Floats | None = None,
 ) -> tuple[Floats, Floats]:
     """The accuracy that each sink can have, and the CPU that is left of each worker's `available`.
 
     By task: the CPU that it takes for the `whole` of its input, the `least` that it must have, and the `minimum`
-    accuracy which that is for. `workers` is where each instance runs.
+    accuracy which that is for, and the `most` that it can use (a core, if it is not said). `workers` is where each
+    instance runs.
     """
     priority = flow.priority[flow.task_of]
     order = np.lexsort((workers, -priority))
-    tasks = _Tasks(*flow.reaches, whole, least, minimum, available.copy(), np.ones(len(flow.sinks)))
+    limit = np.ones(len(flow)) if most is None else most
+    tasks = _Tasks(*flow.reaches, whole, least, minimum, limit, available.copy(), np.ones(len(flow.sinks)))
     _allot(flow.task_of[order], workers[order], priority[order], tasks)
     return tasks.desired, tasks.left
 
@@ -94,7 +103,7 @@ def _more(t: int, tasks: _Tasks) -> float:
     most = 0.0
     for j in range(tasks.starts[t], tasks.starts[t + 1]):
         most = max(most, tasks.desired[tasks.items[j]])
-    return float(max(0.0, min(most * tasks.whole[t], 1.0) - tasks.least[t]))
+    return float(max(0.0, min(most * tasks.whole[t], tasks.most[t]) - tasks.least[t]))
 
 
 @compiled

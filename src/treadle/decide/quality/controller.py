@@ -43,6 +43,8 @@ class Measured(NamedTuple):
     """By instance: batches a second, where rows come in such."""
     local: Floats | None = None
     """By task: the part that it takes of what it is sent, where rows are counted; without it, Eq. 4 tells by rates."""
+    most: Floats | None = None
+    """By instance: the cores that it can use at most; without it, one."""
 
 
 class Move(NamedTuple):
@@ -131,14 +133,15 @@ class Controller:
         whole, backlog = self._whole(seen, current)
         available = self._available(seen)
         minimum = flow.minimum
-        least = equations.required(minimum, whole, ALL)
+        most = np.ones(len(flow)) if seen.most is None else equations.least_of_tasks(flow, seen.most)
+        least = equations.required(minimum, whole, ALL, most)
         moves = self._moves(seen, available, least, current)
         minimum, short = self._affordable(seen, available, least, minimum)
         whole += backlog  # only now: what waits is no reason to break a promise
-        least = equations.required(minimum, whole, ALL)
+        least = equations.required(minimum, whole, ALL, most)
         left = available - np.bincount(seen.worker, weights=least[flow.task_of], minlength=len(available))
         left[list(self._warming_workers(seen, current))] = 0.0
-        wanted, free = allot(flow, seen.worker, whole, least, minimum, np.maximum(left, 0.0))
+        wanted, free = allot(flow, seen.worker, whole, least, minimum, np.maximum(left, 0.0), most)
         desired = flow.upstream(self._steady(wanted, minimum[flow.sinks]))
         streams, outside = equations.keep(flow, desired)
         return Decision(desired, streams, outside, np.minimum(current, 1.0), moves, short, free)

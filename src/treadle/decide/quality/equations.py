@@ -57,15 +57,15 @@ def least_obtained(available: Floats, workers: Ints, priority: Floats) -> Floats
     return shares
 
 
-def required(accuracy: Floats, cpu: Floats, current: Floats) -> Floats:
-    """Eq. 8: CPU for an accuracy, in proportion to what the present one takes, at most a core.
+def required(accuracy: Floats, cpu: Floats, current: Floats, most: Floats | float = CORE) -> Floats:
+    """Eq. 8: CPU for an accuracy, in proportion to what the present one takes, at most a core, or what can be used.
 
     Eq. 9 and 10 are this at the least accuracy that is promised and at the most that can be had.
     """
     known = current > 0.0
     proportional = accuracy * cpu / np.where(known, current, 1.0)
-    guess = np.where(accuracy > 0.0, CORE, 0.0)
-    return np.minimum(np.where(known, proportional, guess), CORE)
+    guess = np.where(accuracy > 0.0, most, 0.0)
+    return np.minimum(np.where(known, proportional, guess), most)
 
 
 def obtained(given: Floats, cpu: Floats, current: Floats) -> Floats:

@@ -1,0 +1,215 @@
+"""`treadle bench quality`: whether promises are kept under more load than the machine can do (Stream-Economics, 7).
+
+First it is measured what the machine can do of the scenario's work. Then the same load comes twice, on the same session
+and broker: without shedding, and with it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from treadle.bench.quality_figures import Course, Cycle, Look, figures
+from treadle.bench.quality_scenarios import Made, Scenario
+from treadle.observe.pressure import Pressure
+from treadle.workloads.injector import Injector
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from treadle.pipelines.runner import Run
+
+Progress = Callable[[str, float], None]
+LOOK = 0.5
+"""Seconds between two looks at the queues."""
+PARTITIONS = 2
+HEAP = 2_000
+"""Rows of each source that are worked off first."""
+LONG_ENOUGH = 6.0
+"""Seconds that a heap must take to tell what the machine can do."""
+SETTLED = 1.05
+"""A heap that was worked off so much faster than the one before: the JVM still compiles."""
+ALL = 10**9
+
+
+class Place:
+    """A session and a broker, and a scenario to be run there."""
+
+    def __init__(self, spark: SparkSession, servers: str, scenario: Scenario, unit: float, cycle: float) -> None:
+        self.spark = spark
+        self.servers = servers
+        self.scenario = scenario
+        self.unit = unit
+        self.cycle = cycle
+
+    @contextmanager
+    def running(self, *, shed: bool) -> Iterator[tuple[Run, Injector, Made, Mapping[str, str]]]:
+        """The scenario's pipeline on topics of its own, and what fills them: source -> topic."""
+        prefix = f"{uuid.uuid4().hex[:8]}-"
+        topics = {source: f"{prefix}{source}" for source in self.scenario.rows}
+        _make_topics(self.servers, topics.values())
+        made = self.scenario.make(self.unit, prefix)
+        folder = Path(tempfile.mkdtemp(prefix="treadle-"))
+        rows = {topics[source]: maker for source, maker in self.scenario.rows.items()}
+        options = {"kafka": self.servers, "limit_rows": ALL, "cycle": self.cycle, "shed": shed}
+        try:
+            with made.pipeline.start(self.spark, folder=folder, **options) as run, Injector(self.servers, rows) as fill:
+                yield run, fill, made, topics
+                run.stop(timeout=1.0)  # what had to wait is of no interest
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(
+    scenario: Scenario,
+    *,
+    cycle: float = 2.0,
+    pace: float = 1.0,
+    plot: Path | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """The figures of a scenario, on a session and a broker of its own. `pace` makes all phases so much shorter."""
+    from treadle.broker import Broker, free_port
+    from treadle.pipelines.session import session
+    from treadle.workloads.burn import calibrate
+
+    tell = progress or (lambda *_: None)
+    folder = Path(tempfile.mkdtemp(prefix="treadle-"))
+    tell("starting Kafka and Spark", 0.0)
+    broker = Broker.start(folder, free_port())
+    try:
+        spark = session("bench-quality")
+        spark.sparkContext.setLogLevel("OFF")  # a batch that is stopped half-way is no error here
+        try:
+            place = Place(spark, broker.bootstrap, scenario, calibrate(spark), cycle)
+            return measure(place, pace=pace, plot=plot, progress=tell)
+        finally:
+            spark.stop()
+    finally:
+        broker.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(
+    place: Place, *, pace: float = 1.0, plot: Path | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
+    """What the machine can do, then the course of events without shedding and with it."""
+    tell = progress or (lambda *_: None)
+    tell("measuring what the machine can do", 0.1)
+    able = capacity(place)
+    courses = {}
+    for number, shed in enumerate((False, True)):
+        what = "with shedding" if shed else "without shedding"
+
+        def told(part: float, number: int = number, what: str = what) -> None:
+            tell(what, 0.2 + 0.4 * (number + part))
+
+        courses[shed] = _course(place, able, shed=shed, pace=pace, tell=told)
+    found = figures(place.scenario, able, courses[False], courses[True], place.cycle)
+    if plot is not None:
+        from treadle.bench.quality_plot import draw
+
+        draw(place.scenario, courses[False], courses[True], plot)
+    return found
+
+
+def capacity(place: Place) -> dict[str, float]:
+    """Source -> rows a second at which its application alone keeps the whole machine busy, nothing shed.
+
+    Heaps are worked off, each larger than the last, until one takes long enough and the JVM has got no faster by it.
+    """
+    found: dict[str, float] = {}
+    with place.running(shed=False) as (run, fill, _, topics):
+        for application in place.scenario.applications:
+            rows, before = HEAP, 0.0
+            while True:
+                began = time.monotonic()
+                fill.heap({topics[source]: rows for source in application})
+                _drained(run)
+                took = time.monotonic() - began
+                if took >= LONG_ENOUGH and rows / took < SETTLED * before:
+                    break
+                before = rows / took
+                rows = int(rows * min(4.0, max(1.0, 1.3 * LONG_ENOUGH / took)))
+            found |= dict.fromkeys(application, rows / took)
+    return found
+
+
+def _drained(run: Run) -> None:
+    while not run.drained():
+        run.check()
+        time.sleep(0.02)
+
+
+def _course(
+    place: Place, able: Mapping[str, float], *, shed: bool, pace: float, tell: Callable[[float], None]
+) -> Course:
+    """Run all phases once; what was seen, phase by phase."""
+    scenario = place.scenario
+    whole = sum(phase.seconds for phase in scenario.phases) * pace
+    pressure = Pressure()
+    with place.running(shed=shed) as (run, fill, made, topics):
+        course = Course(time.monotonic(), topics)
+        for phase in scenario.phases:
+            rates = {
+                source: able[source] * load
+                for application, load in zip(scenario.applications, phase.load, strict=True)
+                for source in application
+            }
+            fill.rates({topics[source]: rate for source, rate in rates.items()})
+            course.begin(time.monotonic(), phase, rates)
+            until = time.monotonic() + phase.seconds * pace
+            while (now := time.monotonic()) < until:
+                run.check()
+                course.looks.append(_look(run, now, pressure))
+                _note_cycle(run, course)
+                tell((now - course.began) / whole)
+                time.sleep(LOOK)
+        course.ended = time.monotonic()
+        if shed and made.figures is not None:
+            fill.rates({})
+            _drained(run)
+            sent = fill.stop()
+            course.results = made.figures({source: sent[topic] for source, topic in topics.items()})
+        course.sent = fill
+    return course
+
+
+def _look(run: Run, now: float, pressure: Pressure) -> Look:
+    channels = run.channels
+    sources = {name: channels[name].total - channels[name].rows for name in run.nodes if run.nodes[name].kind.starts}
+    waiting = {name: channel.rows for name, channel in channels.items()}
+    return Look(now, waiting, sources, pressure.sample().busy)
+
+
+def _note_cycle(run: Run, course: Course) -> None:
+    promises = run.promises
+    if promises is None or promises.decision is None or promises.decision is course.noted:
+        return
+    course.noted = promises.decision
+    status = promises.status()
+    sinks = status["sinks"]
+    course.cycles.append(
+        Cycle(
+            status["time"],
+            {name: each["promised"] for name, each in sinks.items()},
+            {name: each["accuracy"] for name, each in sinks.items()},
+            status["rates"],
+        )
+    )
+    course.promises = sinks
+
+
+def _make_topics(servers: str, topics: Any) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+    wanted = [NewTopic(topic, PARTITIONS) for topic in topics]
+    admin = AdminClient({"bootstrap.servers": servers})
+    for made in admin.create_topics(wanted).values():
+        made.result()

@@ -1,0 +1,230 @@
+"""What a course of events under promises comes to: how well they were kept, and what waited.
+
+It knows what was seen cycle by cycle, and nothing of how it was run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from treadle.bench.quality_scenarios import Phase, Scenario
+from treadle.model import Floats
+
+if TYPE_CHECKING:
+    from treadle.workloads.injector import Injector
+
+ERROR = 0.02
+RATE_ERROR = 0.01
+"""Aims: how far the accuracy may be from what was decided, on average, and the estimated input from the true one."""
+PERIODS = 2
+"""So many cycles a sink may be below its minimum."""
+SETTLES = 10.0
+"""Seconds after a change of the load, of which the growth of what waits is not told."""
+AT_MINIMUM, WHOLE = 0.03, 0.97
+"""Accuracies that count as the minimum, so much above it, and as everything."""
+STANDS, GROWS = 0.05, 0.1
+"""Parts of the input by which what waits grows, where it counts as bounded and as growing without bound."""
+
+
+class Look(NamedTuple):
+    """At a moment: rows that wait by channel, rows taken so far by source, and the busy part of the cores."""
+
+    time: float
+    waiting: Mapping[str, int]
+    taken: Mapping[str, int]
+    busy: float
+
+
+class Cycle(NamedTuple):
+    """What a cycle of the controller saw and decided: by sink, and the input rate by source."""
+
+    time: float
+    promised: Mapping[str, float]
+    accuracy: Mapping[str, float]
+    rates: Mapping[str, float]
+
+
+class Course:
+    """What was seen of one run, and the phases with their begin and the rates of their sources."""
+
+    def __init__(self, began: float, topics: Mapping[str, str]) -> None:
+        self.began = began
+        self.ended = began
+        self.topics = topics
+        self.phases: list[tuple[float, Phase, Mapping[str, float]]] = []
+        self.looks: list[Look] = []
+        self.cycles: list[Cycle] = []
+        self.promises: Mapping[str, Mapping[str, Any]] = {}
+        self.noted: object = None
+        self.results: dict[str, Any] = {}
+        self.sent: Injector | None = None
+
+    def begin(self, now: float, phase: Phase, rates: Mapping[str, float]) -> None:
+        self.phases.append((now, phase, rates))
+
+    @property
+    def warm(self) -> float:
+        """When the first phase was over."""
+        return self.phases[1][0] if len(self.phases) > 1 else self.began
+
+    def overload(self) -> tuple[float, float, float]:
+        """The last phase with the highest load: begin, end, and rows a second that come to all sources."""
+        highest = max(sum(phase.load) for _, phase, _ in self.phases)
+        ends = [begin for begin, _, _ in self.phases[1:]] + [self.ended]
+        return [
+            (begin, end, sum(rates.values()))
+            for (begin, phase, rates), end in zip(self.phases, ends, strict=True)
+            if sum(phase.load) >= highest - 1e-9
+        ][-1]
+
+    def waiting(self) -> tuple[Floats, Floats]:
+        """Times, and all rows that waited then."""
+        return (
+            np.array([look.time for look in self.looks]),
+            np.array([sum(look.waiting.values()) for look in self.looks], dtype=np.float64),
+        )
+
+
+def figures(
+    scenario: Scenario, able: Mapping[str, float], without: Course, with_: Course, cycle: float
+) -> dict[str, Any]:
+    """All figures, and what is claimed of them."""
+    under, longest = _under(with_)
+    rate_errors, late_errors = _rate_errors(with_)
+    found: dict[str, Any] = {
+        "scenario": scenario.what,
+        "capacity_rows_per_s": {source: round(rate, 1) for source, rate in able.items()},
+        "load": round(max(sum(phase.load) for phase in scenario.phases), 2),
+        "cycle_s": cycle,
+        "cycles": len(with_.cycles),
+        "queries": _queries(with_),
+        "min_accuracy_violations_s": round(under, 2),
+        "longest_violation_s": round(longest, 2),
+        "mean_abs_accuracy_error": round(float(np.mean(_accuracy_errors(with_))), 4),
+        "mean_abs_rate_error": round(float(np.mean(rate_errors)), 4),
+        "p90_abs_rate_error": round(float(np.quantile(rate_errors, 0.9)), 4),
+        "mean_abs_rate_error_with_delay": round(float(np.mean(late_errors)), 4),
+    }
+    for name, course in (("with", with_), ("without", without)):
+        lag, growth, highest = _lag(course)
+        found |= {
+            f"lag_{name}": round(lag),
+            f"lag_{name}_s": round(lag / course.overload()[2], 2),
+            f"lag_highest_{name}": round(highest),
+            f"lag_growth_{name}": round(growth, 1),
+        }
+    found |= with_.results
+    found["claims"] = claims(found, with_.overload()[2], cycle)
+    return found
+
+
+def claims(found: Mapping[str, Any], rate: float, cycle: float) -> list[dict[str, Any]]:
+    """What ought to hold, with what was measured."""
+    queries = found["queries"]
+    listed = [
+        _at_most("seconds below a minimum, in a stretch", found["longest_violation_s"], PERIODS * cycle),
+        _at_most("mean |promised - current accuracy|", found["mean_abs_accuracy_error"], ERROR),
+        _at_most("mean |estimated - injected rate|, as a part", found["mean_abs_rate_error"], RATE_ERROR),
+        _at_most(
+            "growth of what waits, with shedding, as a part of the input", found["lag_growth_with"] / rate, STANDS
+        ),
+        _at_least("the same without", found["lag_growth_without"] / rate, GROWS),
+    ]
+    if len({each["priority"] for each in queries.values()}) > 1:
+        broken = [
+            f"{high} before {low}"
+            for high, more in queries.items()
+            for low, less in queries.items()
+            if more["priority"] > less["priority"]
+            and more["overload_accuracy"] < WHOLE
+            and less["overload_accuracy"] > less["min_accuracy"] + AT_MINIMUM
+        ]
+        listed.append({"what": "lower priorities shed first", "but": broken, "holds": not broken})
+    if "suspicious_sent" in found:
+        missed = found["suspicious_sent"] - found["suspicious_found"]
+        listed.append({"what": "suspicious payments missed", "value": missed, "at_most": 0, "holds": missed == 0})
+        off = abs(found["paid_corrected"] - found["paid"]) / max(found["paid_half_width"], 1e-9)
+        listed.append(_at_most("error of the corrected sum, in its half width", off, 1.0))
+    return listed
+
+
+def _queries(course: Course) -> dict[str, dict[str, float]]:
+    """By sink, means over all cycles once warm, and over those of the overload."""
+    begin, end, _ = course.overload()
+    pairs = _pairs(course)
+    settled = [(before, after) for before, after in pairs if begin + SETTLES <= before.time and after.time <= end]
+    return {
+        name: {
+            "priority": each["priority"],
+            "min_accuracy": each["min_accuracy"],
+            "promised": _mean([before.promised[name] for before, _ in pairs]),
+            "accuracy": _mean([after.accuracy[name] for _, after in pairs]),
+            "overload_accuracy": _mean([after.accuracy[name] for _, after in settled]),
+        }
+        for name, each in course.promises.items()
+    }
+
+
+def _pairs(course: Course) -> list[tuple[Cycle, Cycle]]:
+    """Each decision once warm, and the cycle that saw what became of it."""
+    return [(before, after) for before, after in pairwise(course.cycles) if before.time >= course.warm]
+
+
+def _accuracy_errors(course: Course) -> list[float]:
+    pairs = _pairs(course)
+    return [abs(before.promised[name] - after.accuracy[name]) for before, after in pairs for name in course.promises]
+
+
+def _under(course: Course) -> tuple[float, float]:
+    """Seconds that sinks were below their minimum, all in all, and the longest stretch of one."""
+    total = longest = 0.0
+    for name, each in course.promises.items():
+        stretch = 0.0
+        for before, after in _pairs(course):
+            if after.accuracy[name] < each["min_accuracy"]:
+                stretch += after.time - before.time
+                total += after.time - before.time
+            else:
+                stretch = 0.0
+            longest = max(longest, stretch)
+    return total, longest
+
+
+def _rate_errors(course: Course) -> tuple[list[float], list[float]]:
+    """The estimate against what came in the time that it is of, and against the rate at which rows came at its end."""
+    assert course.sent is not None
+    errors, late = [], []
+    for before, after in _pairs(course):
+        for source, topic in course.topics.items():
+            came = course.sent.between(topic, before.time, after.time) / (after.time - before.time)
+            now = next(rates[source] for begin, _, rates in reversed(course.phases) if begin <= after.time)
+            if came > 0.0 and now > 0.0:
+                errors.append(abs(after.rates[source] - came) / came)
+                late.append(abs(after.rates[source] - now) / now)
+    return errors, late
+
+
+def _lag(course: Course) -> tuple[float, float, float]:
+    """Rows that waited at the end of the overload, by how many a second they grew in it, and the most there were."""
+    begin, end, _ = course.overload()
+    times, rows = course.waiting()
+    settled = min(begin + SETTLES, (begin + end) / 2)
+    inside = (times >= settled) & (times <= end)
+    growth = float(np.polyfit(times[inside], rows[inside], 1)[0])
+    return float(rows[inside][-5:].mean()), growth, float(rows[times >= course.warm].max())
+
+
+def _mean(values: list[float]) -> float:
+    return round(float(np.mean(values)), 4) if values else float("nan")
+
+
+def _at_most(what: str, value: float, most: float) -> dict[str, Any]:
+    return {"what": what, "value": round(float(value), 4), "at_most": most, "holds": bool(value <= most)}
+
+
+def _at_least(what: str, value: float, least: float) -> dict[str, Any]:
+    return {"what": what, "value": round(float(value), 4), "at_least": least, "holds": bool(value >= least)}

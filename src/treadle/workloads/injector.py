@@ -1,0 +1,167 @@
+"""Fills topics with the rows of a workload at rates that change, as a process of its own, and tells what it has sent.
+
+Rows are made by their numbers, some thousands of them, and sent over and over. It does not slow down when their readers
+do; where it is late itself it makes up for it, so what it says that it has sent is what came.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from treadle.errors import EngineError
+
+DIFFERENT = 4_000
+"""Rows of each topic, before they come again."""
+INTERVAL = 0.01
+TELL = 0.1
+PATIENCE = 120.0
+
+
+class Sent(NamedTuple):
+    """The rows that each topic has had until a moment (monotonic)."""
+
+    time: float
+    rows: Mapping[str, int]
+
+
+class Injector:
+    """The process, from when it is made until `stop`. `topics` has for each the function that makes a row."""
+
+    def __init__(self, servers: str, topics: Mapping[str, str]) -> None:
+        self.sent: list[Sent] = []
+        command = [sys.executable, "-m", "treadle.workloads.injector", servers, json.dumps(dict(topics))]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._reader = threading.Thread(target=self._read, name="treadle-injector", daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def rates(self, rates: Mapping[str, float]) -> None:
+        """From now on so many rows a second to each topic, none to others."""
+        self._order({"rates": dict(rates)})
+
+    def heap(self, rows: Mapping[str, int]) -> None:
+        """So many at once; comes back when they are there."""
+        before = self.sent[-1].rows if self.sent else {}
+        wanted = {topic: before.get(topic, 0) + count for topic, count in rows.items()}
+        self._order({"heap": dict(rows)})
+        until = time.monotonic() + PATIENCE
+        while not self.sent or any(self.sent[-1].rows.get(topic, 0) < count for topic, count in wanted.items()):
+            if self._process.poll() is not None or time.monotonic() > until:
+                raise EngineError("the injector failed", remedy="see its message above")
+            time.sleep(INTERVAL)
+
+    def between(self, topic: str, start: float, end: float) -> float:
+        """Rows that the topic got in a stretch of time."""
+        told = self.sent[:]
+        first, last = np.interp([start, end], [each.time for each in told], [each.rows[topic] for each in told])
+        return float(last - first)
+
+    def stop(self) -> Mapping[str, int]:
+        """End it; the rows that each topic has had in all."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            self._process.stdin.close()  # which ends it
+        self._process.wait()
+        self._reader.join()
+        return self.sent[-1].rows if self.sent else {}
+
+    def _order(self, order: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.sent.append(Sent(*json.loads(line)))
+
+
+class _Topics:
+    """What goes into each topic, and how much of it has gone."""
+
+    def __init__(self, servers: str, topics: Mapping[str, str]) -> None:
+        import confluent_kafka
+
+        self._producer = confluent_kafka.Producer(
+            {"bootstrap.servers": servers, "linger.ms": 2, "queue.buffering.max.messages": 2_000_000}
+        )
+        self._values = {topic: _values(maker) for topic, maker in topics.items()}
+        self._partitions = {topic: len(self._producer.list_topics(topic).topics[topic].partitions) for topic in topics}
+        self.sent = dict.fromkeys(topics, 0)
+
+    def send(self, topic: str, count: int) -> None:
+        values, partitions, first = self._values[topic], self._partitions[topic], self.sent[topic]
+        for number in range(first, first + count):
+            # Each partition in its turn, so that all get the same; Kafka's own choice is for many rows at once.
+            self._producer.produce(topic, values[number % len(values)], partition=number % partitions)
+            if number % 1000 == 0:
+                self._producer.poll(0)
+        self.sent[topic] += count
+
+    def poll(self) -> None:
+        self._producer.poll(0)
+
+    def flush(self) -> None:
+        self._producer.flush(PATIENCE)
+
+
+def _values(maker: str) -> list[bytes]:
+    module, _, function = maker.partition(":")
+    make = getattr(importlib.import_module(module), function)
+    return [json.dumps(make(number)).encode() for number in range(DIFFERENT)]
+
+
+def _tell(sent: Mapping[str, int]) -> None:
+    sys.stdout.write(json.dumps([time.monotonic(), sent]) + "\n")
+    sys.stdout.flush()
+
+
+def _main() -> None:
+    topics = _Topics(sys.argv[1], json.loads(sys.argv[2]))
+    rates: dict[str, float] = {}
+    owed: dict[str, float] = {}
+    last, told = time.monotonic(), 0.0
+    while True:
+        while select.select([sys.stdin], [], [], 0.0)[0]:
+            line = sys.stdin.readline()
+            if not line:
+                topics.flush()
+                _tell(topics.sent)
+                return
+            order = json.loads(line)
+            for topic, count in order.get("heap", {}).items():
+                topics.send(topic, count)
+            if "heap" in order:
+                topics.flush()
+                _tell(topics.sent)
+                last = time.monotonic()
+            rates = order.get("rates", rates)
+        now = time.monotonic()
+        for topic, rate in rates.items():
+            owed[topic] = owed.get(topic, 0.0) + rate * (now - last)
+            topics.send(topic, int(owed[topic]))
+            owed[topic] %= 1.0
+        topics.poll()
+        last = now
+        if now - told >= TELL:
+            _tell(topics.sent)
+            told = now
+        time.sleep(INTERVAL)
+
+
+if __name__ == "__main__":
+    _main()

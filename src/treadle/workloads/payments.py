@@ -1,0 +1,96 @@
+"""Payments that are enriched at a cost, for a query that looks for fraud and a report of what was paid.
+
+Rows are shed by their use: a suspicious payment is never dropped, so the search for fraud is exact however little of
+the rest is enriched, and the report is corrected for what was dropped. Beyond Stream-Economics, whose drops are random.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from treadle.enforce.shed import by_utility
+from treadle.estimates import corrected
+from treadle.pipelines.pipeline import Pipeline
+from treadle.workloads.burn import burn
+from treadle.workloads.injector import DIFFERENT
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PAYMENTS = "payments"
+PAYMENT = "id long, card long, amount double"
+SUSPICIOUS = 10_000.0
+ONE_IN = 100
+CARDS = 5_000
+USE = f"CASE WHEN amount >= {SUSPICIOUS} THEN double('infinity') ELSE 1.0 END"
+
+
+def payment(number: int) -> dict[str, Any]:
+    """By its number alone; one in a hundred is suspicious."""
+    random = np.random.default_rng([5, number])
+    amount = float(np.round(random.lognormal(3.0, 1.0), 2))
+    return {
+        "id": number,
+        "card": int(random.integers(CARDS)),
+        "amount": SUSPICIOUS + amount if number % ONE_IN == 0 else min(amount, SUSPICIOUS - 1.0),
+    }
+
+
+class Found:
+    """What both sinks have come to so far."""
+
+    def __init__(self) -> None:
+        self.suspicious = 0
+        self.paid = 0.0
+        self.variance = 0.0
+        self._lock = threading.Lock()
+
+    def fraud(self, count: int) -> None:
+        with self._lock:
+            self.suspicious += count
+
+    def report(self, paid: float, reach: float) -> None:
+        with self._lock:
+            self.paid += paid
+            self.variance += reach**2
+
+    def figures(self, sent: int) -> dict[str, Any]:
+        """Against what so many rows, sent over and over, have in truth."""
+        amounts = [payment(number)["amount"] for number in range(DIFFERENT)]
+        rounds, rest = divmod(sent, DIFFERENT)
+        truth = rounds * sum(amounts) + sum(amounts[:rest])
+        return {
+            "suspicious_sent": rounds * (DIFFERENT // ONE_IN) + math.ceil(rest / ONE_IN),
+            "suspicious_found": self.suspicious,
+            "paid": round(truth, 2),
+            "paid_corrected": round(self.paid, 2),
+            "paid_half_width": round(math.sqrt(self.variance), 2),
+        }
+
+
+def pipeline(hashes: int, *, prefix: str = "", name: str = "payments", shed: bool = True) -> tuple[Pipeline, Found]:
+    """So many hashes to enrich a payment; what its sinks find. Without `shed` any row may go."""
+    p = Pipeline(name)
+    found = Found()
+    p.topic(PAYMENTS, schema=PAYMENT, topic=f"{prefix}{PAYMENTS}", shed=by_utility(USE) if shed else None)
+
+    @p.operator
+    def enriched(payments: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        return payments.withColumn("profile", f.expr(burn("cast(card as string)", hashes)))
+
+    @p.sink(priority=5, min_accuracy=0.1)
+    def fraud(enriched: DataFrame) -> None:
+        found.fraud(enriched.where(f"amount >= {SUSPICIOUS}").count())
+
+    @p.sink(priority=1, min_accuracy=0.1)
+    def report(enriched: DataFrame) -> None:
+        [row] = enriched.agg(corrected("amount").alias("paid")).collect()
+        found.report(row.paid["value"], (row.paid["high"] - row.paid["low"]) / 2)
+
+    return p, found
