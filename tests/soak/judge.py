@@ -65,6 +65,11 @@ class Verdict:
     unassigned: dict[str, float] = field(default_factory=dict)
     """By query: seconds of tasks at the nice as found."""
 
+    @property
+    def assigned(self) -> set[str]:
+        """Queries of which a task has had its priority."""
+        return {query for query, delays in self.delays.items() if min(delays) < math.inf}
+
     def violations(self, period: float, *, stalled: bool) -> list[Wrong]:
         """Longer than two periods, the longest first; `stalled`: not longer than two rounds with such looks take."""
         late = sorted((each for each in self.wrong if each.seconds > 2 * period), reverse=True)

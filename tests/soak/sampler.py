@@ -44,8 +44,8 @@ class Sampler:
 
     @property
     def found(self) -> dict[tuple[int, int], list[Held]]:
-        """By process and thread, in order of time; to be read at the end."""
-        return self._found
+        """By process and thread, in order of time, up to now."""
+        return {thread: list(held) for thread, held in list(self._found.items())}
 
     def values(self) -> set[int]:
         """Every nice that a thread has now."""

@@ -291,6 +291,7 @@ class Attachment:
             knobs=knobs,
             mbeans=self._agent is not False,
             loads=self.plan.loads_agent(self._agent, dry_run=self.dry_run),
+            agent=not self.dry_run if self._agent is None else self._agent,
             beans_period=period,
             admits=(lambda _: True) if self.dry_run else self._claims.admit,
         )

@@ -6,21 +6,14 @@ files without forking. It knows how to reach them from Python, and nothing of pi
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import os
-import shutil
-import subprocess
-import tempfile
-import zipfile
 from collections.abc import Callable
 from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treadle.errors import EngineError
-from treadle.jars import home, java
+from treadle import classes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,16 +28,12 @@ _KEEPS_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 
 
 def jar() -> Path:
-    """The jar with the classes; compiled on first use for this version of PySpark, and kept with the other jars."""
-    sources = sorted(_sources().glob("*.java"))
-    key = hashlib.sha256(metadata.version("pyspark").encode())
-    for source in sources:
-        key.update(source.read_bytes())
-    target = home() / "jars" / f"treadle-{key.hexdigest()[:12]}.jar"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _compile(sources, target)
-    return target
+    """The jar with the classes, for this version of PySpark."""
+    import pyspark
+
+    sources = Path(str(resources.files("treadle.pipelines.channels") / "java" / "treadle"))
+    path = f"{Path(pyspark.__file__).parent}/jars/*"
+    return classes.jar("treadle", sources, path=path, key=metadata.version("pyspark"))
 
 
 def load(spark: SparkSession) -> Any:
@@ -92,34 +81,3 @@ class Listener:
         """How py4j knows what it is."""
 
         implements = ("treadle.Turn$Listener",)
-
-
-def _sources() -> Path:
-    return Path(str(resources.files("treadle.pipelines.channels") / "java" / "treadle"))
-
-
-def _compile(sources: list[Path], target: Path) -> None:
-    """With the compiler of the JDK that runs Spark; two processes that do so at once don't disturb each other."""
-    import pyspark
-
-    compiler = shutil.which(str(Path(java()).resolve().parent / "javac"))
-    if compiler is None:
-        raise EngineError(
-            "there is a java, but no javac beside it",
-            where=java(),
-            remedy="install a whole JDK 17 (Debian: openjdk-17-jdk-headless), not only the runtime",
-        )
-    with tempfile.TemporaryDirectory(dir=target.parent) as work:
-        command = [compiler, "-nowarn", "-Xlint:none", "--release", "17", "-d", f"{work}/classes"]
-        command += ["-cp", f"{Path(pyspark.__file__).parent}/jars/*", *map(str, sources)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise EngineError(
-                f"could not be compiled: {done.stderr.strip()[-500:]}",
-                where="Treadle's Java classes",
-                remedy="use a JDK 17 and the PySpark that pip install 'treadle[spark]' brings",
-            )
-        with zipfile.ZipFile(f"{work}/treadle.jar", "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in sorted(Path(work, "classes").rglob("*.class")):
-                archive.write(file, file.relative_to(f"{work}/classes"))
-        os.replace(f"{work}/treadle.jar", target)

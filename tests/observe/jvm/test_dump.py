@@ -68,7 +68,9 @@ def test_the_kernel_knows_a_thread_by_the_beginning_of_its_name(jvm: Process) ->
 
 def test_the_text_of_newer_jvms_is_understood() -> None:
     assert parse("2026\nFull thread dump\n\n" + NEWER) == [
-        JavaThread("main", 4711, "TIMED_WAITING", ("java.lang.Thread.sleep0", "java.lang.Thread.sleep", "Main.main")),
+        JavaThread(
+            "main", 4711, "TIMED_WAITING", ("java.lang.Thread.sleep0", "java.lang.Thread.sleep", "Main.main"), 1, 0x7F9C
+        ),
         JavaThread("GC Thread#0", 4712, "", ()),
     ]
 
@@ -81,6 +83,8 @@ THREADS = st.builds(
     st.integers(1, 1 << 22),
     st.sampled_from(STATES),
     st.lists(st.sampled_from(["a.B.c", "a.B$$Lambda$1/0x7f.run", "a.B.<init>"]), max_size=9).map(tuple),
+    st.just(0),
+    st.just(0),
 )
 
 
@@ -88,7 +92,12 @@ THREADS = st.builds(
 @given(st.lists(THREADS, max_size=6), st.integers(0, 8))
 def test_whatever_is_in_a_name_all_threads_are_told_apart(threads: list[JavaThread], frames: int) -> None:
     text = "2026\nFull thread dump\n\n" + "".join(map(printed, threads)) + "JNI global refs: 7, weak refs: 0\n\n"
-    known = [thread._replace(stack=thread.stack[:frames] if thread.state else ()) for thread in threads]
+    known = [
+        thread._replace(stack=thread.stack[:frames], number=12, address=2)
+        if thread.state
+        else thread._replace(stack=())
+        for thread in threads
+    ]
     assert parse(text, frames=frames) == known
 
 

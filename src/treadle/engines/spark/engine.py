@@ -1,7 +1,8 @@
 """A running Spark application as an engine of the control loop: its topology, what is measured, and what can be turned.
 
-Nothing in the application is changed. A round costs one thread dump for each JVM, one small file for each thread, and
-no HTTP: what Spark's UI and the MBeans say comes from threads of their own. Lachesis section 4: an SPE driver.
+Nothing in the application is changed. A round costs a question to an agent in each JVM, where that may not be loaded a
+thread dump, and one small file for each thread; no HTTP: what the MBeans say, and without the agent Spark's UI, comes
+from threads of their own. Lachesis section 4: an SPE driver.
 """
 
 from __future__ import annotations
@@ -16,25 +17,24 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 
 from treadle.enforce import Knob, kernel
+from treadle.engines.spark.agent import Agents
 from treadle.engines.spark.application import Application, Process, is_alive
 from treadle.engines.spark.counters import Counters
 from treadle.engines.spark.layout import Layout, Place, Rows
-from treadle.engines.spark.naming import runs_task
 from treadle.engines.spark.pulse import Pulse
 from treadle.engines.spark.queues import Doing, Estimate, doing, realigned
 from treadle.engines.spark.rest import Directory, Rest
-from treadle.engines.spark.signs import Signs
+from treadle.engines.spark.roster import Roster
 from treadle.errors import TargetGone, TreadleError
 from treadle.model import Floats, Ints, Role, Topology
-from treadle.observe import jvm
 from treadle.observe.jvm import JavaThread
 from treadle.observe.threads import Threads, ThreadTimes, Times
 from treadle.values import Sample
 
-FRAMES = 8
-"""Of each stack: what tells waiting for a shuffle from being blocked by one is the sixth."""
 WAITING = 2.0
 """Seconds for which threads that have no place yet are looked at in every round."""
+FIRST = 1.0
+"""Seconds for which the first look waits for the agents."""
 LATER = 1.25
 """Periods after which threads are dumped if figures of Kafka that ought to come with it are late."""
 OTHERS = 2.0
@@ -46,10 +46,11 @@ class SparkEngine:
     """`priorities` are patterns of query names and what each is worth; the first that fits counts.
 
     `knobs` are what can be turned, by default all that the kernel and this user's rights allow. `mbeans=False` offers
-    none of Kafka's lag and positions, and loads no agent into the application; with `loads=False` they are known only
-    where one is there already. `beans_period` are the seconds between two reads of them, `patience` those that a round
-    may wait for the UI to say whose a new stage is. `dump_period` are the seconds after which threads are dumped also
-    without a sign that anything changed. `admits` says of each process whether it may be looked at and scheduled.
+    none of Kafka's lag and positions, and loads no Jolokia into the application; with `loads=False` they are known only
+    where one is there already. With `agent` Treadle's own is loaded, for as long as this is open. `beans_period` are
+    the seconds between two reads of the MBeans, `patience` those that a round may wait for the UI to say whose a new
+    stage is. `dump_period` are the seconds after which threads are dumped also without a sign that anything changed.
+    `admits` says of each process whether it may be looked at and scheduled.
     """
 
     OFFERS: ClassVar[frozenset[str]] = frozenset({"cpu_time", "run_wait", "queue"}) | FROM_BEANS
@@ -63,6 +64,7 @@ class SparkEngine:
         knobs: Mapping[str, Knob] | None = None,
         mbeans: bool = True,
         loads: bool = True,
+        agent: bool = True,
         beans_period: float = 1.0,
         patience: float = 0.02,
         dump_period: float = 1.0,
@@ -78,12 +80,15 @@ class SparkEngine:
         self._knobs = knobs
         self._pulse = Pulse(application, beans_period, loads=loads, admits=admits)
         self._dump_period = dump_period
-        self._signs = Signs()
+        self._agents = Agents(loads=agent)
+        self._agents.keep(self._pids)
+        self._roster = Roster(self._agents)
         self._times, self._times_of_others = ThreadTimes(), ThreadTimes()
         self._other_times: Times | None = None
         self._others_read = -math.inf
-        self._dumps: dict[int, list[JavaThread]] = {}
-        self._dumped = self._settled = -math.inf
+        self._threads: dict[int, list[JavaThread]] = {}
+        self._stacks = 0
+        self._settled = -math.inf
         self._seen: list[object] = []
         self._facts: object = None
         self._topology = Topology((), ())
@@ -108,10 +113,11 @@ class SparkEngine:
     def close(self) -> None:
         """Read no more. The application stays as it is."""
         self._pulse.close()
+        self._agents.close()
+        self._roster.close()
         self._directory.close()
         self._times.close()
         self._times_of_others.close()
-        self._signs.close()
 
     # ------------------------------------------------------------ engine
 
@@ -122,19 +128,22 @@ class SparkEngine:
     def topology(self) -> Topology:
         """What runs now; a new version only if anything differs."""
         now, pulse, layout = time.monotonic(), self._pulse, self._layout
+        if not self._threads:
+            self._agents.settle(FIRST)
         signs = self._read_signs()
         if not self._is_due(now, signs):
             return self._topology
-        self._dumps, self._dumped = self._look(), now
-        names = {pid: [thread[:2] for thread in threads] for pid, threads in self._dumps.items()}
+        self._threads = self._look(now)
+        names = {pid: [thread[:2] for thread in threads] for pid, threads in self._threads.items()}
         facts = (names, self._directory.generation, pulse.workers)
         if facts != self._facts or (layout.waits and now - self._settled < WAITING):
             drivers = [process.pid for process in pulse.processes if process.driver]
-            rows = layout.lay_out(self._dumps, drivers, pulse.workers)
+            rows = layout.lay_out(self._threads, drivers, pulse.workers)
             if rows != self._rows or not self._topology.version:
                 self._replace(rows)
         self._seen, self._facts = signs, facts
-        self._found = self._look_at_mains()
+        if self._stacks != self._roster.stacks:
+            self._stacks, self._found = self._roster.stacks, self._look_at_mains()
         return self._topology
 
     def sample(self, wanted: frozenset[str]) -> Sample:
@@ -169,39 +178,52 @@ class SparkEngine:
 
     def _read_signs(self) -> list[object]:
         pulse = self._pulse
-        signs = self._signs.read([process.pid for process in pulse.processes], self._layout.pooled)
+        self._hear()
+        signs = self._roster.signs(self._pids, self._layout.pooled)
         return [*signs, self._directory.generation, pulse.processes, pulse.workers]
 
-    def _is_due(self, now: float, signs: list[object]) -> bool:
-        """Whether to dump threads: at a sign of a change, and at times without, together with new figures of Kafka.
+    @property
+    def _pids(self) -> list[int]:
+        return [process.pid for process in self._pulse.processes]
 
-        Those that have no place yet are looked at in every round, but not for ever.
+    def _hear(self) -> None:
+        """Ask the agents."""
+        agents, before = self._agents, self._agents.generation
+        agents.keep(self._pids)
+        agents.look()
+        if agents.generation != before:
+            if (driver := agents.driver) is not None:
+                self._directory.tell(driver.jobs.values(), driver.shuffles, driver.plans)
+            else:
+                self._directory.told = False
+
+    def _is_due(self, now: float, signs: list[object]) -> bool:
+        """Whether to look: at a sign of a change, and at times without, together with new figures of Kafka.
+
+        Threads that have no place yet are looked at in every round, but not for ever.
         """
-        layout, age = self._layout, now - self._dumped
+        layout, age = self._layout, now - self._roster.dumped
         if not layout.waits:
             self._settled = now
-        hurry = layout.hurries or (layout.waits and now - self._settled < WAITING)
+        hurry = not self._directory.told and (layout.hurries or (layout.waits and now - self._settled < WAITING))
         comes = self._kafka is not None and bool(self._kafka[1])
         due = age >= (LATER if comes else 1.0) * self._dump_period
         soon = age >= 0.9 * self._dump_period and self._kafka_is_new()
-        return hurry or soon or due or signs != self._seen
+        waits = (due or soon) and not self._roster.ask_for_stacks(now, self._pids)
+        return hurry or waits or signs != self._seen
 
     def _kafka_is_new(self) -> bool:
         return self._kafka is not None and self._kafka[1] is not self._pulse.found
 
-    def _look(self) -> dict[int, list[JavaThread]]:
+    def _look(self, now: float) -> dict[int, list[JavaThread]]:
         """The threads of all processes that are still there."""
-        dumps: dict[int, list[JavaThread]] = {}
-        for process in self._pulse.processes:
-            if not is_alive(process):
-                continue
-            try:
-                dumps[process.pid] = jvm.dump(process.pid, frames=FRAMES, stack_of=runs_task)
-            except TargetGone:
-                continue
-        if not dumps and self._pulse.ended:
+        alive = [process.pid for process in self._pulse.processes if is_alive(process)]
+        if not alive and self._pulse.ended:
             raise TargetGone("has ended", where=f"application '{self.application.name}'")
-        return dumps
+        found = self._roster.look(now, alive)
+        if self._roster.dumped == now:
+            self._hear()  # so that the job of each task in a dump is known
+        return found
 
     def _replace(self, rows: Rows) -> None:
         before = self._topology
@@ -213,7 +235,7 @@ class SparkEngine:
         self._rows, self._topology = rows, topology
         self._own = _owned(rows, topology)
         self._other_times = self._kafka = None
-        self._signs.keep(self._layout.pooled)
+        self._roster.keep(self._layout.pooled)
         self._pulse.sources, self._pulse.wants_workers = self._layout.sources, self._layout.python
 
     # ------------------------------------------------------------ columns
@@ -222,7 +244,7 @@ class SparkEngine:
         """What the main thread of each row was doing in the last dump."""
         mains = {ref.tid: place for place, ref in self._layout.mains.items()}
         found: dict[Place | None, Doing] = {}
-        for threads in self._dumps.values():
+        for threads in self._threads.values():
             for thread in threads:
                 if thread.tid in mains:
                     found[mains[thread.tid]] = doing(thread)

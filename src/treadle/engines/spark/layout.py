@@ -17,7 +17,7 @@ from typing import NamedTuple
 from treadle.engines.spark.naming import SERVICES, Kind, Named, plain, understand
 from treadle.engines.spark.plan import Plan, Stage
 from treadle.engines.spark.rest import Directory, Job
-from treadle.engines.spark.shuffles import Shuffles
+from treadle.engines.spark.shuffles import Hop, Shuffles
 from treadle.errors import TargetGone
 from treadle.model import Instance, Operator, Query, Role, ThreadRef
 from treadle.observe.jvm import JavaThread
@@ -193,7 +193,8 @@ class Layout:
                 began = booted + ref.start_time / TICKS
                 seen[what.shuffle] = min(seen.get(what.shuffle, began), began)
         jobs = [self._runs[place.run].job for place in found.tasks]
-        self._shuffles.assign(seen, jobs, complete=not found.unknown)
+        if not self._directory.told:
+            self._shuffles.assign(seen, jobs, complete=not found.unknown)
 
     def _give_helpers(
         self, found: _Sorted, threads: dict[Place, list[ThreadRef]], workers: Sequence[ThreadRef]
@@ -203,7 +204,7 @@ class Layout:
         self.python = any(stage.python for run in self._runs.values() for stage in run.plan.stages)
         self.waits = bool(found.unknown)
         for what, ref in found.helpers:
-            if what.shuffle >= 0 and self._shuffles.get(what.shuffle) is None:
+            if what.shuffle >= 0 and self._hop(what.shuffle) is None:
                 self.waits = True
             for place in self._helped(what, found, sinks, python):
                 threads[place].append(ref)
@@ -221,7 +222,7 @@ class Layout:
                 return python
             own = self._place_of(job, what)
             return [own] if own in found.tasks else []
-        hop = self._shuffles.get(what.shuffle)
+        hop = self._hop(what.shuffle)
         if hop is None or hop.job.run not in self._runs or self._runs[hop.job.run].job.number != hop.job.number:
             return []  # left over from a batch that has ended
         position = hop.position
@@ -229,6 +230,11 @@ class Layout:
             position = self._runs[hop.job.run].plan.reader_of(position)
         place = Place(hop.job.run, position, what.partition)
         return [place] if place in found.tasks else []
+
+    def _hop(self, shuffle: int) -> Hop | None:
+        """Who writes a shuffle: as it was told, else as it was guessed."""
+        told = self._directory.hop(shuffle)
+        return Hop(*told) if told is not None else self._shuffles.get(shuffle)
 
     def _is_short(self, run: _Run) -> bool:
         """Whether its tasks end with each batch; not before its plan says so."""

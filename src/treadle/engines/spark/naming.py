@@ -92,7 +92,7 @@ _SERVICE_OF = (
     ("listeners", re.compile(r"spark-listener-group-|element-tracking-|SparkUI|qtp\d")),
     ("python gateway", re.compile(r"Thread-\d+$|py4j")),
 )
-_ANSWERS = re.compile(r"VM Thread|Attach Listener|[Jj]olokia|HTTP-Dispatcher")
+_ANSWERS = re.compile(r"VM Thread|Attach Listener|treadle-agent|[Jj]olokia|HTTP-Dispatcher")
 _RUNTIME = re.compile(
     r"GC Thread|G1 |VM |C[12] CompilerThread|Sweeper thread|Reference Handler|Finalizer|Common-Cleaner|"
     r"Signal Dispatcher|Service Thread|Monitor Deflation|Notification Thread|SIG\w+ handler|"

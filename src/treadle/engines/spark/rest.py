@@ -1,8 +1,8 @@
-"""Which stage belongs to which streaming query, from the REST interface of an application's UI.
+"""Which stage belongs to which streaming query: as the agent tells it, or from the REST interface of Spark's UI.
 
 A streaming query's jobs have its runId as their job group and its name in their description, so stage -> job -> query.
-Spark is asked only when a stage appears that is not known yet, in a thread of its own, and never again for what it has
-answered; nothing here knows of threads or of what is measured.
+The UI is asked only where there is no agent, when a stage appears that is not known yet, in a thread of its own, and
+never again for what it has answered; nothing here knows of threads or of what is measured.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -138,19 +139,26 @@ _DESCRIPTION = re.compile(
 _EXECUTION = re.compile(r"-execution-root-id-(\d+)$")
 
 
-def _job(said: dict[str, Any]) -> Job:
-    found = _DESCRIPTION.match(str(said.get("description", "")))
-    roots = [match[1] for tag in said.get("jobTags", ()) if (match := _EXECUTION.search(str(tag)))]
-    stages = tuple(sorted(map(int, said["stageIds"] if "stageIds" in said else said["stages"])))
+def job(description: str, stages: Iterable[int], execution: int, submitted: float = 0.0) -> Job:
+    """A job by its description, in which a streaming query has put who it is."""
+    found = _DESCRIPTION.match(description)
+    numbers = tuple(sorted(stages))
     return Job(
-        stages[0] if stages else -1,
+        numbers[0] if numbers else -1,
         found["run"] if found else "",
         (found["name"] or "") if found else "",
         found["id"] if found else "",
-        stages,
-        int(roots[0]) if roots else -1,
-        _seconds(str(said.get("submissionTime", ""))),
+        numbers,
+        execution,
+        submitted,
     )
+
+
+def _job(said: dict[str, Any]) -> Job:
+    roots = [match[1] for tag in said.get("jobTags", ()) if (match := _EXECUTION.search(str(tag)))]
+    stages = map(int, said["stageIds"] if "stageIds" in said else said["stages"])
+    submitted = _seconds(str(said.get("submissionTime", "")))
+    return job(str(said.get("description", "")), stages, int(roots[0]) if roots else -1, submitted)
 
 
 def _seconds(time: str) -> float:
@@ -176,8 +184,11 @@ class Directory:
         self._thread: threading.Thread | None = None
         self._silent = False
         self._warm = False
+        self._shuffles: Mapping[int, int] = {}
         self.generation = 0
         """Grows whenever more is known."""
+        self.told = False
+        """Whether somebody tells it all, so that nobody has to be asked."""
 
     def job(self, stage: int) -> Job | None:
         """The job of a stage, as far as it is known."""
@@ -191,10 +202,28 @@ class Directory:
         """Whether Spark has been asked for it."""
         return (job.run, len(job.stages)) in self._plans
 
+    def hop(self, shuffle: int) -> tuple[Job, int] | None:
+        """The job of a shuffle and the position of the stage that writes it, where that was told."""
+        stage = self._shuffles.get(shuffle)
+        job = self._jobs.get(stage) if stage is not None else None
+        return (job, job.stages.index(stage)) if job is not None and stage is not None else None
+
+    def tell(self, jobs: Collection[Job], shuffles: Mapping[int, int], plans: Mapping[int, str]) -> None:
+        """What runs, from one who knows it all: then Spark is not asked."""
+        self.told, self._shuffles = True, shuffles
+        found: dict[tuple[str, int], Plan] = {}
+        for job in jobs:
+            key = (job.run, len(job.stages))
+            if job.run and job.execution in plans and key not in self._plans and key not in found:
+                found[key] = _fitting(job, partial(plan.parse, plans[job.execution]))
+        self._note(jobs, found)
+
     def learn(self, stages: Collection[int]) -> bool:
         """Have Spark asked for stages that are unknown, and wait for the answer for a little while; whether it came."""
         now = time.monotonic()
         new = [stage for stage in stages if stage not in self._jobs]
+        if self.told:
+            return not new
         due = [stage for stage in new if self._missing.get(stage, (0.0, 0.0))[1] <= now]
         if not due or self._closed:
             return not new
@@ -244,10 +273,10 @@ class Directory:
         for job in jobs:
             key = (job.run, len(job.stages))
             if job.run and job.execution >= 0 and key not in self._plans and key not in plans:
-                plans[key] = self._read_plan(job)
+                plans[key] = _fitting(job, partial(self._rest.plan, job.execution))
         self._note(jobs, plans)
 
-    def _note(self, jobs: list[Job], plans: dict[tuple[str, int], Plan]) -> None:
+    def _note(self, jobs: Collection[Job], plans: dict[tuple[str, int], Plan]) -> None:
         with self._changed:
             self._plans.update(plans)
             new = {stage: job for job in jobs for stage in job.stages if self._jobs.get(stage) != job}
@@ -258,14 +287,6 @@ class Directory:
             self.generation += bool(new or plans)
             self._changed.notify_all()
 
-    def _read_plan(self, job: Job) -> Plan:
-        try:
-            found = self._rest.plan(job.execution)
-        except Exception as error:  # a text that nobody foresaw costs the names of its operators only
-            log.debug("the plan of execution %d can't be read", job.execution, exc_info=error)
-            found = None
-        return found if found is not None and len(found.stages) == len(job.stages) else plan.chain(len(job.stages))
-
     def _forget(self) -> None:
         while len(self._jobs) > REMEMBERED:
             self._jobs.popitem(last=False)
@@ -273,3 +294,13 @@ class Directory:
             self._plans.popitem(last=False)
         while len(self._missing) > REMEMBERED:
             del self._missing[next(iter(self._missing))]
+
+
+def _fitting(job: Job, read: Callable[[], Plan | None]) -> Plan:
+    """The plan of a job, if it has as many stages; else a mere chain."""
+    try:
+        found = read()
+    except Exception as error:  # a text that nobody foresaw costs the names of its operators only
+        log.debug("the plan of execution %d can't be read", job.execution, exc_info=error)
+        found = None
+    return found if found is not None and len(found.stages) == len(job.stages) else plan.chain(len(job.stages))

@@ -27,6 +27,10 @@ class JavaThread(NamedTuple):
     """`RUNNABLE`, `BLOCKED`, `WAITING`, `TIMED_WAITING`; empty for the JVM's own threads, such as those of the GC."""
     stack: tuple[str, ...]
     """The top frames, innermost first, as `package.Class.method`."""
+    number: int = 0
+    """Java's own number of it; 0 for the JVM's own threads."""
+    address: int = 0
+    """Where the JVM keeps its record of a Java thread."""
 
 
 def dump(
@@ -57,17 +61,19 @@ def parse(text: str, *, frames: int = FRAMES, stack_of: Callable[[str], bool] | 
             name += '"' + rest
         else:
             break
-        nid, state = header.groups("")
+        number, address, nid, state = header.groups("")
         if nid != "NA":  # not yet begun
             stack: tuple[str, ...] = ()
             if state and frames and (stack_of is None or stack_of(name)):
                 stack = tuple([frame.partition("(")[0] for frame in rest.split("\n\tat ", frames)[1:]])
-            threads.append(JavaThread(name, int(nid, 0), state, stack))
+            threads.append(
+                JavaThread(name, int(nid, 0), state, stack, int(number or 0), int(address, 16) if number else 0)
+            )
     return threads
 
 
 _HEADER = re.compile(
-    r" (?:#\d+ |os_prio=)[^\n]* nid=(0x[\da-f]+|\d+|NA) [^\n]*\n(?:   java\.lang\.Thread\.State: ([A-Z_]+))?"
+    r" (?:#(\d+) |os_prio=)[^\n]* tid=(0x[\da-f]+) nid=(0x[\da-f]+|\d+|NA) [^\n]*\n(?:   java\.lang\.Thread\.State: ([A-Z_]+))?"
 )
 """What follows a name: two lines, or one for the JVM's own threads."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import ctypes
-import hashlib
 import json
 import os
 import re
@@ -24,7 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from treadle import jars
-from treadle.errors import ConfigError, EngineError, RightsError, TargetGone
+from treadle.errors import ConfigError, EngineError, TargetGone
+from treadle.observe.jvm import loading
 from treadle.observe.jvm.attach import execute, is_ending, look
 from treadle.observe.threads import start_time
 
@@ -90,7 +90,7 @@ class MBeans:
         """Close the connection and stop the agent: nothing listens in the JVM any more."""
         self.close()
         if _announced(self.pid) == self._wire.agent.port:
-            execute(self.pid, "load", "instrument", "false", f"{_within_reach(self.pid)}=mode=stop", timeout=START)
+            loading.load(self.pid, _jar(), "mode=stop", timeout=START)
         _record(self.pid, start_time(self.pid, self.pid)).unlink(missing_ok=True)
 
     def _answers(self) -> bool:
@@ -250,10 +250,7 @@ def _load(pid: int) -> _Agent:
     with _policy(pid) as policy:
         options = f"host=127.0.0.1,port=0,discoveryEnabled=false,user={_USER},password={password}"
         options += f",policyLocation=file://{policy}"
-        said = execute(pid, "load", "instrument", "false", f"{_within_reach(pid)}={options}", timeout=START)
-        if said.split() != ["return", "code:", "0"]:
-            remedy = "the standard error of that JVM says why"
-            raise EngineError(f"the agent can't be loaded: {' '.join(said.split())}", where=where, remedy=remedy)
+        loading.load(pid, _jar(), options, timeout=START)
         while (port := _announced(pid)) in (before, None):
             if time.monotonic() > deadline:
                 remedy = "the standard error of that JVM says why"
@@ -261,6 +258,11 @@ def _load(pid: int) -> _Agent:
             time.sleep(0.01)
     assert port is not None
     return _Agent(port, password)
+
+
+def _jar() -> Path:
+    (jar,) = jars.paths("jolokia")
+    return jar
 
 
 def _announced(pid: int) -> int | None:
@@ -272,54 +274,12 @@ def _announced(pid: int) -> int | None:
 @contextmanager
 def _policy(pid: int) -> Iterator[str]:
     """A file that the agent reads when it starts, where the JVM sees it."""
-    path = _put(pid, _POLICY, f"/tmp/treadle-{secrets.token_hex(8)}.xml")
+    path = loading.put(pid, _POLICY, f"/tmp/treadle-{secrets.token_hex(8)}.xml")
     try:
         yield path
     finally:
         with suppress(OSError):
             os.unlink(f"/proc/{pid}/root{path}")
-
-
-def _within_reach(pid: int) -> str:
-    """The agent's jar, where the JVM sees it and may read it. A copy stays: the JVM goes on reading it."""
-    (jar,) = jars.paths("jolokia")
-    process = os.stat(f"/proc/{pid}")
-    is_here = os.path.samestat(os.stat(f"/proc/{pid}/root/"), os.stat("/"))
-    if is_here and process.st_uid == os.geteuid() and not {"=", ","} & set(str(jar)):
-        return str(jar)
-    wanted = jars.bundle("jolokia").sums[jar.name]
-    path = f"/tmp/treadle-{wanted[:12]}-{process.st_uid}.jar"
-    with suppress(OSError):
-        file = os.open(f"/proc/{pid}/root{path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with open(file, "rb") as stream:
-            is_safe = os.fstat(file).st_uid in (os.geteuid(), process.st_uid)
-            if is_safe and hashlib.file_digest(stream, "sha256").hexdigest() == wanted:
-                return path
-    return _put(pid, jar.read_bytes(), path)
-
-
-def _put(pid: int, contents: bytes, path: str) -> str:
-    """Write a file into the JVM's /tmp, complete or not at all, and give it to the JVM's user."""
-    target = f"/proc/{pid}/root{path}"
-    try:
-        file, name = tempfile.mkstemp(prefix=".treadle-", dir=os.path.dirname(target))
-        try:
-            with open(file, "wb") as stream:
-                stream.write(contents)
-                process = os.stat(f"/proc/{pid}")
-                os.fchown(file, process.st_uid, process.st_gid)
-            os.rename(name, target)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except PermissionError as error:
-        raise RightsError("its /tmp can't be written", where=f"process {pid}", remedy="run as root") from error
-    except OSError as error:
-        remedy = "make room in its /tmp"
-        raise EngineError(
-            f"its /tmp can't be written: {error.strerror}", where=f"process {pid}", remedy=remedy
-        ) from error
-    return path
 
 
 def _record(pid: int, began: int) -> Path:

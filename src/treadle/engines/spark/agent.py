@@ -1,0 +1,288 @@
+"""What Treadle's own agent says from inside of Spark's JVMs: how threads are called, and whose the running stages are.
+
+It knows how the agent is loaded, asked and understood (`java/treadle/Agent.java` says what it does). An answer takes a
+fraction of a millisecond and stops nobody, so it is asked in each round. The agent calls us, through a socket that only
+its JVM's user and we can open, and ends with that call: when we are gone, it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+from treadle import classes
+from treadle.engines.spark.rest import Job, job
+from treadle.errors import EngineError, TargetGone, TreadleError
+from treadle.observe.jvm import loading
+
+log = logging.getLogger("treadle.engines.spark")
+
+START = 10.0
+"""Seconds within which it calls."""
+PATIENCE = 0.01
+"""Seconds that a look waits for the answers; what is late counts in the next one."""
+TROUBLES = 20
+"""Answers in a row that say that Spark can't be read, after which that is believed: a few come of its own changes."""
+_LENGTH = struct.Struct(">i")
+_MANIFEST = "Agent-Class: treadle.Agent\n"
+
+
+class Told(NamedTuple):
+    """A thread as Java knows it."""
+
+    name: str
+    address: int
+    """Where the JVM keeps its record of it; 0 if unknown."""
+
+
+class Agent:
+    """In one JVM. Making it loads it, which takes some hundredths of a second of the JVM's time."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.threads: dict[int, Told] = {}
+        """All Java threads, by the number that Java gives them."""
+        self.jobs: dict[int, Job] = {}
+        """Those that run, by Spark's number of them: in a driver."""
+        self.shuffles: dict[int, int] = {}
+        """By number, the stage that writes it."""
+        self.plans: dict[int, str] = {}
+        """By number of the SQL execution, as Spark describes them."""
+        self.drives = False
+        """Whether it is in a driver."""
+        self.answers = 0
+        """How many said anything new."""
+        self._trouble: list[str] = []
+        self._received = bytearray()
+        self._asked = False
+        self._connection = _call(pid)
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @property
+    def waits(self) -> bool:
+        """Whether an answer is still to come."""
+        return self._asked
+
+    def ask(self) -> None:
+        """Unless an earlier question has not been answered yet."""
+        if not self._asked:
+            self._connection.send(b"?")
+            self._asked = True
+
+    def hear(self) -> None:
+        """Take what has come."""
+        some = self._connection.recv(1 << 18)
+        if not some:
+            raise TargetGone("the agent is gone", where=f"process {self.pid}")
+        self._received += some
+        if len(self._received) < _LENGTH.size:
+            return
+        (length,) = _LENGTH.unpack_from(self._received)
+        if len(self._received) < _LENGTH.size + length:
+            return
+        self._asked = False
+        if length:
+            self._take(self._received[_LENGTH.size : -1].decode(errors="replace"))
+        self._received.clear()
+
+    def _take(self, text: str) -> None:
+        for line in text.split("\n"):
+            self._note(*line.split("\t"))
+        self.answers += 1
+        self._trouble = self._trouble[-TROUBLES:] if "\ntrouble\t" in f"\n{text}" else []
+        if len(self._trouble) == TROUBLES:
+            raise EngineError(f"the agent can't read Spark: {self._trouble[-1]}", where=f"process {self.pid}")
+
+    def _note(self, what: str, number: str = "0", *fields: str) -> None:
+        key = int(number)
+        match what, fields:
+            case "thread", (address, name):
+                self.threads[key] = Told(_plain(name), int(address))
+            case "gone", _:
+                self.threads.pop(key, None)
+            case "job", (execution, stages, description):
+                numbers = map(int, filter(None, stages.split(",")))
+                self.jobs[key] = job(_plain(description), numbers, int(execution))
+            case "shuffle", (stage,):
+                self.shuffles[key] = int(stage)
+            case "over", _:
+                self._end(self.jobs.pop(key, None))
+            case "plan", (text,):
+                self.plans[key] = _plain(text)
+            case "driver", _:
+                self.drives = True
+            case "trouble", (why,):
+                self._trouble.append(why)
+
+    def _end(self, over: Job | None) -> None:
+        if over is not None:
+            self.plans.pop(over.execution, None)
+            self.shuffles = {number: stage for number, stage in self.shuffles.items() if stage not in over.stages}
+
+
+class Agents:
+    """In all JVMs of an application. They are loaded by threads of their own, so a new one is there a moment later."""
+
+    def __init__(self, *, loads: bool = True) -> None:
+        self._loads = loads
+        self._agents: dict[int, Agent] = {}
+        self._tried: set[int] = set()
+        self._loading: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        self._poll = select.poll()
+        self.generation = 0
+        """Grows with all that is new."""
+
+    def keep(self, pids: Iterable[int]) -> None:
+        """These are the processes now."""
+        wanted = set(pids)
+        for pid in self._tried - wanted:
+            self._tried.discard(pid)
+            self._drop(pid)
+        if self._loads:
+            for pid in wanted - self._tried:
+                self._tried.add(pid)
+                thread = threading.Thread(target=self._load, args=(pid,), name="treadle-agent-load", daemon=True)
+                self._loading.append(thread)
+                thread.start()
+
+    def settle(self, seconds: float) -> None:
+        """Wait for those that are being loaded, but not longer than so."""
+        end = time.monotonic() + seconds
+        for thread in self._loading:
+            thread.join(max(0.0, end - time.monotonic()))
+        self._loading = [thread for thread in self._loading if thread.is_alive()]
+
+    def threads(self, pid: int) -> Mapping[int, Told] | None:
+        """The Java threads of a process, by Java's numbers; None while no agent tells."""
+        agent = self._agents.get(pid)
+        return agent.threads if agent is not None and agent.answers else None
+
+    @property
+    def driver(self) -> Agent | None:
+        """The one that knows about jobs."""
+        return next((agent for agent in self._agents.values() if agent.drives), None)
+
+    def look(self, patience: float = PATIENCE) -> None:
+        """Ask all of them at once, and take what comes in time."""
+        agents = list(self._agents.values())
+        for agent in agents:
+            self._tried_with(agent, Agent.ask)
+        end = time.monotonic() + patience
+        waiting = {agent.fileno(): agent for agent in agents if agent.pid in self._agents and agent.waits}
+        for file in waiting:
+            self._poll.register(file, select.POLLIN)
+        left = dict(waiting)
+        while left and (rest := end - time.monotonic()) > 0:
+            for file, _ in self._poll.poll(1e3 * rest):
+                agent = waiting[file]
+                self._tried_with(agent, self._hear)
+                if not agent.waits or agent.pid not in self._agents:
+                    self._poll.unregister(file)
+                    del left[file]
+        for file in left:
+            self._poll.unregister(file)
+
+    def close(self) -> None:
+        """They end."""
+        with self._lock:
+            self._closed = True
+        for pid in list(self._agents):
+            self._drop(pid)
+
+    def _hear(self, agent: Agent) -> None:
+        before = agent.answers
+        agent.hear()
+        self.generation += agent.answers - before
+
+    def _tried_with(self, agent: Agent, what: object) -> None:
+        assert callable(what)
+        try:
+            what(agent)
+        except (OSError, TreadleError, ValueError) as error:
+            if isinstance(error, EngineError):
+                log.warning("%s; Spark's UI is asked instead", error, extra={"error": str(error)})
+            self._drop(agent.pid)
+            self.generation += 1
+
+    def _drop(self, pid: int) -> None:
+        agent = self._agents.pop(pid, None)
+        if agent is not None:
+            agent.close()
+
+    def _load(self, pid: int) -> None:
+        try:
+            agent = Agent(pid)
+        except TargetGone:
+            return
+        except (TreadleError, OSError) as error:
+            log.info("no agent in process %d: %s", pid, error, extra={"process": pid, "error": str(error)})
+            return
+        with self._lock:
+            if self._closed:
+                agent.close()
+            else:
+                self._agents[pid] = agent
+
+
+def jar() -> Path:
+    """The agent's jar, compiled on first use."""
+    return classes.jar(
+        "treadle-agent", Path(str(resources.files(__package__) / "java" / "treadle")), manifest=_MANIFEST
+    )
+
+
+def _call(pid: int) -> socket.socket:
+    """Load the agent, and take its call."""
+    own = jar()
+    path = f"/tmp/.treadle-{secrets.token_hex(8)}"
+    reached = f"/proc/{pid}/root{path}"
+    with socket.socket(socket.AF_UNIX) as listening:
+        old = os.umask(0o077)
+        try:
+            listening.bind(reached)
+        except FileNotFoundError as error:
+            raise TargetGone("ended", where=f"process {pid}") from error
+        finally:
+            os.umask(old)
+        try:
+            process = os.stat(f"/proc/{pid}")
+            if process.st_uid != os.geteuid():
+                os.chown(reached, process.st_uid, process.st_gid)
+            listening.listen(1)
+            listening.settimeout(START)
+            loading.load(pid, own, path, timeout=START)
+            connection, _ = listening.accept()
+        finally:
+            with suppress(OSError):
+                os.unlink(reached)
+    peer, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if peer != pid:
+        connection.close()
+        raise EngineError(f"process {peer} called in its place", where=f"process {pid}")
+    connection.setblocking(False)
+    return connection
+
+
+def _plain(text: str) -> str:
+    if "\\" not in text:
+        return text
+    parts = [part.replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "\r") for part in text.split("\\\\")]
+    return "\\".join(parts)

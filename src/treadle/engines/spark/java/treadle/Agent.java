@@ -1,0 +1,256 @@
+package treadle;
+
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
+import java.io.IOException;
+import java.lang.instrument.Instrumentation;
+import java.lang.reflect.Field;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.net.UnixDomainSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.channels.Channels;
+import java.nio.channels.SocketChannel;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.IdentityHashMap;
+import java.util.Iterator;
+import java.util.Map;
+import java.util.Properties;
+import java.util.Set;
+import java.util.TreeMap;
+
+/**
+ * Says, from inside of a running Spark process, which threads there are and whose the stages are that run.
+ *
+ * It is loaded with the path of a Unix socket, calls there, and ends with that call: nothing listens, and nothing is
+ * changed. To each byte that comes it answers with a length and what differs from its last answer, one thing a line,
+ * fields apart by tabs: `thread id address name`, `gone id`; from a driver also `driver`, `job id execution
+ * stage,… description`, `shuffle id stage`, `over id` and `plan execution text`. A look takes some microseconds for each thread, and no
+ * safepoint. Spark is reached by reflection: whatever version it is of, and whichever class loader has it.
+ */
+public final class Agent {
+    private static final String EXECUTION = "spark.sql.execution.root.id";
+    private final Instrumentation tools;
+    private final StringBuilder answer = new StringBuilder();
+    private final Map<Thread, String> threads = new IdentityHashMap<>();
+    private final Map<Integer, String> jobs = new TreeMap<>();
+    private final Set<String> planless = new HashSet<>();
+    private final Map<String, Method> methods = new HashMap<>();
+    private Class<?> contexts;
+    private Class<?> executions;
+    private Thread[] found = new Thread[256];
+    private Field record;
+    private boolean drives;
+
+    private Agent(Instrumentation tools) {
+        this.tools = tools;
+    }
+
+    public static void agentmain(String path, Instrumentation tools) throws IOException {
+        SocketChannel channel = SocketChannel.open(UnixDomainSocketAddress.of(path));
+        Thread thread = new Thread(() -> new Agent(tools).serve(channel), "treadle-agent");
+        thread.setDaemon(true);
+        thread.start();
+    }
+
+    private void serve(SocketChannel channel) {
+        try (channel) {
+            DataInputStream in = new DataInputStream(Channels.newInputStream(channel));
+            DataOutputStream out = new DataOutputStream(Channels.newOutputStream(channel));
+            findSpark();
+            while (in.read() >= 0) {
+                answer.setLength(0);
+                lookAtThreads(); // before the jobs, so that of each task that is seen the job is too
+                if (contexts != null) {
+                    lookAtJobs();
+                }
+                byte[] text = answer.toString().getBytes(StandardCharsets.UTF_8);
+                byte[] whole = new byte[4 + text.length];
+                ByteBuffer.wrap(whole).putInt(text.length).put(text);
+                out.write(whole);
+                out.flush();
+            }
+        } catch (IOException | RuntimeException | LinkageError error) {
+            // whoever asked is gone, or hears by the end of the connection that there are no more answers
+        }
+    }
+
+    private void findSpark() {
+        for (Class<?> each : tools.getAllLoadedClasses()) {
+            if (each.getName().equals("org.apache.spark.SparkContext$")) {
+                contexts = each;
+            }
+        }
+    }
+
+    private void lookAtThreads() {
+        ThreadGroup root = Thread.currentThread().getThreadGroup();
+        while (root.getParent() != null) {
+            root = root.getParent();
+        }
+        int count = root.enumerate(found);
+        while (count == found.length) {
+            found = new Thread[2 * found.length];
+            count = root.enumerate(found);
+        }
+        for (int place = 0; place < count; place++) {
+            String name = found[place].getName();
+            if (!name.equals(threads.put(found[place], name))) {
+                line("thread", found[place].getId(), Long.toString(address(found[place])), name);
+            }
+        }
+        if (threads.size() > count) {
+            Set<Thread> alive = Collections.newSetFromMap(new IdentityHashMap<>());
+            alive.addAll(Arrays.asList(found).subList(0, count));
+            for (Iterator<Thread> each = threads.keySet().iterator(); each.hasNext(); ) {
+                Thread thread = each.next();
+                if (!alive.contains(thread)) {
+                    line("gone", thread.getId());
+                    each.remove();
+                }
+            }
+        }
+        Arrays.fill(found, 0, count, null);
+    }
+
+    /** Where the JVM keeps its record of a thread; 0 if that can't be known. */
+    private long address(Thread thread) {
+        try {
+            if (record == null) {
+                Module own = Agent.class.getModule();
+                Map<String, Set<Module>> opens = Map.of("java.lang", Set.of(own));
+                tools.redefineModule(Thread.class.getModule(), Set.of(), Map.of(), opens, Set.of(), Map.of());
+                record = Thread.class.getDeclaredField("eetop");
+                record.setAccessible(true);
+            }
+            return record.getLong(thread);
+        } catch (ReflectiveOperationException | RuntimeException error) {
+            return 0;
+        }
+    }
+
+    /** What belongs to the scheduler's own thread is read without a lock: what comes out wrong is looked at again. */
+    private void lookAtJobs() {
+        try {
+            Object context = get(call(contexts.getField("MODULE$").get(null), "getActive"));
+            if (context == null) {
+                return;
+            }
+            if (!drives) {
+                drives = true;
+                line("driver", 0);
+            }
+            Object scheduler = call(context, "dagScheduler");
+            Map<Integer, Object> active = new TreeMap<>();
+            for (Object each = call(call(scheduler, "activeJobs"), "iterator"); (Boolean) call(each, "hasNext"); ) {
+                Object job = call(each, "next");
+                active.put((Integer) call(job, "jobId"), job);
+            }
+            for (Map.Entry<Integer, Object> each : active.entrySet()) {
+                if (!jobs.containsKey(each.getKey())) {
+                    begin(scheduler, each.getKey(), each.getValue());
+                }
+            }
+            for (Iterator<Map.Entry<Integer, String>> each = jobs.entrySet().iterator(); each.hasNext(); ) {
+                Map.Entry<Integer, String> job = each.next();
+                if (!active.containsKey(job.getKey())) {
+                    line("over", job.getKey());
+                    planless.remove(job.getValue());
+                    each.remove();
+                }
+            }
+            if (!planless.isEmpty()) {
+                lookForPlans(context);
+            }
+        } catch (ReflectiveOperationException | RuntimeException error) {
+            line("trouble", 0, error.toString());
+        }
+    }
+
+    private void begin(Object scheduler, int number, Object job) throws ReflectiveOperationException {
+        Properties properties = (Properties) call(job, "properties");
+        String execution = properties == null ? "" : properties.getProperty(EXECUTION, "");
+        String description = properties == null ? "" : properties.getProperty("spark.job.description", "");
+        Object numbers = get(call(call(scheduler, "jobIdToStageIds"), "get", number));
+        if (numbers == null) {
+            return;
+        }
+        StringBuilder stages = new StringBuilder();
+        for (Object each = call(numbers, "iterator"); (Boolean) call(each, "hasNext"); ) {
+            Integer stage = (Integer) call(each, "next");
+            Object what = get(call(call(scheduler, "stageIdToStage"), "get", stage));
+            if (what == null) {
+                return;
+            }
+            stages.append(stages.length() == 0 ? "" : ",").append(stage);
+            if (what.getClass().getSimpleName().equals("ShuffleMapStage")) {
+                line("shuffle", ((Integer) call(call(what, "shuffleDep"), "shuffleId")), stage.toString());
+            }
+        }
+        jobs.put(number, execution);
+        if (!execution.isEmpty()) {
+            planless.add(execution);
+        }
+        line("job", number, execution.isEmpty() ? "-1" : execution, stages.toString(), description);
+    }
+
+    /** As Spark itself has written it down for its UI, which is some time after the job began. */
+    private void lookForPlans(Object context) throws ReflectiveOperationException {
+        if (executions == null) {
+            String name = "org.apache.spark.sql.execution.ui.SQLExecutionUIData";
+            executions = Class.forName(name, true, contexts.getClassLoader());
+        }
+        Object store = call(call(context, "statusStore"), "store");
+        Method read = store.getClass().getMethod("read", Class.class, Object.class);
+        for (Iterator<String> each = planless.iterator(); each.hasNext(); ) {
+            String execution = each.next();
+            try {
+                Object data = read.invoke(store, executions, Long.parseLong(execution));
+                line("plan", Long.parseLong(execution), (String) call(data, "physicalPlanDescription"));
+                each.remove();
+            } catch (InvocationTargetException notYet) {
+                // it will be there at one of the next looks
+            }
+        }
+    }
+
+    private void line(String what, long number, String... fields) {
+        answer.append(what).append('\t').append(number);
+        for (String field : fields) {
+            answer.append('\t').append(escaped(field));
+        }
+        answer.append('\n');
+    }
+
+    private static String escaped(String text) {
+        return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r");
+    }
+
+    /** The value of a Scala option, or null. */
+    private Object get(Object option) throws ReflectiveOperationException {
+        return (Boolean) call(option, "isEmpty") ? null : call(option, "get");
+    }
+
+    private Object call(Object object, String name, Object... arguments) throws ReflectiveOperationException {
+        Class<?> kind = object.getClass();
+        String key = kind.getName() + '.' + name;
+        Method method = methods.get(key);
+        if (method == null) {
+            for (Method each : kind.getMethods()) {
+                if (each.getName().equals(name) && each.getParameterCount() == arguments.length) {
+                    method = each;
+                }
+            }
+            if (method == null) {
+                throw new NoSuchMethodException(key);
+            }
+            method.setAccessible(true);
+            methods.put(key, method);
+        }
+        return method.invoke(object, arguments);
+    }
+}

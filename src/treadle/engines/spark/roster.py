@@ -1,0 +1,154 @@
+"""All threads of an application's processes, in each round anew, and at its own pace what they are found doing.
+
+Where an agent tells of threads by name, their kernel ids are looked up in the JVM's memory, and dumps, which have to
+wait for the slowest thread, are made beside the rounds. Where there is none, a dump is made in the round, at a sign
+that anything changed. It knows nothing of what threads are for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from treadle.engines.spark.agent import Agents
+from treadle.engines.spark.naming import runs_task
+from treadle.engines.spark.signs import Signs
+from treadle.errors import TargetGone, TreadleError
+from treadle.observe import jvm
+from treadle.observe.jvm import JavaThread
+from treadle.observe.jvm.natives import Natives
+
+FRAMES = 8
+"""Of each stack: what tells waiting for a shuffle from being blocked by one is the sixth."""
+
+Dump = list[JavaThread] | None
+"""None of a process that has ended."""
+
+
+@dataclass
+class _Known:
+    """One process."""
+
+    java: dict[int, JavaThread] = field(default_factory=dict)
+    """By Java's number."""
+    own: list[JavaThread] = field(default_factory=list)
+    """The JVM's own threads."""
+    natives: Natives | None = None
+    missing: set[int] = field(default_factory=set)
+    """Numbers of threads that were told of, but not found."""
+    unseen: set[int] = field(default_factory=set)
+    """Those that were not in a dump either: they begin or end just now."""
+    coming: Future[Dump] | None = None
+
+    @property
+    def all(self) -> list[JavaThread]:
+        return [*self.java.values(), *self.own]
+
+
+class Roster:
+    """Of the processes that it is asked for."""
+
+    def __init__(self, agents: Agents) -> None:
+        self._agents = agents
+        self._known: dict[int, _Known] = {}
+        self._signs = Signs()
+        self._pool = ThreadPoolExecutor(8, "treadle-dump")
+        self.dumped = -math.inf
+        """When stacks were last asked for."""
+        self.stacks = 0
+        """How often new ones have come."""
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False)
+        self._signs.close()
+
+    def keep(self, pooled: Sequence[tuple[int, int]]) -> None:
+        """These threads may change hands."""
+        self._signs.keep(pooled)
+
+    def signs(self, pids: Sequence[int], pooled: Sequence[tuple[int, int]]) -> list[object]:
+        """Two readings that are equal: nothing has changed, as far as can be seen without a dump."""
+        for pid in pids:
+            self._take(pid)
+        silent = {pid for pid in pids if not self._is_told(pid)}
+        signs = self._signs.read(silent, [thread for thread in pooled if thread[0] in silent]) if silent else []
+        again = [object() for known in self._known.values() if known.missing - known.unseen]  # equal to none
+        return [*signs, *again, self._agents.generation, self.stacks]
+
+    def ask_for_stacks(self, now: float, pids: Sequence[int]) -> bool:
+        """Have threads dumped beside the rounds. False: that has to be done in the round, for some of them."""
+        if not all(map(self._is_told, pids)):
+            return False
+        self.dumped = now
+        for pid in pids:
+            known = self._known[pid]
+            if known.coming is None:
+                known.coming = self._pool.submit(_dump, pid)
+        return True
+
+    def look(self, now: float, pids: Sequence[int]) -> dict[int, list[JavaThread]]:
+        """The threads of those that are still there."""
+        self._known = {pid: self._known.get(pid) or _Known() for pid in pids}
+        wanted = [pid for pid in pids if not (self._is_told(pid) and self._follow(pid))]
+        dumps = self._pool.map(_dump, wanted) if len(wanted) > 1 else map(_dump, wanted)
+        for pid, found in zip(wanted, dumps, strict=True):
+            self._note(pid, found)
+        if wanted:
+            self.dumped = now
+        return {pid: known.all for pid, known in self._known.items() if known.all}
+
+    def _is_told(self, pid: int) -> bool:
+        """Whether an agent tells of its threads, and a dump has told the rest."""
+        known = self._known.get(pid)
+        return known is not None and bool(known.java) and self._agents.threads(pid) is not None
+
+    def _follow(self, pid: int) -> bool:
+        """Do as the agent says; False if that takes a dump, since a thread that stays can't be found."""
+        known, told = self._known[pid], self._agents.threads(pid)
+        assert told is not None
+        if known.natives is None:
+            known.natives = Natives(pid, known.java.values())
+        java: dict[int, JavaThread] = {}
+        missing: set[int] = set()
+        for number, (name, address) in told.items():
+            before = known.java.get(number)
+            if before is None:
+                tid = known.natives.find(address, name)
+                if tid is None:
+                    missing.add(number)
+                    continue
+                before = JavaThread(name, tid, "", (), number, address)
+            java[number] = before if before.name == name else before._replace(name=name)
+        again = missing & known.missing if known.natives.known else missing
+        known.java, known.missing = java, missing
+        known.unseen &= missing
+        return not again - known.unseen
+
+    def _take(self, pid: int) -> None:
+        """What a dump beside the rounds has brought."""
+        known = self._known.get(pid)
+        if known is not None and known.coming is not None and known.coming.done():
+            coming, known.coming = known.coming, None
+            try:
+                self._note(pid, coming.result())
+            except TreadleError:  # the next one may have more luck, and a round that has none will say so
+                return
+
+    def _note(self, pid: int, found: Dump) -> None:
+        known = self._known[pid]
+        if found is None:
+            del self._known[pid]
+            return
+        known.java = {thread.number: thread for thread in found if thread.number}
+        known.own = [thread for thread in found if not thread.number]
+        known.unseen = known.missing - known.java.keys()
+        self.stacks += 1
+
+
+def _dump(pid: int) -> Dump:
+    try:
+        return jvm.dump(pid, frames=FRAMES, stack_of=runs_task)
+    except TargetGone:
+        return None

@@ -1,0 +1,96 @@
+"""The kernel's ids of Java threads by where the JVM keeps them, without stopping anything.
+
+A thread dump tells them too, but waits until every thread has come to a safe point: those with a low priority take
+their time. A Java thread holds the address of HotSpot's record of it, that one the address of a record with the id. At
+which offsets is found out from one dump, and differs from build to build. Memory is only read, by the kernel's
+`process_vm_readv`, for which this user needs the right to trace that process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Iterable, Sequence
+
+from treadle.observe.jvm.dump import JavaThread
+
+REACH = 1024
+"""Bytes of each record that are searched."""
+FEWEST, MOST = 4, 12
+"""Threads that an offset has to be right for, so that it is believed, and that are tried."""
+
+
+SAME = 7
+"""Bytes of its name that the kernel's short name has too, in all versions of HotSpot."""
+
+
+class Natives:
+    """Made from a dump of a JVM."""
+
+    def __init__(self, pid: int, threads: Iterable[JavaThread]) -> None:
+        self._pid = pid
+        known = [thread for thread in threads if thread.address][-MOST:]
+        self._offsets = _search(pid, known) if len(known) >= FEWEST else None
+
+    @property
+    def known(self) -> bool:
+        """Whether it can find any."""
+        return self._offsets is not None
+
+    def find(self, address: int, name: str) -> int | None:
+        """The id of the thread whose record is here; None if it has ended, or is not known for sure by its name."""
+        if self._offsets is None or not address:
+            return None
+        first, second = self._offsets
+        record = _read(self._pid, address + first, 8)
+        found = _read(self._pid, struct.unpack("=Q", record)[0] + second, 4) if record else None
+        if not found:
+            return None
+        tid: int = struct.unpack("=i", found)[0]
+        try:
+            with open(f"/proc/{self._pid}/task/{tid}/comm", "rb", buffering=0) as file:
+                same = file.read(64)[:SAME] == f"{name}\n".encode()[:SAME]
+        except OSError:
+            return None
+        return tid if same else None
+
+
+def _search(pid: int, threads: Sequence[JavaThread]) -> tuple[int, int] | None:
+    """The offset of the second record's address in the first, and that of the id in the second."""
+    found: set[tuple[int, int]] | None = None
+    for thread in threads:
+        here = set(_offsets(pid, thread))
+        found = here if found is None else found & here
+        if not found:
+            return None
+    return min(found) if found else None
+
+
+def _offsets(pid: int, thread: JavaThread) -> Iterable[tuple[int, int]]:
+    wanted = struct.pack("=i", thread.tid)
+    record = _read(pid, thread.address, REACH) or b""
+    for at in range(0, len(record) - 7, 8):
+        (address,) = struct.unpack_from("=Q", record, at)
+        if address % 8 or not 0x10000 < address < 1 << 47:
+            continue
+        there = _read(pid, address, REACH // 4) or b""
+        place = there.find(wanted)
+        while place >= 0:
+            if place % 4 == 0:
+                yield at, place
+            place = there.find(wanted, place + 1)
+
+
+class _Piece(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _read(pid: int, address: int, length: int) -> bytes | None:
+    """Memory of another process; None where there is none, or it is not ours to see."""
+    buffer = ctypes.create_string_buffer(length)
+    here, there = _Piece(ctypes.addressof(buffer), length), _Piece(address, length)
+    count = _LIBC.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+    return buffer.raw if count == length else None
