@@ -74,10 +74,10 @@ def attach(
     scheduled by one policy in one loop. A name such as `shop-*` is a pattern: it means all that fit, also those that
     are started later. `enforce` is nice, cgroup, rt, slice or quota, or some joined by `+`; see
     docs/attach.md. `priorities` and `quotas` (in CPUs) are by patterns of query names, the first that fits counts, and
-    `queries` are the patterns of those that are scheduled at all. With `agent` a Jolokia agent is loaded into the
-    applications, where it stays; with False none is loaded or read. By default one is loaded only where the policy or
-    the watchdog needs it, and not in a dry run; else one that is there already is read. In the `background` it is at
-    work when this returns; otherwise call `run`.
+    `queries` are the patterns of those that are scheduled at all. By default Treadle's agent is loaded for as long as
+    this lasts, and a Jolokia agent, which stays, where the policy or the watchdog needs it; in a dry run neither. With
+    `agent` both are loaded, with False none is loaded or read. In the `background` it is at work when this returns;
+    otherwise call `run`.
     """
     wanted = dict(priorities or {})
     _check_numbers("priorities", wanted, 0.0)

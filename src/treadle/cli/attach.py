@@ -45,7 +45,7 @@ def _targets(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--agent/--no-agent",
             default=None,
-            help="Load a Jolokia agent into it, for Kafka's lag, or don't (default: if the policy or `rt` needs it).",
+            help="Load agents into it (default: Treadle's own, and Jolokia if the policy or `rt` needs it), or none.",
         ),
     )
     for option in reversed(options):

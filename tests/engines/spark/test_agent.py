@@ -1,0 +1,127 @@
+"""The agent tells of a running application what dumps and the UI tell, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from applications import SparkProcess
+from support import until
+from treadle.broker import Broker
+from treadle.engines.spark.agent import Agent, Agents
+from treadle.engines.spark.application import Application
+from treadle.engines.spark.engine import SparkEngine
+from treadle.engines.spark.naming import Kind, understand
+from treadle.engines.spark.plan import parse
+from treadle.engines.spark.rest import Rest
+from treadle.engines.spark.roster import Roster
+from treadle.errors import TreadleError
+from treadle.observe import jvm
+
+HOW_LONG = 10.0
+
+
+@pytest.fixture
+def agents(attached: SparkProcess) -> Iterator[Agents]:
+    loaded = Agents()
+    loaded.keep([attached.pid])
+    loaded.settle(HOW_LONG)
+    loaded.look(HOW_LONG)
+    yield loaded
+    loaded.close()
+
+
+def test_it_tells_of_every_java_thread_by_its_name(agents: Agents, attached: SparkProcess) -> None:
+    def same() -> bool:
+        dump = {thread.number: thread.name for thread in jvm.dump(attached.pid) if thread.number}
+        agents.look(HOW_LONG)
+        return {number: told.name for number, told in (agents.threads(attached.pid) or {}).items()} == dump
+
+    until(same)  # some come and go between the two
+
+
+def test_it_tells_of_jobs_and_plans_what_the_ui_tells(agents: Agents, attached: SparkProcess) -> None:
+    def same() -> bool:
+        shown = {(job.run, job.query, job.stages, job.execution) for job in rest.running_jobs()}
+        agents.look(HOW_LONG)
+        jobs = agents.driver.jobs.values() if agents.driver else ()
+        return bool(shown) and {(job.run, job.query, job.stages, job.execution) for job in jobs} == shown
+
+    rest = Rest(Application.find(pid=attached.pid).ui)
+    until(same)
+    assert agents.driver is not None
+    chain = next(job for job in agents.driver.jobs.values() if job.query == "chain")
+    assert parse(agents.driver.plans[chain.execution]) == rest.plan(chain.execution)
+
+
+def test_it_tells_whose_each_shuffle_is(agents: Agents, attached: SparkProcess) -> None:
+    assert agents.driver is not None
+    chain = next(job for job in agents.driver.jobs.values() if job.query == "chain")
+    writers = {
+        named.shuffle
+        for told in (agents.threads(attached.pid) or {}).values()
+        if (named := understand(told.name)).kind is Kind.WRITER
+    }
+    mine = {shuffle: stage for shuffle, stage in agents.driver.shuffles.items() if stage in chain.stages}
+    assert sorted(mine.values()) == list(chain.stages[:-1])
+    assert mine.keys() <= writers
+
+
+def test_it_ends_with_whoever_asked_and_leaves_no_file(attached: SparkProcess) -> None:
+    def loaded() -> int:
+        return sum(thread.name == "treadle-agent" for thread in jvm.dump(attached.pid))
+
+    before = loaded()
+    agent = Agent(attached.pid)
+    until(lambda: loaded() == before + 1)
+    assert not list(Path("/tmp").glob(".treadle-*"))
+    agent.close()
+    until(lambda: loaded() == before)
+
+
+def test_with_it_and_without_the_same_threads_are_in_the_same_places(attached: SparkProcess) -> None:
+    def chain(engine: SparkEngine) -> set[tuple[str, tuple[int, ...]]]:
+        rows = [instance for instance in engine.topology().instances if instance.query == "chain"]
+        return {(row.operators[0], tuple(sorted(thread.tid for thread in row.threads))) for row in rows}
+
+    application = Application.find(pid=attached.pid)
+    with SparkEngine(application, knobs={}) as told, SparkEngine(application, knobs={}, agent=False) as asking:
+        until(lambda: len(chain(told)) == 3 and chain(told) == chain(asking))
+        assert told._directory.told
+        assert not asking._directory.told
+
+
+def test_threads_that_come_are_found_without_a_dump(agents: Agents, attached: SparkProcess) -> None:
+    roster = Roster(agents)
+    roster.look(0.0, [attached.pid])
+
+    def found_by_memory() -> bool:
+        """Each new batch of `count` has threads that are not in the first dump."""
+        agents.look(HOW_LONG)
+        now = {thread.number: thread for thread in roster.look(1.0, [attached.pid])[attached.pid]}
+        new = [thread for thread in now.values() if thread.number and not thread.state]
+        known = {thread.number: thread.tid for thread in jvm.dump(attached.pid)}
+        same = [known[thread.number] == thread.tid for thread in new if thread.number in known]
+        assert all(same)
+        return bool(same)
+
+    until(found_by_memory)
+    roster.close()
+
+
+def test_in_a_jvm_that_is_not_spark_it_knows_threads_only(broker: Broker) -> None:
+    agent = Agent(broker.pid)
+    agent._connection.setblocking(True)
+    agent.ask()
+    while agent.waits:
+        agent.hear()
+    assert "treadle-agent" in {told.name for told in agent.threads.values()}
+    assert not agent.drives
+    agent.close()
+
+
+def test_a_process_that_is_none_is_said_to_be_so() -> None:
+    with pytest.raises(TreadleError):
+        Agent(2**22 + 1)
