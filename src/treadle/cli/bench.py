@@ -11,6 +11,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
+from treadle import durations
 from treadle.errors import ConfigError
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -72,6 +73,23 @@ def bench_attach(as_json: bool, parts: tuple[str, ...], repetitions: int) -> Non
 
     chosen = parts or ("contention", "chain")
     _measure(lambda told: attach.run(chosen, repetitions=repetitions, progress=told), as_json=as_json)
+
+
+@bench.command("adaptive")
+@_json
+@click.option("--part", "parts", type=click.Choice(["gate", "kernel"]), multiple=True, help="Only this one.")
+@click.option("--minute", metavar="TIME", default="60s", show_default=True, help="How long the load stays the same.")
+@click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Of all kinds of load.")
+@click.option("--repetitions", type=click.IntRange(min=1), default=1, show_default=True)
+def bench_adaptive(as_json: bool, parts: tuple[str, ...], minute: str, rounds: int, repetitions: int) -> None:
+    """Learners against each policy alone, and an oracle, on a load that changes every minute (an hour)."""
+    from treadle.bench import adaptive
+
+    chosen, length = parts or ("gate", "kernel"), durations.seconds(minute, what="--minute")
+    _measure(
+        lambda told: adaptive.run(chosen, minute=length, rounds=rounds, repetitions=repetitions, progress=told),
+        as_json=as_json,
+    )
 
 
 @bench.command("loop")

@@ -1,0 +1,273 @@
+"""`treadle bench adaptive`: learners that choose among policies, on a load that changes its character every minute.
+
+Each learner against each of its candidates alone, and against an oracle: the candidate that was best in each phase.
+What counts is the weighted objective that learners are given, measured on the rows themselves, in each phase relative
+to the candidates' mean. `gate` are pipelines, `kernel` is Real-Time Mode under `treadle attach`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from treadle.attachment import attach
+from treadle.bench.apart import claim
+from treadle.bench.attach import Outcome, Rig
+from treadle.decide.adaptive import parse_objectives
+from treadle.model import Floats
+from treadle.pipelines.latency import Part, summarise
+from treadle.workloads import changing, multi_class
+from treadle.workloads.burn import calibrate
+from treadle.workloads.generator import Generator
+from treadle.workloads.realtime import Chain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from treadle.pipelines.runner import Run
+
+Progress = Callable[[str, float], None]
+Figures = dict[str, float]
+LEARNERS = ("roulette", "ucb", "thompson")
+CANDIDATES = ("highest-rate", "fcfs", "queue-size")
+OBJECTIVES = "min latency_p99 0.8+min total_queue 0.2"
+DELAY = 4.0
+"""Seconds that a candidate is kept: a burst and the pause after it."""
+DISCOUNT = 0.85
+"""What the stronger learners keep of their trust in an interval with each that follows: half a minute's worth."""
+LOOK = 0.25
+"""Seconds between two looks at the queues."""
+SLOTS = 2
+"""Fewer than there are queries with rows, so that somebody has to choose."""
+WITHIN = 1.1
+"""How much worse than the best candidate alone the best learner may be."""
+WARM = 10.0
+
+IN_REAL_TIME = {"long": (20, 60, 30, 100, 40), "short": (60, 60), "narrow": (30, 90)}
+"""Queries in Real-Time Mode: the hashes of each of their stages for a row."""
+SHARES: Mapping[str, Mapping[str, float]] = {
+    "depth": {"long": 0.9, "short": 0.1},
+    "breadth": {"short": 0.5, "narrow": 0.5},
+}
+"""By phase the parts of the load that queries have."""
+BUSY = 0.9
+"""The load, as a share of what is done when all are flooded with so many rows a second."""
+FLOOD = 4000.0
+SERVED = ("downstream-first", "queue-size", "congestion-aware")
+JUDGED_BY = "max throughput 0.3+min total_queue 0.7"
+
+
+def variants(candidates: Sequence[str], objectives: str, delay: float) -> dict[str, str]:
+    """By name the policy: each candidate alone, and each learner over all of them."""
+    tuned = {"roulette": "roulette", **{name: f"({name}:discount={DISCOUNT})" for name in LEARNERS[1:]}}
+    learnt = f"candidates={'+'.join(candidates)},objective={objectives},delay={delay:g}"
+    return {
+        **{name: name for name in candidates},
+        **{name: f"adaptive:learner={text},{learnt}" for name, text in tuned.items()},
+    }
+
+
+def run(
+    parts: Sequence[str] = ("gate", "kernel"),
+    *,
+    minute: float = 60.0,
+    rounds: int = 2,
+    repetitions: int = 1,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """The figures of each part; `rounds`: how often all phases come, each for a `minute`."""
+    tell = progress or (lambda *_: None)
+    measures = {"gate": gate, "kernel": kernel}
+    found: dict[str, Any] = {}
+    for number, part in enumerate(parts):
+
+        def told(what: str, done: float, part: str = part, number: int = number) -> None:
+            tell(f"{part}: {what}", (number + done) / len(parts))
+
+        found[part] = measures[part](minute, rounds, repetitions, told)
+    return {**found, "claims": [made for part in parts for made in claims(found[part], part)]}
+
+
+def gate(minute: float, rounds: int, repetitions: int, tell: Progress) -> dict[str, Any]:
+    """Pipelines: all variants take turns in one session."""
+    from treadle.pipelines.session import session
+
+    spark = session("bench-adaptive")
+    spark.sparkContext.setLogLevel("OFF")  # a batch that is stopped half-way is no error here
+    tell("warming up", 0.0)
+    unit = calibrate(spark)
+    phases = changing.PHASES * rounds
+    measure(spark, unit, "fcfs", changing.PHASES, minute=WARM, warm=0.0)  # the JVM compiles what all will use
+    chosen = variants(CANDIDATES, OBJECTIVES, DELAY)
+    found = _in_turns(chosen, repetitions, tell, lambda policy: measure(spark, unit, policy, phases, minute=minute))
+    spark.stop()
+    return judged(found, phases, CANDIDATES, OBJECTIVES)
+
+
+def kernel(minute: float, rounds: int, repetitions: int, tell: Progress) -> dict[str, Any]:
+    """Real-Time Mode on one core: all variants take turns on one application, attached to anew for each."""
+    queries = [Chain(name, costs) for name, costs in IN_REAL_TIME.items()]
+    phases = tuple(SHARES) * rounds
+    tell("warming up", 0.0)
+    with Rig(queries) as rig:
+        burns = 0.0
+        for _ in range(2):  # the JVM compiles in the first
+            outcome = rig.measure(dict.fromkeys(IN_REAL_TIME, FLOOD), WARM)
+            burns = sum(outcome.rows[name] * sum(costs) for name, costs in IN_REAL_TIME.items()) / WARM
+        rates = {
+            phase: {name: BUSY * burns * shares.get(name, 0.0) / sum(IN_REAL_TIME[name]) for name in IN_REAL_TIME}
+            for phase, shares in SHARES.items()
+        }
+
+        def measured(policy: str) -> list[Figures]:
+            with attach(rig.application.pid, policy=policy, enforce="nice") as attachment:
+                limit = time.monotonic() + WARM
+                while not attachment.status()["rows"] and time.monotonic() < limit:
+                    time.sleep(LOOK)
+                return [_of_kernel(rig.measure(rates[phase], minute), minute) for phase in phases]
+
+        chosen = variants(SERVED, JUDGED_BY, DELAY)
+        return judged(_in_turns(chosen, repetitions, tell, measured), phases, SERVED, JUDGED_BY)
+
+
+def measure(
+    spark: SparkSession, unit: float, policy: str, phases: Sequence[str], *, minute: float, warm: float = WARM
+) -> list[Figures]:
+    """Let one policy see all phases, in a folder that is removed afterwards; the figures of each phase."""
+    folder = Path(tempfile.mkdtemp(prefix="treadle-"))
+    try:
+        pipeline = multi_class.pipeline(changing.queries(unit, phases[0]), "changing")
+        options: dict[str, Any] = {"layout": "fused", "limit_rows": 100_000_000, "slots": SLOTS}
+        with pipeline.start(spark, folder=folder, policy=policy, **options) as run:
+            if warm:
+                _let_in(run, unit, phases[0], warm)
+            began, queued = [time.time()], []
+            for phase in phases:
+                queued.append(_let_in(run, unit, phase, minute))
+                began.append(time.time())
+            rows = _rows(run, began[0])
+            run.stop(timeout=1.0)
+        return [
+            {"latency_p99": summarise(_arrived(rows, start, end)).p99, "total_queue": float(np.mean(waits))}
+            for start, end, waits in zip(began, began[1:], queued, strict=False)
+        ]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def judged(
+    found: Mapping[str, Sequence[Figures]], phases: Sequence[str], candidates: Sequence[str], objectives: str
+) -> dict[str, Any]:
+    """The figures, what each variant costs on the weighted objective, and by how much that is above the oracle's."""
+    costs = weighted(found, candidates, objectives)
+    whole = {name: float(np.mean(each)) for name, each in costs.items()}
+    oracle = float(np.mean(np.min([costs[name] for name in candidates], axis=0)))
+    best = min(candidates, key=lambda name: whole[name])
+    return {
+        "objectives": objectives,
+        "phases": list(phases),
+        **{
+            name: {
+                "cost": round(whole[name], 4),
+                "regret": round(whole[name] / oracle - 1.0, 4),
+                "cost_by_phase": [round(float(cost), 4) for cost in costs[name]],
+                **{key: [round(each[key], 4) for each in figures] for key in figures[0]},
+            }
+            for name, figures in found.items()
+        },
+        "oracle": {"cost": round(oracle, 4), "by_phase": _best_by_phase(costs, candidates)},
+        "best_fixed": best,
+    }
+
+
+def claims(found: Mapping[str, Any], part: str) -> list[dict[str, Any]]:
+    """What ought to hold, with the ratio that was measured."""
+    cost = {name: found[name]["cost"] for name in LEARNERS}
+    best, stronger = min(LEARNERS, key=cost.__getitem__), min(LEARNERS[1:], key=cost.__getitem__)
+    fixed = found["best_fixed"]
+    return [
+        claim(f"{part}: weighted objective, {fixed} alone : {best}", found[fixed]["cost"] / cost[best], 1.0 / WITHIN),
+        claim(f"{part}: weighted objective, roulette : {stronger}", cost["roulette"] / cost[stronger], 1.0),
+    ]
+
+
+def weighted(found: Mapping[str, Sequence[Figures]], candidates: Sequence[str], objectives: str) -> dict[str, Floats]:
+    """For each phase the weighted sum of what is to be small, in parts of the candidates' mean; less is better."""
+    wanted = parse_objectives(objectives.replace("+", ","))
+    table = {
+        name: {o.metric: np.array([each[o.metric] for each in runs]) for o in wanted} for name, runs in found.items()
+    }
+    usual = {o.metric: np.mean([table[name][o.metric] for name in candidates], axis=0) for o in wanted}
+    return {
+        name: np.sum(
+            [
+                o.weight * (usual[o.metric] / row[o.metric] if o.maximise else row[o.metric] / usual[o.metric])
+                for o in wanted
+            ],
+            axis=0,
+        )
+        for name, row in table.items()
+    }
+
+
+def _best_by_phase(costs: Mapping[str, Floats], candidates: Sequence[str]) -> list[str]:
+    best = np.argmin([costs[name] for name in candidates], axis=0)
+    return [candidates[number] for number in best]
+
+
+def _let_in(run: Run, unit: float, phase: str, seconds: float) -> list[float]:
+    """What comes in this phase, for so long; the rows that wait, over time."""
+    flows = multi_class.flows(changing.queries(unit, phase), run)
+    queued = []
+    with Generator([flow for flow in flows if flow.rate > 0]):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            run.check()
+            queued.append(float(sum(channel.rows for channel in run.channels.values())))
+            time.sleep(LOOK)
+    return queued
+
+
+def _rows(run: Run, since: float) -> list[Part]:
+    """All that came out, and all that waits with its age so far."""
+    now = time.time()
+    found: list[Part] = []
+    for hop in run.hops.values():
+        found += [] if hop.latency is None else hop.latency.parts(since)
+        found += [Part(now, each.rows, now - each.oldest, now - each.mean) for each in hop.backlogs() if each.rows]
+    return found
+
+
+def _arrived(rows: Sequence[Part], start: float, end: float) -> list[Part]:
+    """Those that came in then, whenever they came out."""
+    return [part for part in rows if start <= part.time - part.mean < end]
+
+
+def _of_kernel(outcome: Outcome, seconds: float) -> Figures:
+    """As seen from outside: rows that came out, and rows that were under way."""
+    queued = np.sum(list(outcome.queued.values()), axis=0)
+    return {"output_rate": sum(outcome.rows.values()) / seconds, "total_queue": float(np.mean(queued))}
+
+
+def _in_turns(
+    chosen: Mapping[str, str], repetitions: int, tell: Progress, measured: Callable[[str], list[Figures]]
+) -> dict[str, list[Figures]]:
+    """Each variant so often, one after the other, so that what the machine does meanwhile hits all alike."""
+    found: dict[str, list[list[Figures]]] = {name: [] for name in chosen}
+    total = repetitions * len(chosen)
+    for number in range(total):
+        name = list(chosen)[number % len(chosen)]
+        tell(f"{name} ({number + 1} of {total})", number / total)
+        found[name].append(measured(chosen[name]))
+    return {name: _medians(runs) for name, runs in found.items()}
+
+
+def _medians(runs: Sequence[Sequence[Figures]]) -> list[Figures]:
+    """Of each figure of each phase over the repetitions."""
+    return [{key: float(np.median([run[n][key] for run in runs])) for key in first} for n, first in enumerate(runs[0])]

@@ -1,0 +1,80 @@
+"""The benchmark of learners in its short form: costs and regret follow from figures, and a short run gives them all."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+
+from treadle.bench.adaptive import CANDIDATES, DELAY, OBJECTIVES, claims, judged, measure, variants, weighted
+from treadle.decide import registry
+from treadle.decide.adaptive import Adaptive
+from treadle.workloads import changing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_every_variant_is_a_policy_and_learners_have_all_candidates() -> None:
+    made = {name: registry.create(text) for name, text in variants(CANDIDATES, OBJECTIVES, DELAY).items()}
+    assert [name for name, policy in made.items() if not isinstance(policy, Adaptive)] == list(CANDIDATES)
+    for name in ("roulette", "ucb", "thompson"):
+        learner = made[name]
+        assert isinstance(learner, Adaptive)
+        assert learner.learner.name == name
+        assert learner.candidates == CANDIDATES
+
+
+def test_costs_are_parts_of_the_candidates_mean_and_more_throughput_costs_less() -> None:
+    found = {
+        "a": [{"latency_p99": 1.0, "output_rate": 10.0}],
+        "b": [{"latency_p99": 3.0, "output_rate": 30.0}],
+    }
+    costs = weighted(found, ("a", "b"), "min latency_p99 0.5+max throughput 0.5")
+    assert costs["a"].tolist() == pytest.approx([0.5 * 0.5 + 0.5 * 2.0])
+    assert costs["b"].tolist() == pytest.approx([0.5 * 1.5 + 0.5 * 20 / 30])
+
+
+def test_regret_is_against_the_best_candidate_of_each_phase() -> None:
+    figures = {
+        "a": [1.0, 3.0],
+        "b": [3.0, 1.0],
+        "roulette": [2.0, 2.0],
+        "ucb": [1.5, 1.1],
+        "thompson": [3.0, 3.0],
+    }
+    found = judged(
+        {name: [{"latency": value} for value in values] for name, values in figures.items()},
+        ("one", "other"),
+        ("a", "b"),
+        "min latency",
+    )
+    assert found["oracle"] == {"cost": 0.5, "by_phase": ["a", "b"]}
+    assert [found[name]["regret"] for name in figures] == [1.0, 1.0, 1.0, 0.3, 2.0]
+    within, better = claims(found, "gate")
+    assert (within["ratio"], within["holds"]) == (1.54, True)
+    assert (better["ratio"], better["holds"]) == (1.54, True)
+
+
+def test_the_load_changes_its_character_but_not_its_height() -> None:
+    for phase in changing.PHASES:
+        queries = changing.queries(1e-6, phase, 0.7, cores=2)
+        work = sum(query.rate * query.burns[0] * 1e-6 * query.on / (query.on + query.off) for query in queries)
+        assert work == pytest.approx(0.7 * 2)
+    rush, toil = (
+        {query.name: query.rate for query in changing.queries(1e-6, phase, cores=2)} for phase in changing.PHASES
+    )
+    assert sum(rush[name] for name in rush if name.startswith("dear")) < 0.01 * sum(rush.values())
+    assert sum(toil[name] for name in toil if name.startswith("dear")) > 0.05 * sum(toil.values())
+
+
+def test_a_short_run_gives_all_figures(spark: SparkSession) -> None:
+    """How good they are is for a long one on a quiet machine; a longer one where nothing came out yet."""
+    policy = variants(CANDIDATES, OBJECTIVES, 0.3)["ucb"]
+    for minute in (3.0, 12.0, 48.0):
+        found = measure(spark, 4e-5, policy, changing.PHASES, minute=minute, warm=0.0)
+        if all(figures["latency_p99"] > 0 for figures in found):
+            break
+    assert len(found) == len(changing.PHASES)
+    assert all(math.isfinite(value) for figures in found for value in figures.values())
