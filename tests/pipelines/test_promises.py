@@ -109,9 +109,19 @@ def test_rows_carry_their_weight_only_where_something_may_be_shed(spark: SparkSe
     assert seen == {"with": ["id", WEIGHT], "without": ["id"]}
 
 
-def test_shedding_can_be_turned_off(spark: SparkSession, tmp_path: Path) -> None:
-    with heavy((0.0, 0.0), 1).start(spark, folder=tmp_path, shed=False) as run:
-        assert run.promises is None
+def test_where_shedding_is_turned_off_all_rows_come_and_weigh_one(spark: SparkSession, tmp_path: Path) -> None:
+    p = treadle.Pipeline(named("whole"))
+    p.feed("rows", schema="id long")
+    found: list[float] = []
+
+    @p.sink(min_accuracy=0.0)
+    def out(rows: DataFrame) -> None:
+        found.append(rows.agg(treadle.corrected().alias("all")).collect()[0]["all"]["value"])
+
+    with p.start(spark, folder=tmp_path, shed=False, cycle="500ms") as run:
+        run.feed("rows").append([{"id": number} for number in range(ROWS)])
+        until(lambda: sum(found) == ROWS, run)
+        assert sinks(run)["out"]["promised"] is None
 
 
 def test_what_may_go_first_must_be_said_as_such() -> None:

@@ -72,13 +72,16 @@ def flow_of(nodes: Mapping[str, Node], layout: str) -> Flow:
 
 
 def of(run: Run) -> Promises | None:
-    """Those of a run; None if nothing may be shed in it."""
+    """Those of a run; None if none of its sinks can do with less than everything."""
     least = [promise.accuracy for promise in promised(run.nodes).values()]
-    return Promises(run) if run.options.shed and min(least) < WHOLE else None
+    return Promises(run) if min(least) < WHOLE else None
 
 
 class Promises:
-    """For one run, from before its hops start. Each cycle is a call of `step`."""
+    """For one run, from before its hops start. Each cycle is a call of `step`.
+
+    Where the run is not to shed (`shed=False`) rows have their weight all the same: who corrects by it needs it.
+    """
 
     def __init__(self, run: Run) -> None:
         self.flow = flow_of(run.nodes, run.options.layout)
@@ -87,11 +90,12 @@ class Promises:
         self._pipeline = run.pipeline.name
         self._period = run.options.cycle
         self._gate = run.gate if run.realtime is None else None
-        here = str(run.spark.sparkContext.master).startswith("local")
-        self._cores = Cores(jvm.pid(run.spark)) if here or self._gate is None else None
+        self._off = not run.options.shed
+        here = str(run.spark.sparkContext.master).startswith("local") or self._gate is None
+        self._cores = Cores(jvm.pid(run.spark)) if here and not self._off else None
         self._shedding = Shedding(run.spark)
         self._enforcer = Enforcer(ShedKnob(self._shedding))
-        self._controller = Controller(self.flow, drain=DRAIN * self._period)
+        self._controller = Controller(self.flow, drain=DRAIN * self._period, cycle=self._period)
         tasks = self.flow.tasks
         self._streams = tuple(
             self._name(tasks[start], tasks[end])
@@ -114,10 +118,14 @@ class Promises:
 
     def shed(self, rows: DataFrame, producer: str, consumer: str) -> DataFrame:
         """What is left of the rows that a node gives to another."""
+        if self._off:
+            return self._shedding.weighed(rows)
         return self._shedding.shed(rows, self._name(producer, consumer), self._nodes[producer].shed)
 
     def step(self, now: float) -> None:
         """A cycle, if it is time for one."""
+        if self._off:
+            return
         if self._looks and now - self._looks[-1][0] < self._period:
             return
         self._looks.append(self._look())
@@ -172,7 +180,7 @@ class Promises:
         return f"{self._pipeline}/{producer}>{consumer}"
 
     def _look(self) -> tuple[float, Floats]:
-        """When, and all counters in a row: rows seen and kept on each stream, rows out, and work done."""
+        """When, and all counters in a row: rows seen and kept on each stream, rows out, work done, and what waits."""
         now = self._look_outside()
         counts = self._shedding.counts()
         self._counts = counts, self._counts[0]
@@ -182,7 +190,11 @@ class Promises:
         held = [self._held(self._hops[name]) if name in self._hops else 0.0 for name in tasks]
         batches = [self._hops[name].batches if name in self._hops else 0 for name in tasks]
         used = (0.0, 0.0) if self._cores is None else self._cores.read()
-        return now, np.array([*seen, *kept, *out, *held, *batches, *used], dtype=np.float64)
+        return now, np.array([*seen, *kept, *out, *held, *batches, *used, *self._backlogs()], dtype=np.float64)
+
+    def _backlogs(self) -> list[int]:
+        tasks = self.flow.tasks
+        return [sum(b.rows for b in self._hops[name].backlogs()) if name in self._hops else 0 for name in tasks]
 
     def _look_outside(self) -> float:
         """How fast rows come, by how far their sources are at this moment, which is returned."""
@@ -208,7 +220,12 @@ class Promises:
     def _split(self, counters: Floats) -> list[Floats]:
         """What `_look` has put in a row."""
         tasks, streams = len(self.flow), len(self._streams)
-        return np.split(counters, np.cumsum([streams, streams, tasks, tasks, tasks]))
+        return np.split(counters, np.cumsum([streams, streams, tasks, tasks, tasks, 2]))
+
+    def _standing(self) -> Floats:
+        """Task -> rows that have waited at each of the last looks: more wait whenever a batch runs, as they should."""
+        waited: Floats = np.min([self._split(counters)[-1] for _, counters in self._looks], axis=0)
+        return waited
 
     def _kept(self, lately: Floats, on_average: Floats) -> Floats:
         """Task -> the least that it takes of a stream, lately or, where nothing has come since, before."""
@@ -221,20 +238,19 @@ class Promises:
         """Who comes counts as of the last cycle; what was done with it over some, since batches come and go."""
         flow = self.flow
         tasks = len(flow)
-        _, kept, out, held, batches, (ours, others) = self._split(on_average)
+        _, kept, out, held, batches, (ours, others), _ = self._split(on_average)
         came = np.array([self._rates.get(name, 0.0) for name in flow.tasks])
         taken: Floats = np.bincount(flow.end, weights=kept, minlength=tasks).astype(np.float64)
         own_source = np.isin(np.arange(tasks), flow.sources) & (flow.copies > 0)
         taken = np.where(own_source, out, taken)  # what it reads elsewhere is known by what it gives
         arriving = np.where(own_source, out, came)
-        waiting = [sum(b.rows for b in self._hops[name].backlogs()) if name in self._hops else 0 for name in flow.tasks]
         cpu, cores, most = self._work(taken if self._gate is None else held, held, ours, others)
         return Measured(
             time=now,
             in_rate=taken[flow.task_of],
             out_rate=np.where(flow.copies > 0, out, came),
             arriving=arriving,
-            waiting=np.array(waiting, dtype=np.float64),
+            waiting=self._standing(),
             cpu=cpu[flow.task_of],
             worker=np.zeros(len(flow.task_of), dtype=np.int64),
             busy=np.array([cpu.sum()]),

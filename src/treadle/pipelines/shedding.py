@@ -37,11 +37,17 @@ class Shedding:
         """These rows without those that are dropped, each with its weight; nothing is dropped until it is said."""
         from pyspark.sql import functions as f
 
-        chosen = choice or Choice()
-        weight = f.col(WEIGHT) if WEIGHT in rows.columns else f.lit(1.0)
         drawn = f"{WEIGHT}_drawn"
-        kept = rows.withColumn(drawn, self._weight(stream, chosen)).where(f.col(drawn) > 0.0)
-        return kept.withColumn(WEIGHT, weight * f.col(drawn)).drop(drawn)
+        chosen = self._weight(stream, choice or Choice())
+        kept = self.weighed(rows).withColumn(drawn, chosen).where(f.col(drawn) > 0.0)
+        return kept.withColumn(WEIGHT, f.col(WEIGHT) * f.col(drawn)).drop(drawn)
+
+    @staticmethod
+    def weighed(rows: DataFrame) -> DataFrame:
+        """All of these rows; those that have no weight yet count for one."""
+        from pyspark.sql import functions as f
+
+        return rows if WEIGHT in rows.columns else rows.withColumn(WEIGHT, f.lit(1.0))
 
     def get(self, stream: str) -> float:
         return float(self._jvm.treadle.Shed.get(stream))

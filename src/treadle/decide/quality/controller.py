@@ -89,7 +89,8 @@ class Controller:
     An accuracy falls at once, but rises only by steps of at least `step`, so that it does not flap. What waits is to be
     worked off in `drain` seconds, by `pace` batches a second at least. A worker must be short for `patience` cycles
     before a promise is broken or anybody moves, and an instance that moved is given `warm_up` seconds to get to its
-    minimum, while all on its worker are held at theirs.
+    minimum, while all on its worker are held at theirs. With the seconds of a `cycle`, minima are aimed at from a little
+    above, so that they hold in each although rows are dropped by chance.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Controller:
         step: float = 0.01,
         drain: float = 20.0,
         pace: float = 0.5,
+        cycle: float = 0.0,
         patience: int = 2,
         warm_up: float = 60.0,
     ) -> None:
@@ -106,6 +108,7 @@ class Controller:
         self._step = step
         self._drain = drain
         self._pace = pace
+        self._cycle = cycle
         self._patience = patience
         self._warm_up = warm_up
         self._warming: dict[int, float] = {}
@@ -132,7 +135,7 @@ class Controller:
         current = equations.current_accuracy(flow, local)
         whole, backlog = self._whole(seen, current)
         available = self._available(seen)
-        minimum = flow.minimum
+        minimum = self._aimed()
         most = np.ones(len(flow)) if seen.most is None else equations.least_of_tasks(flow, seen.most)
         least = equations.required(minimum, whole, ALL, most)
         moves = self._moves(seen, available, least, current)
@@ -164,6 +167,13 @@ class Controller:
         self._each = np.where(before > FAINT, each / np.maximum(before, FAINT), self._each)
         per_row = self._costs.per_row
         return per_row * self._each, per_row * seen.waiting / self._drain / copies
+
+    def _aimed(self) -> Floats:
+        """By task: its minimum, and so much above it that by chance hardly ever less is kept of a cycle's rows."""
+        flow = self.flow
+        least, rows = flow.minimum[flow.sinks], np.maximum(self._each[flow.sinks] * self._cycle, 1.0)
+        above = np.minimum(SURE * np.sqrt(least * (1.0 - least) / rows), MOST_ABOVE) if self._cycle else 0.0
+        return flow.upstream(np.minimum(least + above, 1.0))
 
     def _available(self, seen: Measured) -> Floats:
         """Lines 1 to 3, without what batches cost however few rows are in them: `pace` of them are needed a second."""
@@ -258,5 +268,9 @@ class Controller:
 EPSILON = 1e-9
 ALL = np.ones(1)
 """The accuracy that the CPU for all that comes gives."""
+SURE = 2.0
+"""Standard deviations."""
+MOST_ABOVE = 0.05
+"""Above a minimum; of a handful of rows nobody can say what part was kept."""
 FAINT = 0.01
 """An accuracy below which what a task is sent tells nothing of what it would be sent."""
