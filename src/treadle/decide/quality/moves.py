@@ -1,7 +1,8 @@
 """Who leaves a worker that can't pay for all minima, and where it goes (Stream-Economics, Alg. 2 and section 4).
 
 It only moves to where there is room: a move that would make another worker short is none. Where the paper's listing and
-its text differ, the text holds: the least important are candidates first.
+its text differ, the text holds: the least important are candidates first. `relief` goes beyond the paper, in which a
+worker that was added has nothing to do before some minimum is in danger.
 """
 
 from __future__ import annotations
@@ -57,3 +58,28 @@ def place(needed: Floats, free: Floats, preferred: Sequence[Sequence[int]] = ())
         found[number] = max(wished, key=lambda w: left[w]) if wished else int(left.argmax())
         left[found[number]] -= need
     return found
+
+
+def relief(
+    whole: Floats, least: Floats, worker: Ints, available: Floats, *, worth: float = 0.1
+) -> tuple[int, int, float] | None:
+    """The move that lets most more CPU be of use: an instance, a worker, the cores. None where it is not `worth` it.
+
+    By instance: the CPU for its `whole` input and the `least` that it must have. Where others are, there must be room
+    for that; a worker without any is better than one that is short, however much is asked.
+    """
+    count = len(available)
+    demand = np.bincount(worker, weights=whole, minlength=count)
+    minima = np.bincount(worker, weights=least, minlength=count)
+    served = np.minimum(demand, available)
+    left = np.minimum(demand[worker] - whole, available[worker]) - served[worker]
+    there = np.minimum(demand[None, :] + whole[:, None], available[None, :]) - served[None, :]
+    gain = left[:, None] + there
+    possible = (minima[None, :] + least[:, None] <= available[None, :]) | (demand[None, :] == 0.0)
+    possible[np.arange(len(worker)), worker] = False
+    gain = np.where(possible, gain, -np.inf)
+    if not gain.size or gain.max() < worth:
+        return None
+    best = np.argwhere(gain >= gain.max() - 1e-9)
+    instance, target = min(best.tolist(), key=lambda pair: (whole[pair[0]], pair))
+    return int(instance), int(target), float(gain[instance, target])

@@ -1,0 +1,146 @@
+"""Queries on the workers of a real cluster: a worker that is added, a query that moves, a worker that dies."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusters import environment
+from support import named, until
+from treadle import jars
+from treadle.bench.standalone import Standalone
+from treadle.broker import Broker
+from treadle.pipelines.channels.cluster import client_config
+
+
+class Placed:
+    """The pipeline of `placed_pipeline.py` on a cluster that has one worker, `first`, so far."""
+
+    def __init__(self, folder: Path, broker: Broker) -> None:
+        from confluent_kafka import Producer
+
+        self.folder = folder
+        self.sent = 0
+        self.cluster = Standalone(folder)
+        self.cluster.add("first", {0})
+        self._topic = named("placed")
+        self._producer = Producer(client_config(broker.bootstrap))
+        self.send(10)
+        script = Path(__file__).with_name("placed_pipeline.py")
+        command = [sys.executable, str(script), str(folder), self.cluster.master, broker.bootstrap, self._topic]
+        with (folder / "driver.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment(),
+                cwd=folder,
+            )
+
+    def send(self, rows: int) -> None:
+        for a in range(self.sent, self.sent + rows):
+            self._producer.produce(self._topic, json.dumps({"a": a}))
+        self.sent += rows
+        assert self._producer.flush(60) == 0
+
+    @contextmanager
+    def flowing(self) -> Iterator[None]:
+        """Rows come all the time."""
+        over = threading.Event()
+
+        def fill() -> None:
+            while not over.wait(0.1):
+                self.send(5)
+
+        thread = threading.Thread(target=fill)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def ask(self, order: str) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(order + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, (self.folder / "driver.log").read_text()[-3000:]
+        return json.loads(answer)
+
+    def workers(self) -> dict[str, list[str]]:
+        """Who is where."""
+        return {name: worker["hops"] for name, worker in self.ask("status")["workers"].items()}
+
+    def rows(self, sink: str) -> list[dict[str, Any]]:
+        return [row for file in (self.folder / sink).glob("*.json") for row in json.loads(file.read_text())]
+
+    def last(self, sink: str) -> Path:
+        """Where the last batch was worked on."""
+        files = sorted((self.folder / sink).glob("*.json"), key=lambda file: int(file.stem))
+        return Path(json.loads(files[-1].read_text())[-1]["place"])
+
+    def runs_on(self, sink: str, worker: str) -> bool:
+        return self.last(sink).is_relative_to(self.folder / worker)
+
+    def complete(self) -> bool:
+        """All rows are worked off, and none was lost or came twice."""
+        assert self.ask("drain")
+        return all(sorted(row["a"] for row in self.rows(sink)) == list(range(self.sent)) for sink in ("one", "two"))
+
+    def close(self) -> None:
+        try:
+            self._process.communicate(timeout=60)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self.cluster.close()
+
+
+@pytest.fixture(scope="module")
+def placed(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Placed]:
+    jars.fetch("spark-kafka")
+    started = Placed(tmp_path_factory.mktemp("placed"), broker)
+    yield started
+    started.close()
+
+
+def test_a_query_that_moves_to_a_worker_which_was_added_and_back_loses_no_row_and_has_none_twice(
+    placed: Placed,
+) -> None:
+    until(lambda: placed.workers() == {"first": ["one", "two"]})
+    placed.cluster.add("second", {1})
+    with placed.flowing():
+        until(lambda: placed.rows("one") and placed.runs_on("one", "first"))
+        until(lambda: "second" in placed.workers())
+        for worker in ("second", "first", "second"):
+            placed.ask(f"move one {worker}")
+            until(lambda worker=worker: placed.runs_on("one", worker))  # type: ignore[misc]
+    assert placed.complete()
+    assert {move["target"] for move in placed.ask("status")["moves"]} == {"first", "second"}
+
+
+def test_a_query_whose_worker_dies_in_the_middle_of_its_move_ends_up_on_another_and_loses_nothing(
+    placed: Placed,
+) -> None:
+    with placed.flowing():
+        placed.ask("move one first")
+        placed.cluster.kill("first")
+        until(lambda: placed.workers() == {"second": ["one", "two"]})
+        for sink in ("one", "two"):
+            before = len(placed.rows(sink))
+            until(lambda sink=sink, before=before: len(placed.rows(sink)) > before)  # type: ignore[misc]
+            assert placed.runs_on(sink, "second")
+    assert placed.complete()
+    assert placed.ask("status")["moves"][-1]["why"] == "its worker is gone"

@@ -1,0 +1,57 @@
+"""What executors tell of their workers becomes cores: who uses them, and how much one is worth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from treadle.pipelines.workers import Look, Took, Worker, used
+
+
+def worker(
+    name: str, *, lives: bool = True, speed: float = 1.0, passed: float, worked: float, python: float = 0.0
+) -> Worker:
+    return Worker(name, lives, "host", name, 4, 1, speed, passed, worked, python)
+
+
+def looked(time: float, workers: list[Worker], took: dict[tuple[str, str], Took] | None = None) -> Look:
+    return Look(time, {each.id: each for each in workers}, took or {})
+
+
+def test_load_that_is_not_of_our_queries_is_told_apart() -> None:
+    before = looked(0.0, [worker("0", passed=100.0, worked=50.0)], {("q", "0"): Took(3.0, 2.0)})
+    after = looked(10.0, [worker("0", passed=110.0, worked=59.0)], {("q", "0"): Took(9.0, 6.0)})
+    use = used(before, after, ["0"], ["q", "idle"])
+    assert use.cpu.tolist() == pytest.approx([0.4, 0.0])
+    assert use.others.tolist() == pytest.approx([0.5])
+    assert use.cores.tolist() == [1.0]
+
+
+def test_what_python_used_goes_to_those_whose_tasks_waited_for_it() -> None:
+    before = looked(0.0, [worker("0", passed=0.0, worked=0.0)])
+    took = {("pandas", "0"): Took(8.0, 1.0), ("sql", "0"): Took(2.0, 2.0)}
+    after = looked(10.0, [worker("0", passed=10.0, worked=9.0, python=6.0)], took)
+    use = used(before, after, ["0"], ["pandas", "sql"])
+    assert use.cpu.tolist() == pytest.approx([0.7, 0.2])
+    assert use.others.tolist() == pytest.approx([0.0])
+
+
+def test_a_core_of_a_faster_worker_counts_for_more() -> None:
+    before = looked(0.0, [worker("0", passed=0.0, worked=0.0), worker("1", speed=2.0, passed=0.0, worked=0.0)])
+    after = looked(
+        10.0,
+        [worker("0", passed=10.0, worked=1.0), worker("1", speed=2.0, passed=10.0, worked=6.0)],
+        {("q", "1"): Took(5.0, 5.0)},
+    )
+    use = used(before, after, ["0", "1"], ["q"])
+    assert np.allclose(use.cores, [1.0, 2.0])
+    assert np.allclose(use.others, [0.1, 0.2])
+    assert use.cpu.tolist() == pytest.approx([1.0])
+
+
+def test_a_worker_is_held_to_be_free_until_it_was_measured_and_to_have_nothing_once_it_is_gone() -> None:
+    before = looked(0.0, [worker("0", passed=0.0, worked=0.0)])
+    gone = worker("0", lives=False, passed=10.0, worked=9.0)
+    use = used(before, looked(10.0, [gone, worker("1", passed=500.0, worked=400.0)]), ["0", "1"], [])
+    assert use.cores.tolist() == [0.0, 1.0]
+    assert use.others.tolist() == [0.0, 0.0]
