@@ -10,14 +10,15 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treadle.bench.quality_figures import Course, Cycle, Look, figures
 from treadle.bench.quality_scenarios import Made, Scenario
-from treadle.observe.pressure import Pressure
+from treadle.pipelines import jvm
+from treadle.pipelines.cores import Cores
 from treadle.workloads.injector import Injector
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Place:
         """The scenario's pipeline on topics of its own, and what fills them: source -> topic."""
         prefix = f"{uuid.uuid4().hex[:8]}-"
         topics = {source: f"{prefix}{source}" for source in self.scenario.rows}
-        _make_topics(self.servers, topics.values())
+        make_topics(self.servers, topics.values())
         made = self.scenario.make(self.unit, prefix)
         folder = Path(tempfile.mkdtemp(prefix="treadle-"))
         rows = {topics[source]: maker for source, maker in self.scenario.rows.items()}
@@ -153,7 +154,7 @@ def _course(
     """Run all phases once; what was seen, phase by phase."""
     scenario = place.scenario
     whole = sum(phase.seconds for phase in scenario.phases) * pace
-    pressure = Pressure()
+    cores = Cores(jvm.pid(place.spark))
     with place.running(shed=shed) as (run, fill, made, topics):
         course = Course(time.monotonic(), topics)
         for phase in scenario.phases:
@@ -167,7 +168,7 @@ def _course(
             until = time.monotonic() + phase.seconds * pace
             while (now := time.monotonic()) < until:
                 run.check()
-                course.looks.append(_look(run, now, pressure))
+                course.looks.append(_look(run, now, cores))
                 _note_cycle(run, course)
                 tell((now - course.began) / whole)
                 time.sleep(LOOK)
@@ -178,14 +179,15 @@ def _course(
             sent = fill.stop()
             course.results = made.figures({source: sent[topic] for source, topic in topics.items()})
         course.sent = fill
+    cores.close()
     return course
 
 
-def _look(run: Run, now: float, pressure: Pressure) -> Look:
+def _look(run: Run, now: float, cores: Cores) -> Look:
     channels = run.channels
     sources = {name: channels[name].total - channels[name].rows for name in run.nodes if run.nodes[name].kind.starts}
     waiting = {name: channel.rows for name, channel in channels.items()}
-    return Look(now, waiting, sources, pressure.sample().busy)
+    return Look(now, waiting, sources, *cores.read())
 
 
 def _note_cycle(run: Run, course: Course) -> None:
@@ -206,7 +208,8 @@ def _note_cycle(run: Run, course: Course) -> None:
     course.promises = sinks
 
 
-def _make_topics(servers: str, topics: Any) -> None:
+def make_topics(servers: str, topics: Iterable[str]) -> None:
+    """Each with some partitions, so that one query can use several cores."""
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     wanted = [NewTopic(topic, PARTITIONS) for topic in topics]

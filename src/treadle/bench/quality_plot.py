@@ -41,10 +41,13 @@ def draw(scenario: Scenario, without: Course, with_: Course, path: Path) -> None
 
 
 def _cpu(axes: Any, course: Course) -> None:
-    axes.plot([look.time - course.began for look in course.looks], [100 * look.busy for look in course.looks],
-              color=GREY, label="all processes")  # fmt: skip
-    axes.set_ylim(0, 110)
-    axes.set_ylabel("CPU, %")
+    """Cores in use: those of Spark with its Python workers, and of all others, broker and injector among them."""
+    looks = course.looks[::4]
+    middle = [(a.time + b.time) / 2 - course.began for a, b in pairwise(looks)]
+    spark = [(b.spark - a.spark) / (b.time - a.time) for a, b in pairwise(looks)]
+    others = [(b.others - a.others) / (b.time - a.time) for a, b in pairwise(looks)]
+    axes.stackplot(middle, spark, others, colors=(COLOURS[1], GREY), labels=("Spark", "others"), alpha=0.6)
+    axes.set_ylabel("cores")
 
 
 def _accuracy(axes: Any, course: Course) -> None:

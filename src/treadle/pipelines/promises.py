@@ -21,7 +21,7 @@ from treadle.enforce.shed import Count, ShedKnob
 from treadle.model import Floats
 from treadle.pipelines import graph, jvm
 from treadle.pipelines.channels.channel import Source
-from treadle.pipelines.cores import Cores
+from treadle.pipelines.cores import Cores, Used
 from treadle.pipelines.hop import Hop
 from treadle.pipelines.node import Node
 from treadle.pipelines.shedding import Shedding
@@ -42,6 +42,10 @@ DRAIN = 4
 """Cycles in which what waits is to be worked off."""
 HEADROOM = 0.95
 """The part of what there is that is given away: a load that is exactly as high has queues without end."""
+FAIR = 0.5
+"""The part of the cores up to which others don't count who use what they can get."""
+MORE = 1.25
+"""As many times what was used is tried there, while nothing is behind."""
 ROOMY = 0.85
 """Below this busy part of the cores a hop that is always busy is held up by itself, not by others."""
 
@@ -238,19 +242,22 @@ class Promises:
         """Who comes counts as of the last cycle; what was done with it over some, since batches come and go."""
         flow = self.flow
         tasks = len(flow)
-        _, kept, out, held, batches, (ours, others), _ = self._split(on_average)
+        _, kept, out, held, batches, used, _ = self._split(on_average)
         came = np.array([self._rates.get(name, 0.0) for name in flow.tasks])
         taken: Floats = np.bincount(flow.end, weights=kept, minlength=tasks).astype(np.float64)
         own_source = np.isin(np.arange(tasks), flow.sources) & (flow.copies > 0)
         taken = np.where(own_source, out, taken)  # what it reads elsewhere is known by what it gives
         arriving = np.where(own_source, out, came)
-        cpu, cores, most = self._work(taken if self._gate is None else held, held, ours, others)
+        waiting = self._standing()
+        behind = waiting.sum() > came.sum() * self._period / 2
+        parts = taken if self._gate is None else held
+        cpu, cores, most = self._work(parts, held, Used(*used.tolist()), behind=bool(behind))
         return Measured(
             time=now,
             in_rate=taken[flow.task_of],
             out_rate=np.where(flow.copies > 0, out, came),
             arriving=arriving,
-            waiting=self._standing(),
+            waiting=waiting,
             cpu=cpu[flow.task_of],
             worker=np.zeros(len(flow.task_of), dtype=np.int64),
             busy=np.array([cpu.sum()]),
@@ -260,7 +267,7 @@ class Promises:
             most=most[flow.task_of],
         )
 
-    def _work(self, parts: Floats, held: Floats, ours: float, others: float) -> tuple[Floats, float, Floats]:
+    def _work(self, parts: Floats, held: Floats, used: Used, *, behind: bool) -> tuple[Floats, float, Floats]:
         """By task what it uses and the most that it could, and what there is for all: cores, or slots if unknown.
 
         Spark says of no query what it uses: what all use together is divided by these `parts`. What there is is what
@@ -269,13 +276,16 @@ class Promises:
         if self._cores is None:
             assert self._gate is not None
             return held, HEADROOM * self._gate.slots, np.ones(len(held))
-        cpu = ours * parts / max(parts.sum(), 1e-9)
-        cores = max(HEADROOM * self._cores.count - others, 0.0)
-        most = np.full(len(held), float(self._cores.count))
+        count = self._cores.count
+        cpu = used.ours * parts / max(parts.sum(), 1e-9)
+        # Others may take just what we leave: then less and less would be left. Up to a fair part we take what we get.
+        own = used.ours * (HEADROOM if behind else MORE)
+        cores = max(HEADROOM * count - used.others, min(own, FAIR * count))
+        most = np.full(len(held), float(count))
         if self._gate is not None and held.sum() > 0.0:
             at_once = min(self._gate.slots, int((self.flow.copies > 0).sum()))
-            cores = min(cores, HEADROOM * at_once * ours / held.sum())
-            if ours + others < ROOMY * self._cores.count:
+            cores = min(cores, HEADROOM * at_once * used.ours / held.sum())
+            if used.ours + used.others < ROOMY * count:
                 most = np.where(held > 0.0, HEADROOM * cpu / np.where(held > 0.0, held, 1.0), most)
         return cpu, cores, most
 

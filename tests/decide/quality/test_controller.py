@@ -78,6 +78,15 @@ def test_the_lower_priority_sheds_first_and_down_to_its_minimum_only() -> None:
     assert decision.outside[1] == pytest.approx((1 - 0.22) / 1.1, abs=0.02)
 
 
+def test_a_minimum_is_aimed_at_from_above_by_what_chance_may_take() -> None:
+    flow = knn(Promise(1, 0.2), Promise(2, 1.0))
+    for rate, above in ((110.0, 0.034), (1.0, 0.05)):
+        cluster = Cluster(flow, [1.0 / rate, 1.0 / rate], [0, 0], [1.22])
+        kept = settle(Controller(flow, drain=1e9, cycle=5.0), cluster, rate=rate).outside
+        assert kept[0] == pytest.approx(0.2 + above, abs=0.002)
+        assert kept[1] == 1.0
+
+
 def test_equal_priorities_share_evenly_what_is_beyond_their_minima() -> None:
     flow = knn(Promise(1, 0.4), Promise(1, 0.6))
     decision = settle(Controller(flow, drain=1e9), Cluster(flow, [0.01, 0.01], [0, 0], [1.0]), rate=80.0)

@@ -135,11 +135,13 @@ class Controller:
         current = equations.current_accuracy(flow, local)
         whole, backlog = self._whole(seen, current)
         available = self._available(seen)
-        minimum = self._aimed()
+        minimum = flow.minimum
         most = np.ones(len(flow)) if seen.most is None else equations.least_of_tasks(flow, seen.most)
         least = equations.required(minimum, whole, ALL, most)
         moves = self._moves(seen, available, least, current)
         minimum, short = self._affordable(seen, available, least, minimum)
+        if not short:
+            minimum = self._aimed()
         whole += backlog  # only now: what waits is no reason to break a promise
         least = equations.required(minimum, whole, ALL, most)
         left = available - np.bincount(seen.worker, weights=least[flow.task_of], minlength=len(available))

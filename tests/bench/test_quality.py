@@ -1,0 +1,131 @@
+"""The benchmark of promises in its short form: a scenario runs on Kafka, and figures and claims follow from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support import until
+from treadle.bench import quality
+from treadle.bench.quality_figures import Course, Cycle, Look, figures
+from treadle.bench.quality_plot import draw
+from treadle.bench.quality_scenarios import SCENARIOS, Phase, Scenario
+from treadle.workloads.injector import Injector, Sent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from treadle.broker import Broker
+
+KEYS = (
+    "min_accuracy_violations_s",
+    "mean_abs_accuracy_error",
+    "mean_abs_rate_error",
+    "lag_with",
+    "lag_without",
+    "queries",
+)
+
+
+class Told(Injector):
+    """What was sent, without a process that sends it."""
+
+    def __init__(self, sent: list[Sent]) -> None:
+        self.sent = sent
+
+
+def course(accuracy: list[float], rate: float, lag: list[int], low: float = 0.2) -> Course:
+    """A cycle a second, the first two to warm up; 100 rows a second came in truth."""
+    made = Course(0.0, {"rows": "topic"})
+    made.begin(0.0, Phase(2, (0.5,)), {"rows": 100.0})
+    made.begin(2.0, Phase(len(accuracy) - 2, (1.5,)), {"rows": 100.0})
+    made.ended = float(len(accuracy))
+    for second, (each, waiting) in enumerate(zip(accuracy, lag, strict=True)):
+        made.cycles.append(Cycle(float(second), {"low": low, "high": 1.0}, {"low": each, "high": 1.0}, {"rows": rate}))
+        made.looks.append(Look(float(second), {"rows": waiting}, {"rows": 50 * second}, 1.6 * second, 0.2 * second))
+    made.promises = {
+        "low": {"priority": 1.0, "min_accuracy": 0.2},
+        "high": {"priority": 5.0, "min_accuracy": 0.5},
+    }
+    made.sent = Told([Sent(float(second), {"topic": 100 * second}) for second in range(len(accuracy) + 1)])
+    return made
+
+
+SCENARIO = Scenario("a scenario", SCENARIOS["3"].make, ({"rows": "x:y"},), (Phase(2, (0.5,)), Phase(28, (1.5,))))
+GROWING = [100 * second for second in range(30)]
+
+
+def found(with_: Course) -> tuple[dict[str, object], dict[str, bool]]:
+    told = figures(SCENARIO, {"rows": 66.7}, course([1.0] * 30, 100.0, GROWING), with_, 1.0)
+    return told, {each["what"]: each["holds"] for each in told["claims"]}
+
+
+def test_promises_that_are_kept_are_told_so() -> None:
+    told, holds = found(course([0.21] * 30, 100.5, [50] * 30))
+    assert all(key in told for key in KEYS)
+    assert (told["min_accuracy_violations_s"], told["mean_abs_rate_error"]) == (0.0, 0.005)
+    assert told["mean_abs_accuracy_error"] == pytest.approx(0.005)
+    assert told["lag_growth_without"] == pytest.approx(100.0)
+    assert all(holds.values()), told["claims"]
+
+
+def test_a_sink_that_stays_below_its_minimum_is_noticed() -> None:
+    told, holds = found(course([0.21] * 10 + [0.1] * 3 + [0.21] * 4 + [0.1] + [0.21] * 12, 100.0, [50] * 30))
+    assert (told["min_accuracy_violations_s"], told["longest_violation_s"]) == (4.0, 3.0)
+    assert not holds["seconds below a minimum, in a stretch"]
+
+
+def test_who_sheds_before_a_lower_priority_is_noticed() -> None:
+    wrong = course([0.5] * 30, 100.0, GROWING, low=0.5)
+    wrong.cycles = [each._replace(accuracy={"low": 0.5, "high": 0.8}) for each in wrong.cycles]
+    _, holds = found(wrong)
+    assert not holds["lower priorities shed first"]
+    assert not holds["growth of what waits, as a part of the input"]
+    assert not holds["mean |promised - current accuracy|"]
+
+
+def test_an_estimate_is_judged_by_what_came_in_its_time_and_by_what_comes_now() -> None:
+    late = course([0.21] * 30, 100.0, [50] * 30)
+    late.phases[1] = (*late.phases[1][:2], {"rows": 200.0})
+    told, _ = found(late)
+    assert (told["mean_abs_rate_error"], told["mean_abs_rate_error_with_delay"]) == (0.0, 0.5)
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    draw(SCENARIO, course([1.0] * 30, 100.0, GROWING), course([0.21] * 30, 100.0, [50] * 30), tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+
+
+def test_what_an_injector_says_is_what_came(broker: Broker) -> None:
+    topic = "injected"
+    quality.make_topics(broker.bootstrap, [topic])
+    with Injector(broker.bootstrap, {topic: "treadle.workloads.knn:point"}) as fill:
+        fill.heap({topic: 500})
+        fill.rates({topic: 1000.0})
+        until(lambda: fill.sent[-1].rows[topic] > 1000)
+        sent = fill.stop()[topic]
+    from confluent_kafka import Consumer, TopicPartition
+
+    reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic})
+    ends = [reader.get_watermark_offsets(TopicPartition(topic, each))[1] for each in range(quality.PARTITIONS)]
+    reader.close()
+    assert sum(ends) == sent
+    assert abs(ends[0] - ends[1]) <= 1
+
+
+def test_a_short_run_finds_every_suspicious_payment_and_gives_all_figures(
+    spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How good they are is for a long one on a quiet machine."""
+    monkeypatch.setattr(quality, "HEAP", 100)
+    monkeypatch.setattr(quality, "LONG_ENOUGH", 0.1)
+    whole = SCENARIOS["4"]
+    short = Scenario(whole.what, whole.make, whole.applications, (Phase(2, (0.5,)), Phase(3, (1.5,))))
+    told = quality.measure(quality.Place(spark, broker.bootstrap, short, unit=1e-6, cycle=0.5))
+    assert all(key in told for key in KEYS)
+    assert told["suspicious_found"] == told["suspicious_sent"] > 0
+    assert set(told["queries"]) == {"fraud", "report"}
+    assert told["cycles"] > 3
