@@ -38,6 +38,9 @@ class ThreadRef:
     role: Role = Role.MAIN
     name: str = ""
 
+    def __hash__(self) -> int:
+        return self.tid  # they are keys of most that is done in a round, and the kernel's id is nearly always enough
+
 
 @dataclass(frozen=True, slots=True)
 class Operator:

@@ -35,9 +35,13 @@ def agents(attached: SparkProcess) -> Iterator[Agents]:
 
 def test_it_tells_of_every_java_thread_by_its_name(agents: Agents, attached: SparkProcess) -> None:
     def same() -> bool:
-        dump = {thread.number: thread.name for thread in jvm.dump(attached.pid) if thread.number}
+        dump = {(thread.number, thread.name) for thread in jvm.dump(attached.pid) if is_of_spark(thread.name)}
         agents.look(HOW_LONG)
-        return {number: told.name for number, told in (agents.threads(attached.pid) or {}).items()} == dump
+        told = agents.threads(attached.pid) or {}
+        return {(number, thread.name) for number, thread in told.items() if is_of_spark(thread.name)} == dump
+
+    def is_of_spark(name: str) -> bool:
+        return understand(name).kind is not Kind.RUNTIME and name != "VM Thread"  # which Java knows nothing of
 
     until(same)  # some come and go between the two
 
@@ -57,16 +61,17 @@ def test_it_tells_of_jobs_and_plans_what_the_ui_tells(agents: Agents, attached: 
 
 
 def test_it_tells_whose_each_shuffle_is(agents: Agents, attached: SparkProcess) -> None:
-    assert agents.driver is not None
-    chain = next(job for job in agents.driver.jobs.values() if job.query == "chain")
-    writers = {
-        named.shuffle
-        for told in (agents.threads(attached.pid) or {}).values()
-        if (named := understand(told.name)).kind is Kind.WRITER
-    }
-    mine = {shuffle: stage for shuffle, stage in agents.driver.shuffles.items() if stage in chain.stages}
+    def writers() -> set[int]:
+        agents.look(HOW_LONG)
+        named = [understand(told.name) for told in (agents.threads(attached.pid) or {}).values()]
+        return {each.shuffle for each in named if each.kind is Kind.WRITER}
+
+    driver = agents.driver
+    assert driver is not None
+    chain = next(job for job in driver.jobs.values() if job.query == "chain")
+    mine = {shuffle: stage for shuffle, stage in driver.shuffles.items() if stage in chain.stages}
     assert sorted(mine.values()) == list(chain.stages[:-1])
-    assert mine.keys() <= writers
+    until(lambda: mine.keys() <= writers())
 
 
 def test_it_ends_with_whoever_asked_and_leaves_no_file(attached: SparkProcess) -> None:

@@ -79,7 +79,7 @@ class Roster:
 
     def ask_for_stacks(self, now: float, pids: Sequence[int]) -> bool:
         """Have threads dumped beside the rounds. False: that has to be done in the round, for some of them."""
-        if not all(map(self._is_told, pids)):
+        if not pids or not all(map(self._is_told, pids)):
             return False
         self.dumped = now
         for pid in pids:

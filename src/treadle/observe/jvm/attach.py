@@ -308,6 +308,8 @@ def _check_hotspot(facts: _Facts) -> None:
         raise _locked(facts) from error
     except (FileNotFoundError, ProcessLookupError) as error:
         raise TargetGone("has ended", where=facts.where) from error
+    if not has_jvm and is_ending(facts.pid):  # its memory is gone before it is
+        raise TargetGone("has ended", where=facts.where)
     if not has_jvm:
         raise EngineError("is not a JVM", where=facts.where, remedy="name the process that runs Java")
     if has_j9:
