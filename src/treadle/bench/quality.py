@@ -36,6 +36,8 @@ LONG_ENOUGH = 6.0
 """Seconds that a heap must take to tell what the machine can do."""
 SETTLED = 1.05
 """A heap that was worked off so much faster than the one before: the JVM still compiles."""
+STARTING = 180.0
+"""Seconds that the broker may take, on a machine that does much else."""
 ALL = 10**9
 
 
@@ -83,7 +85,7 @@ def run(
     tell = progress or (lambda *_: None)
     folder = Path(tempfile.mkdtemp(prefix="treadle-"))
     tell("starting Kafka and Spark", 0.0)
-    broker = Broker.start(folder, free_port())
+    broker = Broker.start(folder, free_port(), timeout=STARTING)
     try:
         spark = session("bench-quality")
         spark.sparkContext.setLogLevel("OFF")  # a batch that is stopped half-way is no error here

@@ -42,6 +42,8 @@ DRAIN = 4
 """Cycles in which what waits is to be worked off."""
 HEADROOM = 0.95
 """The part of what there is that is given away: a load that is exactly as high has queues without end."""
+LOOKS, AT_ONCE = 3, 0.01
+"""So often it is looked how far sources are, until that takes no longer: else it is not known of which moment it is."""
 FAIR = 0.5
 """The part of the cores up to which others don't count who use what they can get."""
 MORE = 1.25
@@ -202,17 +204,20 @@ class Promises:
 
     def _look_outside(self) -> float:
         """How fast rows come, by how far their sources are at this moment, which is returned."""
-        began = time.monotonic()
-        for name in self._inputs:
-            if name in self._channels:
-                self._channels[name].refresh()
-        now = (began + time.monotonic()) / 2
-        for name, rate in self._inputs.items():
-            channel = self._channels.get(name)
-            if channel is not None:
-                waiting = channel.rows
-                found = rate.update(now, channel.total - waiting, waiting)
-                self._rates[name] = 0.0 if found is None else found.arriving
+        there = {name: self._channels[name] for name in self._inputs if name in self._channels}
+        brokers = {channel.cluster: channel for channel in there.values()}  # one look is for all topics of a cluster
+        for _ in range(LOOKS):
+            began = time.monotonic()
+            for channel in (*brokers.values(), *(each for each in there.values() if each.cluster is None)):
+                channel.refresh()
+            now = time.monotonic()
+            if now - began < AT_ONCE:
+                break
+        now = (began + now) / 2
+        for name, channel in there.items():
+            waiting = channel.rows
+            found = self._inputs[name].update(now, channel.total - waiting, waiting)
+            self._rates[name] = 0.0 if found is None else found.arriving
         return now
 
     def _held(self, hop: Hop) -> float:

@@ -101,16 +101,26 @@ class _Topics:
         )
         self._values = {topic: _values(maker) for topic, maker in topics.items()}
         self._partitions = {topic: len(self._producer.list_topics(topic).topics[topic].partitions) for topic in topics}
+        self._begun = dict.fromkeys(topics, 0)
         self.sent = dict.fromkeys(topics, 0)
+        """What the broker has."""
 
     def send(self, topic: str, count: int) -> None:
-        values, partitions, first = self._values[topic], self._partitions[topic], self.sent[topic]
+        values, partitions, first = self._values[topic], self._partitions[topic], self._begun[topic]
         for number in range(first, first + count):
             # Each partition in its turn, so that all get the same; Kafka's own choice is for many rows at once.
-            self._producer.produce(topic, values[number % len(values)], partition=number % partitions)
+            value = values[number % len(values)]
+            self._producer.produce(topic, value, partition=number % partitions, on_delivery=self._arrived)
             if number % 1000 == 0:
                 self._producer.poll(0)
-        self.sent[topic] += count
+        self._begun[topic] += count
+
+    def _arrived(self, error: Any, message: Any) -> None:
+        if error is not None:
+            raise EngineError(
+                f"a row was not taken: {error}", where=f"topic '{message.topic()}'", remedy="see the broker"
+            )
+        self.sent[message.topic()] += 1
 
     def poll(self) -> None:
         self._producer.poll(0)
