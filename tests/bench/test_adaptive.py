@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from treadle.bench.adaptive import CANDIDATES, DELAY, OBJECTIVES, claims, judged, measure, variants, weighted
+from treadle.bench.adaptive import CANDIDATES, DELAY, OBJECTIVES, OTHERS, claims, judged, measure, variants, weighted
 from treadle.decide import registry
 from treadle.decide.adaptive import Adaptive
+from treadle.enforce.elastic import usable_cores
 from treadle.workloads import changing
 
 if TYPE_CHECKING:
@@ -55,6 +56,14 @@ def test_regret_is_against_the_best_candidate_of_each_phase() -> None:
     within, better = claims(found, "gate")
     assert (within["ratio"], within["holds"]) == (1.54, True)
     assert (better["ratio"], better["holds"]) == (1.54, True)
+
+
+def test_a_machine_that_others_used_is_said_to_be_so() -> None:
+    found = {name: [{"latency": 1.0, OTHERS: 0.0}] for name in ("a", "roulette", "ucb", "thompson")}
+    assert claims(judged(found, ("one",), ("a",), "min latency"), "gate")[0]["holds"]
+    found["ucb"][0][OTHERS] = 1.0 * usable_cores()
+    alone, *_ = claims(judged(found, ("one",), ("a",), "min latency"), "gate")
+    assert (alone["ratio"], alone["holds"]) == (0.0, False)
 
 
 def test_the_load_changes_its_character_but_not_its_height() -> None:
