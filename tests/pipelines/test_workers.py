@@ -5,43 +5,41 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from treadle.pipelines.workers import Look, Took, Worker, used
+from treadle.pipelines.workers import Look, Worker, used
 
 
 def worker(
-    name: str, *, lives: bool = True, speed: float = 1.0, passed: float, worked: float, python: float = 0.0
+    name: str, *, lives: bool = True, speed: float = 1.0, passed: float, worked: float, own: float = 0.0
 ) -> Worker:
-    return Worker(name, lives, "host", name, 4, 1, speed, passed, worked, python)
+    return Worker(name, lives, "host", name, 4, 1, speed, passed, worked, own)
 
 
-def looked(time: float, workers: list[Worker], took: dict[tuple[str, str], Took] | None = None) -> Look:
-    return Look(time, {each.id: each for each in workers}, took or {})
+def looked(time: float, workers: list[Worker], ran: dict[tuple[str, str], float] | None = None) -> Look:
+    return Look(time, {each.id: each for each in workers}, ran or {})
 
 
-def test_load_that_is_not_of_our_queries_is_told_apart() -> None:
-    before = looked(0.0, [worker("0", passed=100.0, worked=50.0)], {("q", "0"): Took(3.0, 2.0)})
-    after = looked(10.0, [worker("0", passed=110.0, worked=59.0)], {("q", "0"): Took(9.0, 6.0)})
+def test_load_that_is_not_of_our_executor_is_told_apart() -> None:
+    before = looked(0.0, [worker("0", passed=100.0, worked=50.0, own=20.0)], {("q", "0"): 3.0})
+    after = looked(10.0, [worker("0", passed=110.0, worked=59.0, own=24.0)], {("q", "0"): 9.0})
     use = used(before, after, ["0"], ["q", "idle"])
     assert use.cpu.tolist() == pytest.approx([0.4, 0.0])
     assert use.others.tolist() == pytest.approx([0.5])
     assert use.cores.tolist() == [1.0]
 
 
-def test_what_python_used_goes_to_those_whose_tasks_waited_for_it() -> None:
+def test_what_an_executor_used_is_divided_by_how_long_tasks_ran() -> None:
     before = looked(0.0, [worker("0", passed=0.0, worked=0.0)])
-    took = {("pandas", "0"): Took(8.0, 1.0), ("sql", "0"): Took(2.0, 2.0)}
-    after = looked(10.0, [worker("0", passed=10.0, worked=9.0, python=6.0)], took)
-    use = used(before, after, ["0"], ["pandas", "sql"])
-    assert use.cpu.tolist() == pytest.approx([0.7, 0.2])
-    assert use.others.tolist() == pytest.approx([0.0])
+    ran = {("long", "0"): 9.0, ("short", "0"): 3.0}
+    after = looked(10.0, [worker("0", passed=10.0, worked=9.0, own=8.0)], ran)
+    assert used(before, after, ["0"], ["long", "short"]).cpu.tolist() == pytest.approx([0.6, 0.2])
 
 
 def test_a_core_of_a_faster_worker_counts_for_more() -> None:
     before = looked(0.0, [worker("0", passed=0.0, worked=0.0), worker("1", speed=2.0, passed=0.0, worked=0.0)])
     after = looked(
         10.0,
-        [worker("0", passed=10.0, worked=1.0), worker("1", speed=2.0, passed=10.0, worked=6.0)],
-        {("q", "1"): Took(5.0, 5.0)},
+        [worker("0", passed=10.0, worked=1.0), worker("1", speed=2.0, passed=10.0, worked=6.0, own=5.0)],
+        {("q", "1"): 5.0},
     )
     use = used(before, after, ["0", "1"], ["q"])
     assert np.allclose(use.cores, [1.0, 2.0])

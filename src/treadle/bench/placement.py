@@ -32,8 +32,9 @@ Progress = Callable[[str, float], None]
 ROW = 500e-6
 """CPU seconds that a row takes in each sink."""
 ROWS = {taxi.RIDES: "treadle.workloads.taxi:ride", taxi.FARES: "treadle.workloads.taxi:fare"}
-EASY = 0.4
-"""Cores that are asked for at first, while the JVM compiles what is used."""
+EASY = 100.0
+"""Rows a second of each stream at first, while the JVM compiles what is used, and it is measured what a row takes."""
+WARM_UPS = 5
 LOOK = 0.5
 SETTLED = 0.5
 """The part of a phase that is left out of its figures, while all changes."""
@@ -65,7 +66,7 @@ class Sample(NamedTuple):
 def run(
     *, load: float = 1.3, seconds: float = 40.0, cycle: float = 2.0, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """The sinks together ask for so many cores; each phase lasts so long, the first half of that."""
+    """The sinks together ask for so many cores; each phase lasts so long."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise EngineError("there is one core only", where="bench placement", remedy="run it where there are two")
@@ -89,11 +90,11 @@ def run(
         options |= {"folder": folder / "work", "limit_rows": ALL, "cycle": cycle}
         fill = stack.enter_context(Injector(broker.bootstrap, ROWS))
         running = stack.enter_context(placement.start(p, spark, **options))
-        course = _Course(running, fill, tell, 2.5 * seconds)
-        course.phase("warm-up", EASY, seconds / 2)
-        course.phase("one worker", load, seconds)
+        course = _Course(running, fill, tell, 3.0 * seconds)
+        rate = load * course.warm_up(seconds / 2)
+        course.phase("one worker", rate, seconds)
         cluster.add("two", cores[1:2])
-        course.phase("two workers", load, seconds)
+        course.phase("two workers", rate, seconds)
         fill.rates({})
         if not running.drain(PATIENCE):
             raise EngineError(f"what waits is not worked off in {PATIENCE:g} s", remedy="see what else runs here")
@@ -111,9 +112,19 @@ class _Course:
         self._began = time.monotonic()
         self.samples: list[Sample] = []
 
-    def phase(self, name: str, load: float, seconds: float) -> None:
-        """All sinks read both streams, so a row of a stream is worked on as often as there are sinks."""
-        rate = load / (len(ROWS) * len(self._status()["sinks"]) * ROW)
+    def warm_up(self, seconds: float) -> float:
+        """The rows a second of each stream that take a whole core, as soon as that is known."""
+        for _ in range(WARM_UPS):
+            self.phase("warm-up", EASY, seconds)
+            known = sum(self.samples[-1].used.values())
+            self.phase("warm-up", EASY, seconds)
+            used = self._means("warm-up")["used"]
+            if known > 0.0 and used:
+                return EASY / float(sum(used.values()))
+        raise EngineError("it is not known what a row takes", remedy="see what else runs here")
+
+    def phase(self, name: str, rate: float, seconds: float) -> None:
+        """So many rows a second of each stream, for so long."""
         self._fill.rates(dict.fromkeys(ROWS, rate))
         until = time.monotonic() + seconds
         while (now := time.monotonic()) < until:
@@ -124,19 +135,18 @@ class _Course:
 
     def figures(self, sent: Mapping[str, int]) -> dict[str, Any]:
         """Means of the later half of each phase, each move and how long it took to be made good, rows and samples."""
-        time.sleep(2 * LOOK)  # executors tell twice a second what they have counted
-        self._run.promises._look()  # type: ignore[union-attr]
         status = self._status()
         sinks = {name: sink["min_accuracy"] for name, sink in status["sinks"].items()}
         moves = [{**move, "time": move["time"] - self._began} for move in status["moves"]]
-        seen = {sink: {source: status["streams"][f"{source}>{sink}"]["rows"] for source in ROWS} for sink in sinks}
+        came = sum(sent.values())
+        taken = {sink: self._run.hops[sink].tuples_in for sink in sinks}
         return {
             "phases": {name: self._means(name) for name in dict.fromkeys(each.phase for each in self.samples)},
             "moves": [{**move, "recovery_s": self._recovery(move)} for move in moves if move["origin"]],
             "below_minimum_s": {sink: self._below(sink, least) for sink, least in sinks.items()},
             "rows": dict(sent),
-            "lost": {sink: sum(max(sent[source] - seen[sink][source], 0) for source in ROWS) for sink in sinks},
-            "doubled": {sink: sum(max(seen[sink][source] - sent[source], 0) for source in ROWS) for sink in sinks},
+            "lost": {sink: max(came - rows, 0) for sink, rows in taken.items()},
+            "doubled": {sink: max(rows - came, 0) for sink, rows in taken.items()},
             "samples": [each._asdict() for each in self.samples],
         }
 

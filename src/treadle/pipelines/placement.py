@@ -18,8 +18,8 @@ from treadle.decide.quality.moves import best_worker, place, relief
 from treadle.enforce import Enforcer
 from treadle.enforce.place import PlaceKnob
 from treadle.errors import ConfigError
-from treadle.model import Floats
-from treadle.pipelines.promises import HEADROOM, WINDOW, Promises
+from treadle.model import Bools, Floats
+from treadle.pipelines.promises import COLD, HEADROOM, WINDOW, Promises
 from treadle.pipelines.workers import Look, Table, Use, Worker, used
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ UNKNOWN = 1.0
 """Cores that a query is held to need until it was measured."""
 SLOTS = 2
 """Of the gate, for each core of the workers."""
+FAIR = 0.5
+"""The part of a worker that its queries can have however much others want of it: the kernel shares evenly. Without
+this, what is shed would be taken by others, for which more would be shed."""
 
 
 class Moved(NamedTuple):
@@ -85,6 +88,8 @@ class Placement(Promises):
         self._queries: list[str] = [str(run.hops[name].query.id) for name in self._names]  # type: ignore[union-attr]
         self._at = np.full(len(self._names), -1)
         self._needs = np.full(len(self._names), UNKNOWN)
+        self._warm_at = np.full(len(self._names), COLD)
+        self._cold_for = np.full(len(self._names), WINDOW + 1)
         self._ids: list[str] = []
         self._look_at: deque[Look] = deque(maxlen=WINDOW + 1)
         self._rows: deque[Floats] = deque(maxlen=WINDOW + 1)
@@ -149,7 +154,8 @@ class Placement(Promises):
         """What the promises measure, with CPU and workers as the executors tell of them."""
         seen = super()._measured(now, on_average)
         first, last = self._look_at[0], self._look_at[-1]
-        use = self._use = used(first, last, self._ids, self._queries)
+        use = used(first, last, self._ids, self._queries)
+        use = self._use = use._replace(cpu=np.where(self._are_cold(), 0.0, use.cpu), others=self._fair(use))
         if not self._sheds:  # then nobody counts what was kept
             seen = seen._replace(in_rate=(self._rows[-1] - self._rows[0]) / max(last.time - first.time, 1e-9))
         own = np.bincount(self._at, weights=use.cpu, minlength=len(use.cores))
@@ -160,6 +166,18 @@ class Placement(Promises):
             cores=HEADROOM * use.cores,
             most=self._most(),
         )
+
+    def _are_cold(self) -> Bools:
+        """By query: whether the first batches on its worker, which compile what the others use, are still counted."""
+        batches = np.array([self._hops[name].batches for name in self._names])
+        self._cold_for = np.where(batches < self._warm_at, WINDOW + 1, np.maximum(self._cold_for - 1, 0))
+        cold: Bools = self._cold_for > 0
+        return cold
+
+    def _fair(self, use: Use) -> Floats:
+        """What others use, but where we are not more than they can keep."""
+        ours = np.isin(np.arange(len(use.cores)), self._at)
+        return np.where(ours, np.minimum(use.others, (1.0 - FAIR) * use.cores), use.others)
 
     # ------------------------------------------------------------ placing
 
@@ -216,7 +234,7 @@ class Placement(Promises):
             target = best_worker(decision.free, float(self._needs[move.instance]), others, wishes)
             why = "its worker can't pay for the minima of all"
             self._go(move.instance, move.target if target is None or not wishes else target, now, why)
-        if decision.moves or self._controller.warming:
+        if decision.moves or self._controller.warming or self._cold_for.any():
             self._wish, self._wished = None, 0
             return
         available = HEADROOM * self._use.cores - self._use.others
@@ -238,6 +256,7 @@ class Placement(Promises):
             return
         queries = tuple(self._queries)
         self._at[instance] = target
+        self._warm_at[instance] = self._hops[self._names[instance]].batches + COLD
         wanted = np.array([self._ids[at] if at >= 0 else None for at in self._at.tolist()], dtype=np.object_)
         self._knob.apply(self._knob.diff(queries, wanted))
         self._controller.moved(instance, now)

@@ -50,15 +50,8 @@ class Worker(NamedTuple):
     passed: float
     worked: float
     """Seconds of its cores, whoever they worked for."""
-    children: float
-    """Seconds of the CPU that the processes which it started have used: Python."""
-
-
-class Took(NamedTuple):
-    """Seconds of the tasks of a query on a worker."""
-
-    ran: float = 0.0
-    cpu: float = 0.0
+    own: float
+    """Seconds of the CPU that it has used, with the processes that it started: Python."""
 
 
 class Look(NamedTuple):
@@ -66,8 +59,8 @@ class Look(NamedTuple):
 
     time: float
     workers: Mapping[str, Worker]
-    took: Mapping[tuple[str, str], Took]
-    """By query and worker."""
+    ran: Mapping[tuple[str, str], float]
+    """By query and worker: the seconds of all tasks that have ended."""
 
 
 class Table:
@@ -90,18 +83,18 @@ class Table:
 
     def look(self, now: float) -> Look:
         workers = [_worker(line.split("\t")) for line in str(self._places.executors()).splitlines()]
-        took = {}
+        ran = {}
         for line in str(self._places.ran()).splitlines():
-            query, worker, ran, cpu = line.split("\t")
-            took[query, worker] = Took(float(ran), float(cpu))
+            query, at, seconds = line.split("\t")
+            ran[query, at] = float(seconds)
         workers.sort(key=lambda worker: int(worker.id))
-        return Look(now, {worker.id: worker for worker in workers}, took)
+        return Look(now, {worker.id: worker for worker in workers}, ran)
 
 
 def _worker(parts: Sequence[str]) -> Worker:
     identity, lives, host, name, slots, *numbers = parts
-    cores, speed, passed, worked, children = numbers
-    seconds = (float(passed), float(worked), float(children))
+    cores, speed, passed, worked, own = numbers
+    seconds = (float(passed), float(worked), float(own))
     return Worker(identity, lives == "true", host, name, int(slots), int(cores), float(speed), *seconds)
 
 
@@ -111,41 +104,32 @@ class Use(NamedTuple):
     cores: Floats
     """By worker: what it has; 0 if it is gone."""
     others: Floats
-    """By worker: what is used there by all but the tasks of these queries; nothing, until it is measured."""
+    """By worker: what is used there by all but the executor; nothing, until it is measured."""
     cpu: Floats
     """By query."""
 
 
 def used(before: Look, after: Look, workers: Sequence[str], queries: Sequence[str]) -> Use:
-    """What there was and what was used of it."""
+    """What there was and what was used of it. What an executor used is divided by how long tasks of each query ran."""
     count = len(workers)
-    cores, busy, speed = np.zeros(count), np.zeros(count), np.ones(count)
-    cpu = np.zeros((len(queries), count))
-    passed = max(after.time - before.time, 1e-9)
+    cores, others, speed = np.zeros(count), np.zeros(count), np.ones(count)
+    cpu = np.zeros(len(queries))
     known = next((each.speed for name in workers if (each := after.workers[name]).speed > 0.0), 0.0)
     for column, name in enumerate(workers):
-        now = after.workers[name]
+        now, earlier = after.workers[name], before.workers.get(name)
         if not now.lives:
             continue
         speed[column] = now.speed / known if now.speed > 0.0 else 1.0
         cores[column] = now.cores
-        python = 0.0
-        earlier = before.workers.get(name)
         if earlier is not None and now.passed > earlier.passed:
-            busy[column] = (now.worked - earlier.worked) / (now.passed - earlier.passed)
-            python = max(now.children - earlier.children, 0.0) / (now.passed - earlier.passed)
-        cpu[:, column] = _of_queries(before, after, name, queries, passed, python)
-    others = np.maximum(busy - cpu.sum(axis=0), 0.0)
-    return Use(cores * speed, others * speed, cpu @ speed)
+            passed = now.passed - earlier.passed
+            own = max(now.own - earlier.own, 0.0) / passed
+            others[column] = max((now.worked - earlier.worked) / passed - own, 0.0)
+            cpu += speed[column] * own * _parts(before, after, name, queries)
+    return Use(cores * speed, others * speed, cpu)
 
 
-def _of_queries(before: Look, after: Look, worker: str, queries: Sequence[str], passed: float, python: float) -> Floats:
-    """Cores by query on a worker. What Python used is divided by how long tasks ran without a core of their own."""
-    nothing = Took()
-    cpu, waited = np.zeros(len(queries)), np.zeros(len(queries))
-    for row, query in enumerate(queries):
-        now, earlier = after.took.get((query, worker), nothing), before.took.get((query, worker), nothing)
-        cpu[row] = (now.cpu - earlier.cpu) / passed
-        waited[row] = max((now.ran - earlier.ran) / passed - cpu[row], 0.0)
-    found: Floats = cpu + python * waited / max(float(waited.sum()), 1e-9)
-    return found
+def _parts(before: Look, after: Look, worker: str, queries: Sequence[str]) -> Floats:
+    ran = np.array([after.ran.get((query, worker), 0.0) - before.ran.get((query, worker), 0.0) for query in queries])
+    parts: Floats = ran / max(float(ran.sum()), 1e-9)
+    return parts

@@ -17,7 +17,7 @@ import org.apache.spark.scheduler.SparkListenerTaskEnd;
 public final class Places {
   private static final Map<String, String> CHOSEN = new ConcurrentHashMap<String, String>();
   private static final Map<String, Executor> EXECUTORS = new ConcurrentHashMap<String, Executor>();
-  private static final Map<String, double[]> RAN = new ConcurrentHashMap<String, double[]>();
+  private static final Map<String, Double> RAN = new ConcurrentHashMap<String, Double>();
 
   /** One executor, since it came. */
   private static final class Executor {
@@ -51,7 +51,7 @@ public final class Places {
 
   /**
    * A line for each executor that was ever heard of: id, whether it lives, host, its worker's name, task slots, cores, speed, and
-   * seconds so far: passed, in which its cores worked for anybody, and of the CPU in the processes that it started. By a tab.
+   * seconds so far: passed, in which its cores worked for anybody, and of the CPU for it and all that it started. By a tab.
    */
   public static String executors() {
     StringBuilder text = new StringBuilder();
@@ -67,12 +67,11 @@ public final class Places {
     return text.toString();
   }
 
-  /** A line for each query and executor: both, and the seconds that its tasks ran there and were on a core. By a tab. */
+  /** A line for each query and executor: both, and the seconds that its tasks ran there. By a tab. */
   public static String ran() {
     StringBuilder text = new StringBuilder();
-    for (Map.Entry<String, double[]> entry : RAN.entrySet()) {
-      double[] sums = entry.getValue();
-      text.append(entry.getKey()).append('\t').append(sums[0]).append('\t').append(sums[1]).append('\n');
+    for (Map.Entry<String, Double> entry : RAN.entrySet()) {
+      text.append(entry.getKey()).append('\t').append(entry.getValue()).append('\n');
     }
     return text.toString();
   }
@@ -119,10 +118,8 @@ public final class Places {
       String query = queries.get(event.stageId());
       if (query != null && event.taskMetrics() != null) {
         TaskMetrics done = event.taskMetrics();
-        double ran = (done.executorRunTime() + done.executorDeserializeTime()) / 1e3;
-        double[] took = {ran, (done.executorCpuTime() + done.executorDeserializeCpuTime()) / 1e9};
-        String key = query + '\t' + event.taskInfo().executorId();
-        RAN.merge(key, took, (a, b) -> new double[] {a[0] + b[0], a[1] + b[1]});
+        double seconds = (done.executorRunTime() + done.executorDeserializeTime()) / 1e3;
+        RAN.merge(query + '\t' + event.taskInfo().executorId(), seconds, Double::sum);
       }
     }
   }

@@ -75,10 +75,10 @@ public final class Workers implements SparkPlugin {
     double speed;
     double passed;
     double worked;
-    double children;
+    double own;
 
     String numbers() {
-      return cores + "\t" + speed + "\t" + passed + "\t" + worked + "\t" + children;
+      return cores + "\t" + speed + "\t" + passed + "\t" + worked + "\t" + own;
     }
   }
 
@@ -116,8 +116,9 @@ public final class Workers implements SparkPlugin {
       }
     }
     load.passed /= Math.max(1, load.cores);
+    load.own = cpu(ProcessHandle.current().pid());
     for (ProcessHandle child : ProcessHandle.current().descendants().collect(Collectors.toList())) {
-      load.children += cpu(child.pid()); // Python workers
+      load.own += cpu(child.pid()); // Python workers
     }
     return load;
   }
