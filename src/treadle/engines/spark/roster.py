@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from treadle.engines.spark.agent import Agents
@@ -22,6 +22,9 @@ from treadle.observe.jvm.natives import Natives
 
 FRAMES = 8
 """Of each stack: what tells waiting for a shuffle from being blocked by one is the sixth."""
+
+PATIENCE = 0.02
+"""Seconds for which a round waits for a dump."""
 
 Dump = list[JavaThread] | None
 """None of a process that has ended."""
@@ -41,6 +44,9 @@ class _Known:
     unseen: set[int] = field(default_factory=set)
     """Those that were not in a dump either: they begin or end just now."""
     coming: Future[Dump] | None = None
+    """A dump that is being made."""
+    fresh: bool = False
+    """Whether one has come since the last look."""
 
     @property
     def all(self) -> list[JavaThread]:
@@ -83,21 +89,32 @@ class Roster:
             return False
         self.dumped = now
         for pid in pids:
-            known = self._known[pid]
-            if known.coming is None:
-                known.coming = self._pool.submit(_dump, pid)
+            self._begin(pid)
         return True
 
     def look(self, now: float, pids: Sequence[int]) -> dict[int, list[JavaThread]]:
-        """The threads of those that are still there."""
+        """The threads of those that are still there.
+
+        Dumps that some need are waited for, but not for long: one that has just begun takes its time to answer.
+        """
+        first = not self._known
         self._known = {pid: self._known.get(pid) or _Known() for pid in pids}
-        wanted = [pid for pid in pids if not (self._is_told(pid) and self._follow(pid))]
-        dumps = self._pool.map(_dump, wanted) if len(wanted) > 1 else map(_dump, wanted)
-        for pid, found in zip(wanted, dumps, strict=True):
-            self._note(pid, found)
+        wanted = [pid for pid in pids if not (self._follow(pid) if self._is_told(pid) else self._known[pid].fresh)]
         if wanted:
             self.dumped = now
+            wait([self._begin(pid) for pid in wanted], None if first else PATIENCE)
+        for pid in wanted:
+            self._take(pid)
+        for known in self._known.values():
+            known.fresh = False
         return {pid: known.all for pid, known in self._known.items() if known.all}
+
+    def _begin(self, pid: int) -> Future[Dump]:
+        """A dump, unless one is being made."""
+        known = self._known[pid]
+        if known.coming is None:
+            known.coming = self._pool.submit(_dump, pid)
+        return known.coming
 
     def _is_told(self, pid: int) -> bool:
         """Whether an agent tells of its threads, and a dump has told the rest."""
@@ -127,14 +144,15 @@ class Roster:
         return not again - known.unseen
 
     def _take(self, pid: int) -> None:
-        """What a dump beside the rounds has brought."""
+        """What a dump has brought, if it is there."""
         known = self._known.get(pid)
         if known is not None and known.coming is not None and known.coming.done():
             coming, known.coming = known.coming, None
             try:
                 self._note(pid, coming.result())
-            except TreadleError:  # the next one may have more luck, and a round that has none will say so
-                return
+            except TreadleError:
+                if not self._is_told(pid):  # else the next one may have more luck
+                    raise
 
     def _note(self, pid: int, found: Dump) -> None:
         known = self._known[pid]
@@ -143,6 +161,7 @@ class Roster:
             return
         known.java = {thread.number: thread for thread in found if thread.number}
         known.own = [thread for thread in found if not thread.number]
+        known.fresh = True
         known.unseen = known.missing - known.java.keys()
         self.stacks += 1
 
