@@ -8,6 +8,7 @@ its JVM's user and we can open, and ends with that call: when we are gone, it is
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import select
@@ -32,6 +33,8 @@ START = 10.0
 """Seconds within which it calls."""
 PATIENCE = 0.01
 """Seconds that a look waits for the answers; what is late counts in the next one."""
+TRIES, PAUSE = 6, 0.1
+"""How often it is tried to load one, and seconds before it is tried again, which double each time."""
 TROUBLES = 20
 """Answers in a row that say that Spark can't be read, after which that is believed: a few come of its own changes."""
 _LENGTH = struct.Struct(">i")
@@ -142,7 +145,10 @@ class Agents:
     def __init__(self, *, loads: bool = True) -> None:
         self._loads = loads
         self._agents: dict[int, Agent] = {}
-        self._tried: set[int] = set()
+        self._tried: dict[int, int] = {}
+        """How often, by process."""
+        self._again: dict[int, float] = {}
+        """When to try once more, in a process that may just have begun."""
         self._loading: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -152,16 +158,19 @@ class Agents:
 
     def keep(self, pids: Iterable[int]) -> None:
         """These are the processes now."""
-        wanted = set(pids)
-        for pid in self._tried - wanted:
-            self._tried.discard(pid)
+        wanted, now = set(pids), time.monotonic()
+        for pid in self._tried.keys() - wanted:
+            del self._tried[pid]
+            self._again.pop(pid, None)
             self._drop(pid)
         if self._loads:
-            for pid in wanted - self._tried:
-                self._tried.add(pid)
-                thread = threading.Thread(target=self._load, args=(pid,), name="treadle-agent-load", daemon=True)
-                self._loading.append(thread)
-                thread.start()
+            for pid in wanted:
+                if pid not in self._tried or self._again.get(pid, math.inf) < now:
+                    self._again.pop(pid, None)
+                    self._tried[pid] = self._tried.get(pid, 0) + 1
+                    thread = threading.Thread(target=self._load, args=(pid,), name="treadle-agent-load", daemon=True)
+                    self._loading.append(thread)
+                    thread.start()
 
     def settle(self, seconds: float) -> None:
         """Wait for those that are being loaded, but not longer than so."""
@@ -230,10 +239,12 @@ class Agents:
     def _load(self, pid: int) -> None:
         try:
             agent = Agent(pid)
-        except TargetGone:
-            return
         except (TreadleError, OSError) as error:
-            log.info("no agent in process %d: %s", pid, error, extra={"process": pid, "error": str(error)})
+            tried = self._tried.get(pid, 0)
+            if 0 < tried < TRIES:
+                self._again[pid] = time.monotonic() + PAUSE * 2**tried
+            elif tried:
+                log.info("no agent in process %d: %s", pid, error, extra={"process": pid, "error": str(error)})
             return
         with self._lock:
             if self._closed:
