@@ -31,7 +31,7 @@ log = logging.getLogger("treadle.engines.spark")
 
 START = 10.0
 """Seconds within which it calls."""
-PATIENCE = 0.01
+PATIENCE = 0.005
 """Seconds that a look waits for the answers; what is late counts in the next one."""
 TRIES, PAUSE = 6, 0.1
 """How often it is tried to load one, and seconds before it is tried again, which double each time."""
@@ -190,23 +190,28 @@ class Agents:
         return next((agent for agent in self._agents.values() if agent.drives), None)
 
     def look(self, patience: float = PATIENCE) -> None:
-        """Ask all of them at once, and take what comes in time."""
-        agents = list(self._agents.values())
-        for agent in agents:
+        """Ask all of them at once, and take what comes in time; before that, what came too late for the last look."""
+        if any(agent.waits for agent in self._agents.values()):
+            self._listen(0.0)
+        for agent in list(self._agents.values()):
             self._tried_with(agent, Agent.ask)
+        self._listen(patience)
+
+    def _listen(self, patience: float) -> None:
         end = time.monotonic() + patience
-        waiting = {agent.fileno(): agent for agent in agents if agent.pid in self._agents and agent.waits}
+        waiting = {agent.fileno(): agent for agent in self._agents.values() if agent.waits}
         for file in waiting:
             self._poll.register(file, select.POLLIN)
-        left = dict(waiting)
-        while left and (rest := end - time.monotonic()) > 0:
+        rest = patience
+        while waiting and rest >= 0:
             for file, _ in self._poll.poll(1e3 * rest):
                 agent = waiting[file]
                 self._tried_with(agent, self._hear)
                 if not agent.waits or agent.pid not in self._agents:
                     self._poll.unregister(file)
-                    del left[file]
-        for file in left:
+                    del waiting[file]
+            rest = end - time.monotonic()
+        for file in waiting:
             self._poll.unregister(file)
 
     def close(self) -> None:

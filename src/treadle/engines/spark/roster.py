@@ -95,14 +95,15 @@ class Roster:
     def look(self, now: float, pids: Sequence[int]) -> dict[int, list[JavaThread]]:
         """The threads of those that are still there.
 
-        Dumps that some need are waited for, but not for long: one that has just begun takes its time to answer.
+        Dumps that some need are waited for, but not for long, and not those of a process that has just begun.
         """
         first = not self._known
         self._known = {pid: self._known.get(pid) or _Known() for pid in pids}
         wanted = [pid for pid in pids if not (self._follow(pid) if self._is_told(pid) else self._known[pid].fresh)]
         if wanted:
             self.dumped = now
-            wait([self._begin(pid) for pid in wanted], None if first else PATIENCE)
+            dumps = {pid: self._begin(pid) for pid in wanted}
+            wait([dump for pid, dump in dumps.items() if first or self._known[pid].java], None if first else PATIENCE)
         for pid in wanted:
             self._take(pid)
         for known in self._known.values():
