@@ -7,6 +7,7 @@ import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Properties;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import javax.management.MBeanServer;
@@ -28,12 +29,13 @@ import scala.jdk.javaapi.CollectionConverters;
  *
  * Tasks say it themselves when they begin and end; whose a shuffle is Spark's scheduler says; the names of all
  * threads with their kernel ids are printed by the JVM. Lines of a file for each process, fields apart by tabs, the
- * first is System.nanoTime(): `task tid number query`, `done tid number`, `shuffle number query`, `look nanoseconds`
+ * first is System.nanoTime(): `task tid number query`, `done tid number`, `idle tid`, `shuffle number query`, `look nanoseconds`
  * (how long the JVM took for it), and after each look what it saw anew: `name tid name`, `gone tid`.
  */
 public final class Witness implements SparkPlugin {
     private static final long PERIOD_MS = 100;
     private static final Pattern NID = Pattern.compile("^\"(.*)\" .*\\bnid=(0x[0-9a-f]+|\\d+)");
+    private static final Map<Thread, Map.Entry<String, String>> BUSY = new ConcurrentHashMap<>();
     private static PrintWriter out;
 
     @Override
@@ -73,6 +75,7 @@ public final class Witness implements SparkPlugin {
                 write("task\t" + tid + "\t" + number + "\t" + query(context.getLocalProperty("spark.job.description")));
                 TaskCompletionListener ending = ended -> write("done\t" + tid + "\t" + number);
                 context.addTaskCompletionListener(ending);
+                BUSY.put(Thread.currentThread(), Map.entry(tid, Thread.currentThread().getName()));
             }
         };
     }
@@ -90,6 +93,9 @@ public final class Witness implements SparkPlugin {
         Thread looking = new Thread(Witness::look, "witness");
         looking.setDaemon(true);
         looking.start();
+        Thread waiting = new Thread(Witness::await, "witness of ends");
+        waiting.setDaemon(true);
+        waiting.start();
     }
 
     private static synchronized void write(String line) {
@@ -110,6 +116,22 @@ public final class Witness implements SparkPlugin {
             return Files.readSymbolicLink(Path.of("/proc/thread-self")).getFileName().toString();
         } catch (IOException error) {
             throw new IllegalStateException(error);
+        }
+    }
+
+    /** A thread works for its task until it is called otherwise: after the task has ended there is more to do. */
+    private static void await() {
+        try {
+            while (true) {
+                BUSY.forEach((thread, task) -> {
+                    if (!thread.getName().equals(task.getValue()) && BUSY.remove(thread, task)) {
+                        write("idle\t" + task.getKey());
+                    }
+                });
+                Thread.sleep(5);
+            }
+        } catch (InterruptedException error) {
+            write("failed\t" + error);
         }
     }
 

@@ -66,11 +66,13 @@ def test_the_witness_is_understood(tmp_path: Path) -> None:
         (0.1, "task", 7, 3, "a"),
         (0.2, "shuffle", 4, "b"),
         (1.0, "done", 7, 3),
+        (1.04, "idle", 7),
         (1.1, "look", 1000),
         (1.1, "name", 7, "Executor task idle worker"),
         (1.2, "look", 1000),
         (1.25, "task", 7, 5, "b"),
         (1.26, "done", 7, 5),
+        (1.28, "idle", 7),
         (1.3, "look", 1000),
         (1.4, "look", 1000),
         (1.5, "look", 1000),
@@ -81,9 +83,9 @@ def test_the_witness_is_understood(tmp_path: Path) -> None:
     truth = read(tmp_path)
     assert truth.spans[1, 7] == [
         Span(0.0, 1.0, "a", True),
-        Span(1.0, 1.2, NOBODY, True),
+        Span(1.04, 1.2, NOBODY, True),
         Span(1.25, 1.26, "b", True),
-        Span(1.26, 1.4, NOBODY, True),
+        Span(1.28, 1.4, NOBODY, True),
     ]
     assert truth.spans[1, 8] == [Span(0.0, 1.4, "b", False)]
     assert [span.whom for span in truth.spans[1, 9]] == [OTHERS]

@@ -86,6 +86,8 @@ class _Thread:
     names: list[tuple[int, int, str]] = field(default_factory=list)
     """First and last look with this name."""
     tasks: list[tuple[float, float, int, str]] = field(default_factory=list)
+    idle: list[float] = field(default_factory=list)
+    """When it was seen to have put a task's name off."""
 
 
 class _Log:
@@ -131,6 +133,8 @@ class _Log:
             case ["done", tid, number]:
                 begin, _, query = running.pop(int(tid))
                 self._thread(int(tid)).tasks.append((begin, time, int(number), query))
+            case ["idle", tid]:
+                self._thread(int(tid)).idle.append(time)
             case ["shuffle", number, query]:
                 self.shuffles[int(number)] = query
             case ["failed", why]:
@@ -181,17 +185,21 @@ class _Log:
             yield Span(begin, end, query, pooled=True)
         for first, last, name in thread.names:
             if not _TASK.match(name):
-                yield from self._idle(first, last, tasks)
+                yield from self._idle(first, last, tasks, thread.idle)
 
-    def _idle(self, first: int, last: int, tasks: list[tuple[float, float, str]]) -> Iterator[Span]:
-        """Looks in a row that saw it idle, and between which it did nothing; from the end of its last task on."""
+    def _idle(self, first: int, last: int, tasks: list[tuple[float, float, str]], idle: list[float]) -> Iterator[Span]:
+        """Looks in a row that saw it idle, and between which it did nothing; from when it had no task's name any more.
+
+        That is some time after its last task has said that it ends.
+        """
         begin = first
         for look in range(first, last + 1):
             if look == last or _busy(self.looks[look], self.looks[look + 1], tasks):
-                before = max((end for _, end, _ in tasks if end <= self.looks[begin]), default=0.0)
+                ended = max((end for _, end, _ in tasks if end <= self.looks[begin]), default=0.0)
+                before = [time for time in idle if ended <= time <= self.looks[begin]]
                 since = self.looks[begin]
-                if begin and before >= self.looks[begin - 1]:
-                    since = before
+                if begin and before and before[-1] >= self.looks[begin - 1]:
+                    since = before[-1]
                 yield Span(since, self.looks[look], NOBODY, pooled=True)
                 begin = look + 1
 
