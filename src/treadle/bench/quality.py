@@ -36,6 +36,8 @@ LONG_ENOUGH = 6.0
 """Seconds that a heap must take to tell what the machine can do."""
 SETTLED = 1.05
 """A heap that was worked off so much faster than the one before: the JVM still compiles."""
+LEAST = 4
+"""Looks and cycles in each phase."""
 STARTING = 180.0
 """Seconds that the broker may take, on a machine that does much else."""
 ALL = 10**9
@@ -167,8 +169,8 @@ def _course(
             }
             fill.rates({topics[source]: rate for source, rate in rates.items()})
             course.begin(time.monotonic(), phase, rates)
-            until = time.monotonic() + phase.seconds * pace
-            while (now := time.monotonic()) < until:
+            until, seen = time.monotonic() + phase.seconds * pace, (len(course.looks), len(course.cycles))
+            while (now := time.monotonic()) < until or not _enough(course, seen, shed):
                 run.check()
                 course.looks.append(_look(run, now, cores))
                 _note_cycle(run, course)
@@ -183,6 +185,12 @@ def _course(
         course.sent = fill
     cores.close()
     return course
+
+
+def _enough(course: Course, before: tuple[int, int], shed: bool) -> bool:
+    """Whether something can be said of a phase, also of a short one on a machine that does much else."""
+    looks, cycles = before
+    return len(course.looks) >= looks + LEAST and (not shed or len(course.cycles) >= cycles + LEAST)
 
 
 def _look(run: Run, now: float, cores: Cores) -> Look:

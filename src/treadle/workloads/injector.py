@@ -86,8 +86,9 @@ class Injector:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.sent.append(Sent(*json.loads(line)))
+        with self._process.stdout as said:
+            for line in said:
+                self.sent.append(Sent(*json.loads(line)))
 
 
 class _Topics:
