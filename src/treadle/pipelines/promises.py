@@ -153,6 +153,10 @@ class Promises:
             self._cores.close()
         self._shedding.forget(f"{self._pipeline}/")
 
+    def lost(self) -> float:
+        """The part of the input that does not reach the sinks because it was shed, on average."""
+        return float(np.mean(1.0 - self._accuracy[self.flow.sinks]))
+
     def status(self) -> dict[str, Any]:
         """Each sink with what it was promised, is to have and has; each stream with what is kept and was kept."""
         flow, decision = self.flow, self.decision

@@ -348,7 +348,7 @@ class Run:
     def _make_loop(self, policy: Any) -> Loop:
         rows = [self.hops[instance.operators[-1]] for instance in self._topology.instances]
         knobs: dict[str, Knob] = {"rank": GateKnob(self.gate), "rung": self.pools}
-        engine = HopEngine(self._topology, rows, knobs)
+        engine = HopEngine(self._topology, rows, knobs, lost=None if self.promises is None else self.promises.lost)
         knob = "rung" if self.options.enforce == "pools" else "rank"
         return Loop([engine], [Binding(policy, knob, period=self.options.period)], metrics=ALL_METRICS)
 

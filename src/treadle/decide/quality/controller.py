@@ -89,8 +89,8 @@ class Controller:
     An accuracy falls at once, but rises only by steps of at least `step`, so that it does not flap. What waits is to be
     worked off in `drain` seconds, by `pace` batches a second at least. A worker must be short for `patience` cycles
     before a promise is broken or anybody moves, and an instance that moved is given `warm_up` seconds to get to its
-    minimum, while all on its worker are held at theirs. With the seconds of a `cycle`, minima are aimed at from a little
-    above, so that they hold in each although rows are dropped by chance.
+    minimum, while all on its worker are held at theirs. With the seconds of a `cycle`, minima are aimed at from a
+    little above, so that they hold in each although rows are dropped by chance.
     """
 
     def __init__(

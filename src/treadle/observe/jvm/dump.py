@@ -73,7 +73,8 @@ def parse(text: str, *, frames: int = FRAMES, stack_of: Callable[[str], bool] | 
 
 
 _HEADER = re.compile(
-    r" (?:#(\d+) |os_prio=)[^\n]* tid=(0x[\da-f]+) nid=(0x[\da-f]+|\d+|NA) [^\n]*\n(?:   java\.lang\.Thread\.State: ([A-Z_]+))?"
+    r" (?:#(\d+) |os_prio=)[^\n]* tid=(0x[\da-f]+) nid=(0x[\da-f]+|\d+|NA) [^\n]*\n"
+    r"(?:   java\.lang\.Thread\.State: ([A-Z_]+))?"
 )
 """What follows a name: two lines, or one for the JVM's own threads."""
 
