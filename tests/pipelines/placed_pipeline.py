@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 FOLDER, MASTER, BROKER, TOPIC = sys.argv[1:5]
 SINKS = ("one", "two")
-HASHES = 500
-
-
 PLACE = "java_method('java.lang.System', 'getProperty', 'user.dir')"
 """In which folder a row is worked on: executors of a standalone cluster have their own."""
 
@@ -30,11 +27,11 @@ PLACE = "java_method('java.lang.System', 'getProperty', 'user.dir')"
 def pipeline() -> treadle.Pipeline:
     """Two sinks that do the same: much work for each row, and a file for each batch, whatever becomes of it."""
     p = treadle.Pipeline(TOPIC)
-    p.topic("numbers", topic=TOPIC, schema="a bigint", options={"maxOffsetsPerTrigger": 100})
+    p.topic("numbers", topic=TOPIC, schema="a bigint, hashes int", options={"maxOffsetsPerTrigger": 100})
     for name in SINKS:
 
         def write(numbers: DataFrame, batch_id: int, name: str = name) -> None:
-            worked = numbers.selectExpr("a", f"{PLACE} AS place", f"{burn('cast(a as string)', HASHES)} AS h")
+            worked = numbers.selectExpr("a", f"{PLACE} AS place", f"{burn('cast(a as string)', 'hashes')} AS h")  # type: ignore[arg-type]
             rows = worked.where("h <> ''").select("a", "place").collect()
             folder = Path(FOLDER, name)
             folder.mkdir(parents=True, exist_ok=True)

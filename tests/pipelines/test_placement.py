@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -19,6 +20,8 @@ from treadle import jars
 from treadle.bench.standalone import Standalone
 from treadle.broker import Broker
 from treadle.pipelines.channels.cluster import client_config
+
+LIGHT, HEAVY = 500, 12_000
 
 
 class Placed:
@@ -47,20 +50,20 @@ class Placed:
                 cwd=folder,
             )
 
-    def send(self, rows: int) -> None:
+    def send(self, rows: int, hashes: int = LIGHT) -> None:
         for a in range(self.sent, self.sent + rows):
-            self._producer.produce(self._topic, json.dumps({"a": a}))
+            self._producer.produce(self._topic, json.dumps({"a": a, "hashes": hashes}))
         self.sent += rows
         assert self._producer.flush(60) == 0
 
     @contextmanager
-    def flowing(self) -> Iterator[None]:
+    def flowing(self, hashes: int = LIGHT) -> Iterator[None]:
         """Rows come all the time."""
         over = threading.Event()
 
         def fill() -> None:
             while not over.wait(0.1):
-                self.send(5)
+                self.send(5, hashes)
 
         thread = threading.Thread(target=fill)
         thread.start()
@@ -116,13 +119,28 @@ def placed(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     started.close()
 
 
+@pytest.mark.skipif(
+    not os.environ.get("TREADLE_SOAK"), reason="takes a minute; what is decided is tested in test_moves"
+)
+def test_a_worker_that_is_added_while_another_has_too_much_to_do_is_used(placed: Placed) -> None:
+    until(lambda: placed.workers() == {"first": ["one", "two"]})
+    with placed.flowing(HEAVY):
+        until(lambda: len(placed.rows("two")) > 50)
+        placed.cluster.add("second", {1})
+        until(lambda: sorted(map(len, placed.workers().values())) == [1, 1])
+        (moved,) = placed.workers()["second"]
+        until(lambda: placed.runs_on(moved, "second"))
+    assert placed.complete()
+
+
 def test_a_query_that_moves_to_a_worker_which_was_added_and_back_loses_no_row_and_has_none_twice(
     placed: Placed,
 ) -> None:
-    until(lambda: placed.workers() == {"first": ["one", "two"]})
-    placed.cluster.add("second", {1})
+    until(placed.workers)
+    if "second" not in placed.workers():
+        placed.cluster.add("second", {1})
     with placed.flowing():
-        until(lambda: placed.rows("one") and placed.runs_on("one", "first"))
+        until(lambda: placed.rows("one"))
         until(lambda: "second" in placed.workers())
         for worker in ("second", "first", "second"):
             placed.ask(f"move one {worker}")

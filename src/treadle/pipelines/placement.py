@@ -39,8 +39,8 @@ UNKNOWN = 1.0
 SLOTS = 2
 """Of the gate, for each core of the workers."""
 FAIR = 0.5
-"""The part of a worker that its queries can have however much others want of it: the kernel shares evenly. Without
-this, what is shed would be taken by others, for which more would be shed."""
+"""The part of a worker that our queries can have however much others want of it, since the kernel shares evenly. Else
+what is shed would be taken by others, for which more would be shed."""
 
 
 class Moved(NamedTuple):
@@ -155,14 +155,14 @@ class Placement(Promises):
         seen = super()._measured(now, on_average)
         first, last = self._look_at[0], self._look_at[-1]
         use = used(first, last, self._ids, self._queries)
-        use = self._use = use._replace(cpu=np.where(self._are_cold(), 0.0, use.cpu), others=self._fair(use))
+        use = self._use = use._replace(cpu=np.where(self._are_cold(), 0.0, use.cpu))
         if not self._sheds:  # then nobody counts what was kept
             seen = seen._replace(in_rate=(self._rows[-1] - self._rows[0]) / max(last.time - first.time, 1e-9))
         own = np.bincount(self._at, weights=use.cpu, minlength=len(use.cores))
         return seen._replace(
             cpu=use.cpu,
             worker=self._at.copy(),
-            busy=use.others + own,
+            busy=_kept(use) + own,
             cores=HEADROOM * use.cores,
             most=self._most(),
         )
@@ -173,11 +173,6 @@ class Placement(Promises):
         self._cold_for = np.where(batches < self._warm_at, WINDOW + 1, np.maximum(self._cold_for - 1, 0))
         cold: Bools = self._cold_for > 0
         return cold
-
-    def _fair(self, use: Use) -> Floats:
-        """What others use, but where we are not more than they can keep."""
-        ours = np.isin(np.arange(len(use.cores)), self._at)
-        return np.where(ours, np.minimum(use.others, (1.0 - FAIR) * use.cores), use.others)
 
     # ------------------------------------------------------------ placing
 
@@ -219,7 +214,7 @@ class Placement(Promises):
         """By worker: what all but our queries leave of it, as far as that is known."""
         look, first = self._latest, self._look_at[0] if self._look_at else self._latest
         use = used(first, look, self._ids, self._queries)
-        return np.asarray(HEADROOM * use.cores - use.others, dtype=np.float64)
+        return _room(use)
 
     def _rearrange(self, now: float, decision: Decision) -> None:
         """Alg. 2's moves; where there are none, one that lets more be done."""
@@ -237,8 +232,7 @@ class Placement(Promises):
         if decision.moves or self._controller.warming or self._cold_for.any():
             self._wish, self._wished = None, 0
             return
-        available = HEADROOM * self._use.cores - self._use.others
-        found = relief(whole, np.minimum(minimum * whole, whole), self._at, available)
+        found = relief(whole, np.minimum(minimum * whole, whole), self._at, _room(self._use))
         wish = None if found is None else found[:2]
         self._wished = self._wished + 1 if wish == self._wish and wish is not None else int(wish is not None)
         self._wish = wish
@@ -283,3 +277,14 @@ class Placement(Promises):
         worker = self._worker(number)
         same = [n for n in self._living() if self._worker(n).name == worker.name and n != number]
         return f"{worker.name}#{worker.id}" if same else worker.name
+
+
+def _kept(use: Use) -> Floats:
+    """By worker: what others can keep of it."""
+    return np.minimum(use.others, (1.0 - FAIR) * use.cores)
+
+
+def _room(use: Use) -> Floats:
+    """By worker: what there is for our queries."""
+    room: Floats = HEADROOM * use.cores - _kept(use)
+    return room
