@@ -122,8 +122,11 @@ public final class Agent {
         try {
             if (record == null) {
                 Module own = Agent.class.getModule();
-                Map<String, Set<Module>> opens = Map.of("java.lang", Set.of(own));
-                tools.redefineModule(Thread.class.getModule(), Set.of(), Map.of(), opens, Set.of(), Map.of());
+                Module java = Thread.class.getModule();
+                if (!java.isOpen("java.lang", own)) { // Spark's own launcher opens it to all
+                    Map<String, Set<Module>> opens = Map.of("java.lang", Set.of(own));
+                    tools.redefineModule(java, Set.of(), Map.of(), opens, Set.of(), Map.of());
+                }
                 record = Thread.class.getDeclaredField("eetop");
                 record.setAccessible(true);
             }
