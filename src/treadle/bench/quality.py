@@ -178,9 +178,8 @@ def _course(
                 time.sleep(LOOK)
         course.ended = time.monotonic()
         if shed and made.figures is not None:
-            fill.rates({})
-            _drained(run)
             sent = fill.stop()
+            _drained(run)
             course.results = made.figures({source: sent[topic] for source, topic in topics.items()})
         course.sent = fill
     cores.close()

@@ -7,7 +7,6 @@ the rest is enriched, and the report is corrected for what was dropped. Beyond S
 from __future__ import annotations
 
 import math
-import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,22 +40,12 @@ def payment(number: int) -> dict[str, Any]:
 
 
 class Found:
-    """What both sinks have come to so far."""
+    """What both sinks have come to so far, by batch: one that is repeated counts once."""
 
     def __init__(self) -> None:
-        self.suspicious = 0
-        self.paid = 0.0
-        self.variance = 0.0
-        self._lock = threading.Lock()
-
-    def fraud(self, count: int) -> None:
-        with self._lock:
-            self.suspicious += count
-
-    def report(self, paid: float, reach: float) -> None:
-        with self._lock:
-            self.paid += paid
-            self.variance += reach**2
+        self.suspicious: dict[int, int] = {}
+        self.paid: dict[int, tuple[float, float]] = {}
+        """The corrected sum, and half of its interval."""
 
     def figures(self, sent: int) -> dict[str, Any]:
         """Against what so many rows, sent over and over, have in truth."""
@@ -65,18 +54,18 @@ class Found:
         truth = rounds * sum(amounts) + sum(amounts[:rest])
         return {
             "suspicious_sent": rounds * (DIFFERENT // ONE_IN) + math.ceil(rest / ONE_IN),
-            "suspicious_found": self.suspicious,
+            "suspicious_found": sum(self.suspicious.values()),
             "paid": round(truth, 2),
-            "paid_corrected": round(self.paid, 2),
-            "paid_half_width": round(math.sqrt(self.variance), 2),
+            "paid_corrected": round(sum(paid for paid, _ in self.paid.values()), 2),
+            "paid_half_width": round(math.hypot(*(reach for _, reach in self.paid.values())), 2),
         }
 
 
-def pipeline(hashes: int, *, prefix: str = "", name: str = "payments", shed: bool = True) -> tuple[Pipeline, Found]:
-    """So many hashes to enrich a payment; what its sinks find. Without `shed` any row may go."""
+def pipeline(hashes: int, *, prefix: str = "", name: str = "payments") -> tuple[Pipeline, Found]:
+    """So many hashes to enrich a payment; what its sinks find."""
     p = Pipeline(name)
     found = Found()
-    p.topic(PAYMENTS, schema=PAYMENT, topic=f"{prefix}{PAYMENTS}", shed=by_utility(USE) if shed else None)
+    p.topic(PAYMENTS, schema=PAYMENT, topic=f"{prefix}{PAYMENTS}", shed=by_utility(USE))
 
     @p.operator
     def enriched(payments: DataFrame) -> DataFrame:
@@ -85,12 +74,12 @@ def pipeline(hashes: int, *, prefix: str = "", name: str = "payments", shed: boo
         return payments.withColumn("profile", f.expr(burn("cast(card as string)", hashes)))
 
     @p.sink(priority=5, min_accuracy=0.1)
-    def fraud(enriched: DataFrame) -> None:
-        found.fraud(enriched.where(f"amount >= {SUSPICIOUS}").count())
+    def fraud(enriched: DataFrame, batch_id: int) -> None:
+        found.suspicious[batch_id] = enriched.where(f"amount >= {SUSPICIOUS}").count()
 
     @p.sink(priority=1, min_accuracy=0.1)
-    def report(enriched: DataFrame) -> None:
+    def report(enriched: DataFrame, batch_id: int) -> None:
         [row] = enriched.agg(corrected("amount").alias("paid")).collect()
-        found.report(row.paid["value"], (row.paid["high"] - row.paid["low"]) / 2)
+        found.paid[batch_id] = row.paid["value"], (row.paid["high"] - row.paid["low"]) / 2
 
     return p, found
