@@ -200,11 +200,11 @@ def _look(run: Run, now: float, cores: Cores) -> Look:
 
 
 def _note_cycle(run: Run, course: Course) -> None:
-    promises = run.promises
-    if promises is None or promises.decision is None or promises.decision is course.noted:
+    if run.promises is None:
         return
-    course.noted = promises.decision
-    status = promises.status()
+    status = run.promises.status()
+    if status["time"] is None or (course.cycles and course.cycles[-1].time == status["time"]):
+        return
     sinks = status["sinks"]
     course.cycles.append(
         Cycle(

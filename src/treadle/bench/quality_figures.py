@@ -60,7 +60,6 @@ class Course:
         self.looks: list[Look] = []
         self.cycles: list[Cycle] = []
         self.promises: Mapping[str, Mapping[str, Any]] = {}
-        self.noted: object = None
         self.results: dict[str, Any] = {}
         self.sent: Injector | None = None
 

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -83,6 +83,15 @@ def of(run: Run) -> Promises | None:
     return Promises(run) if min(least) < WHOLE else None
 
 
+class Cycle(NamedTuple):
+    """What a cycle has come to: rates by source, and by task what it had since the one before."""
+
+    time: float
+    rates: Mapping[str, float]
+    accuracy: Floats
+    decision: Decision
+
+
 class Promises:
     """For one run, from before its hops start. Each cycle is a call of `step`.
 
@@ -91,7 +100,7 @@ class Promises:
 
     def __init__(self, run: Run) -> None:
         self.flow = flow_of(run.nodes, run.options.layout)
-        self.decision: Decision | None = None
+        self.last: Cycle | None = None
         self._nodes = run.nodes
         self._pipeline = run.pipeline.name
         self._period = run.options.cycle
@@ -117,10 +126,14 @@ class Promises:
             if not self.flow.copies[task]
         }
         self._rates: dict[str, float] = {}
-        self._accuracy = np.ones(len(self.flow))
         self._counts: tuple[Mapping[str, Count], Mapping[str, Count]] = ({}, {})
         self._told: tuple[Short, ...] = ()
         self._cold: dict[str, float] = {}
+
+    @property
+    def decision(self) -> Decision | None:
+        """The last one."""
+        return None if self.last is None else self.last.decision
 
     def shed(self, rows: DataFrame, producer: str, consumer: str) -> DataFrame:
         """What is left of the rows that a node gives to another."""
@@ -140,11 +153,12 @@ class Promises:
         (first, oldest), (last, before), (now, latest) = self._looks[0], self._looks[-2], self._looks[-1]
         lately = np.maximum(latest - before, 0.0) / (now - last)
         on_average = np.maximum(latest - oldest, 0.0) / (now - first)
-        self._accuracy = current_accuracy(self.flow, self._kept(lately, on_average))
-        self.decision = self._controller.cycle(self._measured(now, on_average))
-        keep = self.decision.streams * np.where(self._from_outside, self.decision.outside[self.flow.start], 1.0)
+        accuracy = current_accuracy(self.flow, self._kept(lately, on_average))
+        decision = self._controller.cycle(self._measured(now, on_average))
+        self.last = Cycle(now, dict(self._rates), accuracy, decision)
+        keep = decision.streams * np.where(self._from_outside, decision.outside[self.flow.start], 1.0)
         self._enforcer.apply(self._enforcer.diff(self._streams, np.round(keep, 4)))
-        self._tell(self.decision.short)
+        self._tell(decision.short)
 
     def close(self) -> None:
         """Nothing is shed any more."""
@@ -155,11 +169,11 @@ class Promises:
 
     def lost(self) -> float:
         """The part of the input that does not reach the sinks because it was shed, on average."""
-        return float(np.mean(1.0 - self._accuracy[self.flow.sinks]))
+        return 0.0 if self.last is None else float(np.mean(1.0 - self.last.accuracy[self.flow.sinks]))
 
     def status(self) -> dict[str, Any]:
         """Each sink with what it was promised, is to have and has; each stream with what is kept and was kept."""
-        flow, decision = self.flow, self.decision
+        flow, last = self.flow, self.last
         latest, earlier = self._counts
         sinks: dict[str, Any] = {}
         for sink in flow.sinks.tolist():
@@ -167,8 +181,8 @@ class Promises:
             sinks[flow.tasks[sink]] = {
                 "priority": promise.priority,
                 "min_accuracy": promise.accuracy,
-                "promised": None if decision is None else round(float(decision.desired[sink]), 4),
-                "accuracy": None if decision is None else round(float(self._accuracy[sink]), 4),
+                "promised": None if last is None else round(float(last.decision.desired[sink]), 4),
+                "accuracy": None if last is None else round(float(last.accuracy[sink]), 4),
             }
         streams = {
             stream.removeprefix(f"{self._pipeline}/"): {
@@ -179,10 +193,9 @@ class Promises:
             for stream in self._streams
             if stream in latest
         }
-        short = [told(each) for each in (decision.short if decision else ())]
-        rates = {name: round(rate, 3) for name, rate in self._rates.items()}
-        looked = self._looks[-1][0] if self._looks else None
-        return {"sinks": sinks, "streams": streams, "short": short, "rates": rates, "time": looked}
+        short = [told(each) for each in (last.decision.short if last else ())]
+        rates = {name: round(rate, 3) for name, rate in last.rates.items()} if last else {}
+        return {"sinks": sinks, "streams": streams, "short": short, "rates": rates, "time": last and last.time}
 
     # ------------------------------------------------------------ inside
 
