@@ -87,9 +87,9 @@ def test_candidates_of_a_learner_take_turns_over_the_threads_of_a_running_applic
         assert isinstance(learner, Adaptive)
         until(lambda: any("bound" in choice.reason for choice in learner.history))
         until(lambda: any("in charge (ucb" in row["why"] for row in attachment.status()["rows"]))
+        until(lambda: {"output_rate", "total_queue"} <= set(learner.state()["memory"]["history"]))
         assert not attachment.status()["failures"]
     assert {choice.chosen for choice in learner.history} == {"downstream-first", "random"}
-    assert {"output_rate", "total_queue"} <= set(learner.state()["memory"]["history"])
     assert differences(before, application.pid) == {}
 
 

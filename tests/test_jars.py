@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from support import until
 from treadle import jars
 from treadle.cli import parts
 from treadle.errors import ConfigError, EngineError
@@ -150,10 +151,12 @@ def test_a_fetch_that_was_killed_leaves_nothing_in_the_way(
 ) -> None:
     process = subprocess.Popen([sys.executable, "-c", FETCH_TOY])
     assert select.select([silent], [], [], 120)[0], "Ivy never asked the registry"
+    (ivy,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert [name for name in kept(elsewhere) if name.startswith(".tmp-toy-")]
     silent.close()  # so that the Ivy it left behind ends too
+    until(lambda: not Path(f"/proc/{ivy}").exists())
 
     (tmp_path / "horse-1.0.jar").write_bytes(CONTENT)
     pattern = f'<artifact pattern="{tmp_path}/[artifact]-[revision].[ext]"/>'

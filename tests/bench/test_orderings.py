@@ -1,6 +1,6 @@
 """What `treadle demo --simulator` claims: virtual time and fixed seeds, so a claim holds everywhere or nowhere.
 
-The changing load takes a minute alone: it is for `make soak`, which sets `TREADLE_SOAK`.
+The changing load takes a minute alone, the bursts half of one: they are for `make soak`, which sets `TREADLE_SOAK`.
 """
 
 import os
@@ -11,7 +11,8 @@ import pytest
 from treadle.bench import compare, orderings
 from treadle.engines.simulator import scenario
 
-NAMES = ["haren-multi-class-bursts", "haren-single-class", *(["changing-load"] if "TREADLE_SOAK" in os.environ else [])]
+LONG = ["haren-multi-class-bursts", "changing-load"]
+NAMES = ["haren-single-class", *(LONG if "TREADLE_SOAK" in os.environ else [])]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """The driver is killed at random moments, JVM and all, and started again: every row comes out exactly once.
 
-`TREADLE_CRASHES` says how often (2), `TREADLE_SEED` repeats the moments of an earlier run.
+`TREADLE_CRASHES` says how often (1), `TREADLE_SEED` repeats the moments of an earlier run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 from treadle import jars
 from treadle.broker import Broker
 
-CRASHES = int(os.environ.get("TREADLE_CRASHES", "2"))
+CRASHES = int(os.environ.get("TREADLE_CRASHES", "1"))
 SEED = int(os.environ.get("TREADLE_SEED", str(random.SystemRandom().randrange(10**6))))
 PER_LIFE = 1000
 """Rows that each start adds: more than it can do before it is killed."""

@@ -29,11 +29,11 @@ _KEEPS_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 
 def jar() -> Path:
     """The jar with the classes, for this version of PySpark."""
+    version = metadata.version("pyspark")  # which says so if there is none
     import pyspark
 
     sources = Path(str(resources.files("treadle.pipelines.channels") / "java" / "treadle"))
-    path = f"{Path(pyspark.__file__).parent}/jars/*"
-    return classes.jar("treadle", sources, path=path, key=metadata.version("pyspark"))
+    return classes.jar("treadle", sources, path=f"{Path(pyspark.__file__).parent}/jars/*", key=version)
 
 
 def load(spark: SparkSession) -> Any:
