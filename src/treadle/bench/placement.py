@@ -22,19 +22,18 @@ from treadle.broker import Broker, free_port
 from treadle.errors import EngineError
 from treadle.pipelines import placement, workers
 from treadle.workloads import taxi
-from treadle.workloads.burn import calibrate
 from treadle.workloads.injector import Injector
 
 if TYPE_CHECKING:
     from treadle.pipelines.runner import Run
 
 Progress = Callable[[str, float], None]
-ROW = 500e-6
-"""CPU seconds that a row takes in each sink."""
+HASHES = 600
+"""For a row in each sink: about half a millisecond. What it really takes is measured while it runs."""
 ROWS = {taxi.RIDES: "treadle.workloads.taxi:ride", taxi.FARES: "treadle.workloads.taxi:fare"}
 EASY = 100.0
 """Rows a second of each stream at first, while the JVM compiles what is used, and it is measured what a row takes."""
-WARM_UPS = 5
+WARM_UPS = 10
 LOOK = 0.5
 SETTLED = 0.5
 """The part of a phase that is left out of its figures, while all changes."""
@@ -83,9 +82,8 @@ def run(
         cluster.add("one", cores[:1])
         spark = workers.session("bench-placement", master=cluster.master, config=CONFIG)
         stack.callback(spark.stop)
-        hashes = max(1, round(ROW / calibrate(spark)))
         _make_topics(broker.bootstrap, list(ROWS))
-        p = taxi.pipeline((hashes, hashes), name="placement")
+        p = taxi.pipeline((HASHES, HASHES), name="placement")
         options: dict[str, Any] = {"channels": "kafka", "kafka": broker.bootstrap, "layout": "fused"}
         options |= {"folder": folder / "work", "limit_rows": ALL, "cycle": cycle}
         fill = stack.enter_context(Injector(broker.bootstrap, ROWS))
@@ -113,14 +111,14 @@ class _Course:
         self.samples: list[Sample] = []
 
     def warm_up(self, seconds: float) -> float:
-        """The rows a second of each stream that take a whole core, as soon as that is known."""
+        """The rows a second of each stream that take a whole core, once that is known and nothing waits."""
         for _ in range(WARM_UPS):
             self.phase("warm-up", EASY, seconds)
-            known = sum(self.samples[-1].used.values())
-            self.phase("warm-up", EASY, seconds)
-            used = self._means("warm-up")["used"]
-            if known > 0.0 and used:
-                return EASY / float(sum(used.values()))
+            last = self.samples[-1]
+            if sum(last.used.values()) > 0.0 and last.waiting < EASY * seconds:
+                begun = len(self.samples)
+                self.phase("warm-up", EASY, seconds)
+                return EASY / _mean([sum(each.used.values()) for each in self.samples[begun:]])
         raise EngineError("it is not known what a row takes", remedy="see what else runs here")
 
     def phase(self, name: str, rate: float, seconds: float) -> None:
