@@ -19,6 +19,12 @@ def test_every_java_thread_is_found_as_the_dump_says(jvm: Process) -> None:
     assert {t.name: natives.find(t.address, t.name) for t in threads} == {t.name: t.tid for t in threads}
 
 
+def test_threads_that_have_ended_since_the_dump_do_no_harm(jvm: Process) -> None:
+    threads = [thread for thread in dump(jvm.pid) if thread.number]
+    ended = [thread._replace(number=0, address=16 * number) for number, thread in enumerate(threads[:5], 1)]
+    assert Natives(jvm.pid, [*ended, *threads]).known
+
+
 def test_a_thread_of_another_name_is_not_taken_for_it(jvm: Process) -> None:
     threads = dump(jvm.pid)
     natives = Natives(jvm.pid, threads)

@@ -163,6 +163,8 @@ class Roster:
         known.java = {thread.number: thread for thread in found if thread.number}
         known.own = [thread for thread in found if not thread.number]
         known.fresh = True
+        if known.natives is not None and not known.natives.known:
+            known.natives = None  # by this dump it may be found out
         known.unseen = known.missing - known.java.keys()
         self.stacks += 1
 

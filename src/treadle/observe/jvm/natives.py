@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from treadle.observe.jvm.dump import JavaThread
@@ -17,7 +18,7 @@ from treadle.observe.jvm.dump import JavaThread
 REACH = 1024
 """Bytes of each record that are searched."""
 FEWEST, MOST = 4, 12
-"""Threads that an offset has to be right for, so that it is believed, and that are tried."""
+"""Threads that an offset has to be right for, so that it is believed, and that are tried: the oldest, which stay."""
 
 
 SAME = 7
@@ -29,8 +30,8 @@ class Natives:
 
     def __init__(self, pid: int, threads: Iterable[JavaThread]) -> None:
         self._pid = pid
-        known = [thread for thread in threads if thread.address][-MOST:]
-        self._offsets = _search(pid, known) if len(known) >= FEWEST else None
+        known = sorted((thread for thread in threads if thread.address), key=lambda thread: thread.number)
+        self._offsets = _search(pid, known[:MOST])
 
     @property
     def known(self) -> bool:
@@ -56,14 +57,13 @@ class Natives:
 
 
 def _search(pid: int, threads: Sequence[JavaThread]) -> tuple[int, int] | None:
-    """The offset of the second record's address in the first, and that of the id in the second."""
-    found: set[tuple[int, int]] | None = None
-    for thread in threads:
-        here = set(_offsets(pid, thread))
-        found = here if found is None else found & here
-        if not found:
-            return None
-    return min(found) if found else None
+    """The offset of the second record's address in the first, and that of the id in the second.
+
+    Not all threads have to agree, since some may have ended after the dump.
+    """
+    right = Counter(offsets for thread in threads for offsets in set(_offsets(pid, thread)))
+    most = max(right.values(), default=0)
+    return min(offsets for offsets, count in right.items() if count == most) if most >= FEWEST else None
 
 
 def _offsets(pid: int, thread: JavaThread) -> Iterable[tuple[int, int]]:
