@@ -182,8 +182,11 @@ with treadle.attach(spark, dry_run=True, agent=False) as attachment:
     print(application["name"] == "own" and application["ui"] in spark.sparkContext.uiWebUrl, flush=True)
 spark.stop()
 spark = builder.config("spark.ui.enabled", "false").getOrCreate()
+with treadle.attach(spark) as attachment:
+    (application,) = attachment.status()["applications"]
+    print(application["name"] == "own" and not application["ui"], flush=True)
 try:
-    treadle.attach(spark)
+    treadle.attach(spark, agent=False)
 except EngineError as error:
     print(error, flush=True)
 spark.stop()
@@ -193,8 +196,8 @@ spark.stop()
 def test_an_application_can_attach_to_itself() -> None:
     env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run([sys.executable, "-c", OWN_SESSION], capture_output=True, text=True, env=env, check=True)
-    attached, refused = done.stdout.splitlines()
-    assert attached == "True"
+    attached, without_ui, refused = done.stdout.splitlines()
+    assert attached == without_ui == "True"
     assert "start it with spark.ui.enabled=true" in refused
 
 

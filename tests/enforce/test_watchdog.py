@@ -64,6 +64,21 @@ class TestLogic:
         assert reason == "1.9 cores burnt, and nothing moved on for 1.0 s"
         assert world.watchdog.off
 
+    def test_an_answer_that_was_starved_itself_delays_nothing(self) -> None:
+        world = World()
+        world.run(5, used=1.9, moves=True)
+        stuck = world.time
+        world.run(1.5 * PATIENCE, used=1.9, waiting=False)  # as far as is known
+        world.watchdog.feed(world.time + PERIOD, world.cpu, world.progress + 1, asked=stuck)
+        world.progress += 1
+        world.run(2 * PERIOD, used=1.9)
+        assert world.told == [], "what was not known to wait was no livelock"
+        world.run(0.6 * PATIENCE, used=1.9)
+        world.progress += 1
+        world.watchdog.feed(world.time, world.cpu, world.progress, asked=world.time - 0.5 * PATIENCE)
+        world.run(0.7 * PATIENCE, used=1.9)
+        assert len(world.told) == 1
+
     def test_it_is_seen_as_fast_after_a_long_calm_in_which_work_waited(self) -> None:
         world = World()
         world.run(30, used=0.1)

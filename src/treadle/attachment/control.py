@@ -84,7 +84,7 @@ def attach(
     _check_numbers("quotas", quotas or {}, LEAST_QUOTA)
     length = durations.seconds(period, what="the period", where="attach")
     chosen = plan.make(policy, enforce, length, wanted, quotas or {}, tuple(queries))
-    applications = targets.find(target)
+    applications = targets.find(target, agent=not dry_run if agent is None else agent)
     if not dry_run:
         checks.check(chosen, applications.values())
     wanted["*"] = wanted.get("*", ORDINARY)
@@ -293,6 +293,7 @@ class Attachment:
             loads=self.plan.loads_agent(self._agent, dry_run=self.dry_run),
             agent=not self.dry_run if self._agent is None else self._agent,
             beans_period=period,
+            period=self.plan.period,
             admits=(lambda _: True) if self.dry_run else self._claims.admit,
         )
         self._closing.callback(engine.close)

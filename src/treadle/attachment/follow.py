@@ -71,7 +71,7 @@ class Followed:
         if self._guard is None:
             return self.engine.sample(wanted)
         found = self.engine.sample(wanted | (Guard.METRICS & self.offers))
-        self._guard.feed(self.name, found, self._topology, self.engine.taken)
+        self._guard.feed(self.name, found, self._topology, *self.engine.taken)
         return Sample(found.time, {metric: found.columns[metric] for metric in wanted if metric in found.columns})
 
     def knobs(self) -> Mapping[str, Knob]:
@@ -96,8 +96,8 @@ class Guard:
         self.watchdog = Watchdog(leash.release, resume=leash.resume, cores=cores, period=period)
         self.watchdog.start()
 
-    def feed(self, name: str, sample: Sample, topology: Topology, progress: float) -> None:
-        """A round. `progress` is what all sources have taken: whose each of it is does not matter here."""
+    def feed(self, name: str, sample: Sample, topology: Topology, progress: float, asked: float) -> None:
+        """A round. `progress` is what all sources had taken when `asked`: whose each of it is does not matter here."""
         stages = np.array([not of_driver(instance.query) for instance in topology.instances], dtype=np.bool_)
         nothing = np.full(len(topology), np.nan)
         column = {metric: sample.columns.get(metric, nothing) for metric in self.METRICS}
@@ -109,6 +109,7 @@ class Guard:
             time.monotonic(),
             sum(used) if self.leash.targets and not self._blind else math.nan,
             progress,
+            asked=asked,
             waiting=waits,
         )
 

@@ -19,12 +19,12 @@ Target = int | str | Application | Any
 """The last one is a SparkSession of this very process."""
 
 
-def find(targets: Target | Sequence[Target]) -> dict[str, Application]:
-    """The applications by a name that each has alone."""
+def find(targets: Target | Sequence[Target], *, agent: bool = False) -> dict[str, Application]:
+    """The applications by a name that each has alone; with `agent` those that are named by process are asked by it."""
     several = targets if isinstance(targets, list | tuple) else [targets]
     if not several:
         raise ConfigError("there is nothing to attach to", where="attach", remedy="name a pid, a name or a UI address")
-    return named(found for target in several for found in _applications(target))
+    return named(found for target in several for found in _applications(target, agent=agent))
 
 
 def patterns(targets: Target | Sequence[Target]) -> tuple[str, ...]:
@@ -108,38 +108,31 @@ def _is_pattern(target: Target) -> TypeGuard[str]:
     return isinstance(target, str) and "://" not in target and any(sign in target for sign in "*?[")
 
 
-def _applications(target: Target) -> list[Application]:
-    return Application.find_all(target) if _is_pattern(target) else [_application(target)]
+def _applications(target: Target, *, agent: bool) -> list[Application]:
+    return Application.find_all(target) if _is_pattern(target) else [_application(target, agent=agent)]
 
 
-def _application(target: Target) -> Application:
+def _application(target: Target, *, agent: bool) -> Application:
     if isinstance(target, Application):
         return target
     if isinstance(target, bool) or target is None:
         raise ConfigError(f"{target!r} is no application", where="attach", remedy="give a pid, a name or a UI address")
     if isinstance(target, int):
-        return Application.find(pid=target)
+        return Application.find(pid=target, agent=agent)
     if isinstance(target, str):
         if target.isdecimal():
-            return Application.find(pid=int(target))
+            return Application.find(pid=int(target), agent=agent)
         if "://" in target or target.rpartition(":")[2].isdecimal():
             return Application.find(ui=target)
         return Application.find(name=target)
-    return _of_session(target)
+    return _of_session(target, agent=agent)
 
 
-def _of_session(spark: Any) -> Application:
+def _of_session(spark: Any, *, agent: bool) -> Application:
     context = getattr(spark, "sparkContext", spark)
-    ui = getattr(context, "uiWebUrl", "")
-    if ui is None:
-        raise EngineError(
-            "its UI is off, and that is where Spark tells which stage is whose",
-            where="this Spark session",
-            remedy="start it with spark.ui.enabled=true; spark.ui.port=0 takes any free port",
-        )
     try:
         pid = int(context._jvm.java.lang.ProcessHandle.current().pid())
     except Exception as error:
         remedy = "give a pid, a name, the address of a UI, or a SparkSession that runs here (not Spark Connect)"
         raise ConfigError(f"{spark!r} is no application", where="attach", remedy=remedy) from error
-    return Application.find(pid=pid)
+    return Application.find(pid=pid, agent=agent)

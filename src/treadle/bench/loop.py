@@ -28,6 +28,8 @@ PERIOD = 0.05
 QUERIES = (Chain("even", (30, 30, 30)), Chain("uneven", (10, 60, 20)))
 """Together a hundred threads that are scheduled, those of Spark itself among them."""
 BATCH = "60 seconds"
+WARM = 20.0
+"""Seconds after which the JVM has compiled the most of it."""
 LOAD = 0.9
 """The part of what the application can do at most that it is given to do."""
 FIRST_RATE = 100.0
@@ -35,17 +37,15 @@ SETTLE = 4.0
 """Seconds until the agent is loaded and the UI has answered."""
 
 
-def run(*, seconds: float = 20.0, progress: Progress | None = None) -> dict[str, Any]:
+def run(*, seconds: float = 60.0, progress: Progress | None = None) -> dict[str, Any]:
     """The figures."""
     tell = progress or (lambda *_: None)
     tell("starting Spark", 0.0)
     with Rig(QUERIES, batch=BATCH) as rig:
         pid = rig.application.pid
         tell("warming up", 0.2)
-        rig.measure(
-            {query.name: FIRST_RATE for query in QUERIES}, seconds
-        )  # by then the JVM has compiled the most of it
-        rate = LOAD * rig.capacity(seconds / 8) / len(QUERIES)
+        rig.measure({query.name: FIRST_RATE for query in QUERIES}, WARM)
+        rate = LOAD * rig.capacity(WARM / 8) / len(QUERIES)
         with rig.flowing({query.name: rate for query in QUERIES}):
             tell("from the command to the first priority", 0.5)
             first = _first_priority(pid)

@@ -87,11 +87,14 @@ class Watchdog:
         """Whether real-time was taken off, and the pause is not over."""
         return self._until > -math.inf
 
-    def feed(self, at: float, cpu_seconds: float, progress: float, *, waiting: bool = True) -> None:
+    def feed(
+        self, at: float, cpu_seconds: float, progress: float, *, asked: float = math.inf, waiting: bool = True
+    ) -> None:
         """A round: the CPU that real-time threads have used so far, and a counter that moves with their work.
 
         NaN for the CPU: there are no such threads. NaN for the counter: it can't be read now, so it has not moved;
-        but where it was never known nothing can be said. `waiting`: whether work is known to wait.
+        but where it was never known nothing can be said. `asked` is when the counter was asked for, if that is not just
+        now: an answer that was starved itself is no sign of progress. `waiting`: whether work is known to wait.
         """
         if self.off and at >= self._until:
             self._go_on(at)
@@ -100,8 +103,10 @@ class Watchdog:
         if moved:
             self._work += max(progress - self._progress, 0.0) if not math.isnan(self._progress) else 0.0
             self._progress = progress
-        if moved or not waiting or not self._armed:
+        if not waiting or not self._armed:
             self._moved = at
+        elif moved:
+            self._moved = max(self._moved, min(at, asked))
         self._burn(at, cpu_seconds)
         passed, self._fed = at - self._fed, at
         known = not math.isnan(self._progress)

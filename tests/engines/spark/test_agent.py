@@ -28,7 +28,7 @@ def agents(attached: SparkProcess) -> Iterator[Agents]:
     loaded = Agents()
     loaded.keep([attached.pid])
     loaded.settle(HOW_LONG)
-    loaded.look(HOW_LONG)
+    loaded.look()
     yield loaded
     loaded.close()
 
@@ -36,7 +36,7 @@ def agents(attached: SparkProcess) -> Iterator[Agents]:
 def test_it_tells_of_every_java_thread_by_its_name(agents: Agents, attached: SparkProcess) -> None:
     def same() -> bool:
         dump = {(thread.number, thread.name) for thread in jvm.dump(attached.pid) if is_of_spark(thread.name)}
-        agents.look(HOW_LONG)
+        agents.look()
         told = agents.threads(attached.pid) or {}
         return {(number, thread.name) for number, thread in told.items() if is_of_spark(thread.name)} == dump
 
@@ -49,7 +49,7 @@ def test_it_tells_of_every_java_thread_by_its_name(agents: Agents, attached: Spa
 def test_it_tells_of_jobs_and_plans_what_the_ui_tells(agents: Agents, attached: SparkProcess) -> None:
     def same() -> bool:
         shown = {(job.run, job.query, job.stages, job.execution) for job in rest.running_jobs()}
-        agents.look(HOW_LONG)
+        agents.look()
         jobs = agents.driver.jobs.values() if agents.driver else ()
         return bool(shown) and {(job.run, job.query, job.stages, job.execution) for job in jobs} == shown
 
@@ -62,7 +62,7 @@ def test_it_tells_of_jobs_and_plans_what_the_ui_tells(agents: Agents, attached: 
 
 def test_it_tells_whose_each_shuffle_is(agents: Agents, attached: SparkProcess) -> None:
     def writers() -> set[int]:
-        agents.look(HOW_LONG)
+        agents.look()
         named = [understand(told.name) for told in (agents.threads(attached.pid) or {}).values()]
         return {each.shuffle for each in named if each.kind is Kind.WRITER}
 
@@ -104,7 +104,7 @@ def test_threads_that_come_are_found_without_a_dump(agents: Agents, attached: Sp
 
     def found_by_memory() -> bool:
         """Each new batch of `count` has threads that are not in the first dump."""
-        agents.look(HOW_LONG)
+        agents.look()
         now = {thread.number: thread for thread in roster.look(1.0, [attached.pid])[attached.pid]}
         new = [thread for thread in now.values() if thread.number and not thread.state]
         known = {thread.number: thread.tid for thread in jvm.dump(attached.pid)}
@@ -118,10 +118,6 @@ def test_threads_that_come_are_found_without_a_dump(agents: Agents, attached: Sp
 
 def test_in_a_jvm_that_is_not_spark_it_knows_threads_only(broker: Broker) -> None:
     agent = Agent(broker.pid)
-    agent._connection.setblocking(True)
-    agent.ask()
-    while agent.waits:
-        agent.hear()
     assert "treadle-agent" in {told.name for told in agent.threads.values()}
     assert not agent.drives
     agent.close()

@@ -1,8 +1,9 @@
 """What Treadle's own agent says from inside of Spark's JVMs: how threads are called, and whose the running stages are.
 
-It knows how the agent is loaded, asked and understood (`java/treadle/Agent.java` says what it does). An answer takes a
-fraction of a millisecond and stops nobody, so it is asked in each round. The agent calls us, through a socket that only
-its JVM's user and we can open, and ends with that call: when we are gone, it is.
+It knows how the agent is loaded, told when to look, and understood (`java/treadle/Agent.java` says what it does). A
+look takes it a fraction of a millisecond and stops nobody, so there is one just before each round, and what is new has
+come by then. The agent calls us, through a socket that only its JVM's user and we can open, and ends with that call:
+when we are gone, it is.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
@@ -31,13 +33,16 @@ log = logging.getLogger("treadle.engines.spark")
 
 START = 10.0
 """Seconds within which it calls."""
-PATIENCE = 0.005
-"""Seconds that a look waits for the answers; what is late counts in the next one."""
+LEAD = 0.006
+"""Seconds before a round in which it looks: enough to be done by then. What is late counts in the next round."""
+ROUNDS = 20
+"""After so many it is seen whether the looks are in time."""
 TRIES, PAUSE = 6, 0.1
 """How often it is tried to load one, and seconds before it is tried again, which double each time."""
 TROUBLES = 20
 """Answers in a row that say that Spark can't be read, after which that is believed: a few come of its own changes."""
 _LENGTH = struct.Struct(">i")
+_TIMES = struct.Struct(">qq")
 _MANIFEST = "Agent-Class: treadle.Agent\n"
 
 
@@ -62,14 +67,27 @@ class Agent:
         """By number, the stage that writes it."""
         self.plans: dict[int, str] = {}
         """By number of the SQL execution, as Spark describes them."""
-        self.drives = False
-        """Whether it is in a driver."""
+        self.application = ("", "")
+        """In a driver: Spark's id of it, and its name."""
         self.answers = 0
-        """How many said anything new."""
+        """How many have come: each says something new."""
+        self.first = math.nan
+        """When it was told to look for the first time."""
         self._trouble: list[str] = []
         self._received = bytearray()
-        self._asked = False
         self._connection = _call(pid)
+        try:
+            while not self.answers:
+                self.hear()
+        except BaseException:
+            self.close()
+            raise
+        self._connection.setblocking(False)
+
+    @property
+    def drives(self) -> bool:
+        """Whether it is in a driver."""
+        return bool(self.application[0])
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -77,32 +95,25 @@ class Agent:
     def close(self) -> None:
         self._connection.close()
 
-    @property
-    def waits(self) -> bool:
-        """Whether an answer is still to come."""
-        return self._asked
-
-    def ask(self) -> None:
-        """Unless an earlier question has not been answered yet."""
-        if not self._asked:
-            self._connection.send(b"?")
-            self._asked = True
+    def tell(self, first: float, period: float) -> None:
+        """To look at this time of the monotonic clock, which is Java's, and from then on in this period."""
+        self._connection.send(_TIMES.pack(int(first * 1e9), int(period * 1e9)))
+        self.first = first
 
     def hear(self) -> None:
         """Take what has come."""
         some = self._connection.recv(1 << 18)
         if not some:
             raise TargetGone("the agent is gone", where=f"process {self.pid}")
-        self._received += some
-        if len(self._received) < _LENGTH.size:
-            return
-        (length,) = _LENGTH.unpack_from(self._received)
-        if len(self._received) < _LENGTH.size + length:
-            return
-        self._asked = False
-        if length:
-            self._take(self._received[_LENGTH.size : -1].decode(errors="replace"))
-        self._received.clear()
+        received = self._received
+        received += some
+        while len(received) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(received)[0]
+            if len(received) < end:
+                return
+            text = received[_LENGTH.size : end - 1].decode(errors="replace")
+            del received[:end]
+            self._take(text)
 
     def _take(self, text: str) -> None:
         for line in text.split("\n"):
@@ -128,8 +139,8 @@ class Agent:
                 self._end(self.jobs.pop(key, None))
             case "plan", (text,):
                 self.plans[key] = _plain(text)
-            case "driver", _:
-                self.drives = True
+            case "driver", (identity, name):
+                self.application = identity, _plain(name)
             case "trouble", (why,):
                 self._trouble.append(why)
 
@@ -142,8 +153,10 @@ class Agent:
 class Agents:
     """In all JVMs of an application. They are loaded by threads of their own, so a new one is there a moment later."""
 
-    def __init__(self, *, loads: bool = True) -> None:
+    def __init__(self, *, loads: bool = True, period: float = 0.05) -> None:
+        """`period` are the seconds between two rounds, before each of which they look."""
         self._loads = loads
+        self._period = period
         self._agents: dict[int, Agent] = {}
         self._tried: dict[int, int] = {}
         """How often, by process."""
@@ -152,7 +165,12 @@ class Agents:
         self._loading: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._closed = False
-        self._poll = select.poll()
+        self._speaking = select.epoll()
+        self._lead = min(LEAD, period / 4)
+        self._first = math.nan
+        """When they look: at this time, and from then on in each period."""
+        self._ages: list[float] = []
+        """Of the last rounds, how old a look is by then."""
         self.generation = 0
         """Grows with all that is new."""
 
@@ -189,30 +207,27 @@ class Agents:
         """The one that knows about jobs."""
         return next((agent for agent in self._agents.values() if agent.drives), None)
 
-    def look(self, patience: float = PATIENCE) -> None:
-        """Ask all of them at once, and take what comes in time; before that, what came too late for the last look."""
-        if any(agent.waits for agent in self._agents.values()):
-            self._listen(0.0)
+    def look(self) -> None:
+        """Take what they have said. As this is called once in each round, they are told when the next one is."""
+        self._time(time.monotonic())
         for agent in list(self._agents.values()):
-            self._tried_with(agent, Agent.ask)
-        self._listen(patience)
+            if agent.first != self._first:
+                self._tried_with(agent, partial(Agent.tell, first=self._first, period=self._period))
+        for file, _ in self._speaking.poll(0):
+            for agent in list(self._agents.values()):
+                if agent.fileno() == file:
+                    self._tried_with(agent, self._hear)
 
-    def _listen(self, patience: float) -> None:
-        end = time.monotonic() + patience
-        waiting = {agent.fileno(): agent for agent in self._agents.values() if agent.waits}
-        for file in waiting:
-            self._poll.register(file, select.POLLIN)
-        rest = patience
-        while waiting and rest >= 0:
-            for file, _ in self._poll.poll(1e3 * rest):
-                agent = waiting[file]
-                self._tried_with(agent, self._hear)
-                if not agent.waits or agent.pid not in self._agents:
-                    self._poll.unregister(file)
-                    del waiting[file]
-            rest = end - time.monotonic()
-        for file in waiting:
-            self._poll.unregister(file)
+    def _time(self, now: float) -> None:
+        """Rounds are often late, but none is early: the one that finds the youngest looks is in time."""
+        if math.isnan(self._first):
+            self._first = now + self._period - self._lead
+        self._ages.append((now - self._first) % self._period)
+        if len(self._ages) == ROUNDS:
+            youngest = min(self._ages)
+            if not 0.5 * self._lead < youngest < 1.5 * self._lead:
+                self._first += youngest - self._lead
+            self._ages.clear()
 
     def close(self) -> None:
         """They end."""
@@ -220,14 +235,14 @@ class Agents:
             self._closed = True
         for pid in list(self._agents):
             self._drop(pid)
+        self._speaking.close()
 
     def _hear(self, agent: Agent) -> None:
         before = agent.answers
         agent.hear()
         self.generation += agent.answers - before
 
-    def _tried_with(self, agent: Agent, what: object) -> None:
-        assert callable(what)
+    def _tried_with(self, agent: Agent, what: Callable[[Agent], None]) -> None:
         try:
             what(agent)
         except (OSError, TreadleError, ValueError) as error:
@@ -256,6 +271,17 @@ class Agents:
                 agent.close()
             else:
                 self._agents[pid] = agent
+                self._speaking.register(agent.fileno(), select.EPOLLIN)
+                self.generation += 1
+
+
+def identify(pid: int) -> tuple[str, str]:
+    """Spark's id of the application that this process drives, and its name; an error if it drives none."""
+    agent = Agent(pid)
+    agent.close()
+    if not agent.drives:
+        raise EngineError("drives no application", where=f"process {pid}")
+    return agent.application
 
 
 def jar() -> Path:
@@ -293,7 +319,7 @@ def _call(pid: int) -> socket.socket:
     if peer != pid:
         connection.close()
         raise EngineError(f"process {peer} called in its place", where=f"process {pid}")
-    connection.setblocking(False)
+    connection.settimeout(START)
     return connection
 
 

@@ -2,7 +2,7 @@
 
 It knows how to find them by process, name or address, with nothing changed in the application: the driver's UI names
 its address in the name of the thread that listens there, and executors have the application's id in their arguments.
-What runs inside is not its business.
+Its name is asked of an agent, if one may be loaded, or of the UI. What runs inside is not its business.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import NamedTuple
 
+from treadle.engines.spark.agent import identify
 from treadle.engines.spark.rest import Rest
 from treadle.errors import ConfigError, EngineError, TargetGone, TreadleError
 from treadle.observe import jvm
@@ -53,17 +54,20 @@ class Application:
     """The one executor that was asked for; else all of them on this host belong to it."""
 
     @classmethod
-    def find(cls, *, pid: int | None = None, name: str | None = None, ui: str | None = None) -> Application:
+    def find(
+        cls, *, pid: int | None = None, name: str | None = None, ui: str | None = None, agent: bool = False
+    ) -> Application:
         """The application of this process (driver or executor), of this name, or with its UI at this address.
 
-        `ui` may be given with `pid`, for an executor whose driver is on another host.
+        `ui` may be given with `pid`, for an executor whose driver is on another host. With `agent` a driver is asked
+        by Treadle's agent and not by its UI, which is slow to answer for the first time, and may be off.
         """
         if (name is not None) + (pid is not None or ui is not None) != 1:
             raise ConfigError(
                 "say which application", where="Spark", remedy="give a pid, a name, or the address of its UI"
             )
         if pid is not None:
-            return _by_pid(pid, ui)
+            return _by_pid(pid, ui, agent=agent)
         if name is not None:
             return _by_name(name)
         assert ui is not None
@@ -122,21 +126,21 @@ class Newcomers:
         return found
 
 
-def _by_pid(pid: int, ui: str | None) -> Application:
+def _by_pid(pid: int, ui: str | None, *, agent: bool) -> Application:
     found = _java_of(pid)
     if found.main.endswith(EXECUTOR):
         arguments = _options(found)
         number = arguments.get("--app-id", "")
         rest = Rest(ui) if ui else _driver_ui(number, arguments.get("--driver-url", ""))
         return Application(*_shown(rest, number), rest.address, (_process(found),), only=found.pid)
-    driver = _driver(found)
+    driver = _driver(found, agent=agent)
     if driver is None:
         raise EngineError(
             f"is a JVM, but runs no Spark application ({_short(found)})",
             where=f"process {pid}",
             remedy="name the driver's process, or an executor's",
         )
-    return _application(driver._replace(rest=Rest(ui)) if ui else driver)
+    return _application(driver._replace(rest=Rest(ui)) if ui else driver, agent=agent)
 
 
 def _by_name(name: str) -> Application:
@@ -189,13 +193,24 @@ class _Driver(NamedTuple):
     """Whether tasks run in it too."""
 
 
-def _application(driver: _Driver) -> Application:
+def _application(driver: _Driver, *, agent: bool = False) -> Application:
     process = _process(driver.jvm, driver=True)
+    number, name = _identity(driver, agent=agent)
     if driver.local:
-        # Its id is of no use to find anything, and to ask for it takes the driver 1.5 s of CPU at the first time.
-        return Application(f"{LOCAL}{process.pid}", driver.rest.title(), driver.rest.address, (process,))
-    found = Application(*_shown(driver.rest), driver.rest.address, (process,))
+        return Application(f"{LOCAL}{process.pid}", name, driver.rest.address, (process,))
+    found = Application(number, name, driver.rest.address, (process,))
     return replace(found, processes=found.look_again())
+
+
+def _identity(driver: _Driver, *, agent: bool) -> tuple[str, str]:
+    """Id and name. In local mode the id is of no use: to ask the UI for it takes 1.5 s of CPU at the first time."""
+    if agent:
+        try:
+            return identify(driver.jvm.pid)
+        except (TreadleError, OSError) as error:
+            if not driver.rest.address:
+                raise _off(f"process {driver.jvm.pid}", f"and no agent can be loaded ({error})") from error
+    return ("", driver.rest.title()) if driver.local else _shown(driver.rest)
 
 
 def _shown(rest: Rest, number: str = "") -> tuple[str, str]:
@@ -208,14 +223,18 @@ def _shown(rest: Rest, number: str = "") -> tuple[str, str]:
     return fitting[0]
 
 
-def _ui(names: Sequence[str], where: str) -> str:
-    """The address of the UI, from the name of the thread that listens there."""
+def _ui(names: Sequence[str]) -> str:
+    """The address of the UI, from the name of the thread that listens there; nothing if it is off."""
     for name in names:
         if found := _ACCEPTOR.search(name):
             host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1", "[::]": "127.0.0.1"}.get(found["host"], found["host"])
             return f"{'https' if found['ssl'] else 'http'}://{host}:{found['port']}"
-    raise EngineError(
-        "its UI is off (spark.ui.enabled=false), so its queries can't be told apart from outside",
+    return ""
+
+
+def _off(where: str, why: str) -> EngineError:
+    return EngineError(
+        f"its UI is off (spark.ui.enabled=false), {why}, so its queries can't be told apart from outside",
         where=where,
         remedy="start it with spark.ui.enabled=true; spark.ui.port=0 takes any free port",
     )
@@ -224,12 +243,15 @@ def _ui(names: Sequence[str], where: str) -> str:
 _ACCEPTOR = re.compile(r"SparkUI-\d+-acceptor-.*\{(?P<ssl>SSL|ssl)?[^{}]*\}\{(?P<host>.+):(?P<port>\d+)\}")
 
 
-def _driver(found: Jvm) -> _Driver | None:
-    """What drives an application in this JVM; None if nothing does."""
+def _driver(found: Jvm, *, agent: bool = False) -> _Driver | None:
+    """What drives an application in this JVM; None if nothing does. Without an agent its UI has to be on."""
     names = [thread.name for thread in jvm.dump(found.pid, frames=0)]
     if "dag-scheduler-event-loop" not in names:
         return None
-    return _Driver(found, Rest(_ui(names, f"process {found.pid}")), "executor-heartbeater" in names)
+    ui = _ui(names)
+    if not ui and not agent:
+        raise _off(f"process {found.pid}", "and no agent is to be loaded")
+    return _Driver(found, Rest(ui), "executor-heartbeater" in names)
 
 
 def _drivers(known: Collection[Known] = ()) -> list[_Driver]:

@@ -49,8 +49,9 @@ class SparkEngine:
     none of Kafka's lag and positions, and loads no Jolokia into the application; with `loads=False` they are known only
     where one is there already. With `agent` Treadle's own is loaded, for as long as this is open. `beans_period` are
     the seconds between two reads of the MBeans, `patience` those that a round may wait for the UI to say whose a new
-    stage is. `dump_period` are the seconds after which threads are dumped also without a sign that anything changed.
-    `admits` says of each process whether it may be looked at and scheduled.
+    stage is. `dump_period` are the seconds after which threads are dumped also without a sign that anything changed,
+    `period` those between two rounds, before each of which the agents look. `admits` says of each process whether it
+    may be looked at and scheduled.
     """
 
     OFFERS: ClassVar[frozenset[str]] = frozenset({"cpu_time", "run_wait", "queue"}) | FROM_BEANS
@@ -68,6 +69,7 @@ class SparkEngine:
         beans_period: float = 1.0,
         patience: float = 0.02,
         dump_period: float = 1.0,
+        period: float = 0.05,
         admits: Callable[[Process], bool] = lambda _: True,
     ) -> None:
         self.name = name
@@ -80,7 +82,9 @@ class SparkEngine:
         self._knobs = knobs
         self._pulse = Pulse(application, beans_period, loads=loads, admits=admits)
         self._dump_period = dump_period
-        self._agents = Agents(loads=agent)
+        self._agents = Agents(loads=agent, period=period)
+        self._heard = 0
+        """Of what the agents have said, how much was passed on."""
         self._agents.keep(self._pids)
         self._roster = Roster(self._agents)
         self._times, self._times_of_others = ThreadTimes(), ThreadTimes()
@@ -165,9 +169,12 @@ class SparkEngine:
         return Sample(now, {metric: columns[metric] for metric in wanted & columns.keys()})
 
     @property
-    def taken(self) -> float:
-        """Records that all Kafka consumers have taken, matched to their tasks or not; NaN while none is known."""
-        return self._pulse.taken
+    def taken(self) -> tuple[float, float]:
+        """Records that all Kafka consumers have taken, matched to their tasks or not, and when that was asked for.
+
+        NaN while none is known.
+        """
+        return self._pulse.taken, self._pulse.asked
 
     def knobs(self) -> Mapping[str, Knob]:
         if self._knobs is None:
@@ -187,11 +194,12 @@ class SparkEngine:
         return [process.pid for process in self._pulse.processes]
 
     def _hear(self) -> None:
-        """Ask the agents."""
-        agents, before = self._agents, self._agents.generation
+        """Take what the agents have said."""
+        agents = self._agents
         agents.keep(self._pids)
         agents.look()
-        if agents.generation != before:
+        if agents.generation != self._heard:
+            self._heard = agents.generation
             if (driver := agents.driver) is not None:
                 self._directory.tell(driver.jobs.values(), driver.shuffles, driver.plans)
             else:
@@ -220,10 +228,7 @@ class SparkEngine:
         alive = [process.pid for process in self._pulse.processes if is_alive(process)]
         if not alive and self._pulse.ended:
             raise TargetGone("has ended", where=f"application '{self.application.name}'")
-        found = self._roster.look(now, alive)
-        if self._roster.dumped == now:
-            self._hear()  # so that the job of each task in a dump is known
-        return found
+        return self._roster.look(now, alive)
 
     def _replace(self, rows: Rows) -> None:
         before = self._topology
@@ -235,6 +240,8 @@ class SparkEngine:
         self._rows, self._topology = rows, topology
         self._own = _owned(rows, topology)
         self._other_times = self._kafka = None
+        if self._found is not None:  # nobody has asked for it yet
+            self._found = self._look_at_mains()
         self._roster.keep(self._layout.pooled)
         self._pulse.sources, self._pulse.wants_workers = self._layout.sources, self._layout.python
 

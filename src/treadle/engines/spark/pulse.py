@@ -51,6 +51,8 @@ class Pulse:
         """The newest figures of all consumers."""
         self.taken = math.nan
         """Records that all of them have taken together, also those of which nobody knows whose they are."""
+        self.asked = -math.inf
+        """When they were asked for that, which is before they answered."""
         self.sources: Mapping[Place, ThreadRef] = {}
         """Set by the engine: the tasks that read from Kafka."""
         self.matches = Matches()
@@ -138,6 +140,7 @@ class Pulse:
                     )
                 self._pauses[process.pid] = (min(2 * pause, LONGEST_PAUSE), now + pause)
         self._count(found)
+        self.asked = now
         self.matches.match(found, self.sources)
         self.found = found
 

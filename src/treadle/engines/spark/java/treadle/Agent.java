@@ -1,7 +1,5 @@
 package treadle;
 
-import java.io.DataInputStream;
-import java.io.DataOutputStream;
 import java.io.IOException;
 import java.lang.instrument.Instrumentation;
 import java.lang.reflect.Field;
@@ -9,7 +7,8 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.net.UnixDomainSocketAddress;
 import java.nio.ByteBuffer;
-import java.nio.channels.Channels;
+import java.nio.channels.SelectionKey;
+import java.nio.channels.Selector;
 import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
@@ -22,18 +21,22 @@ import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.locks.LockSupport;
 
 /**
  * Says, from inside of a running Spark process, which threads there are and whose the stages are that run.
  *
  * It is loaded with the path of a Unix socket, calls there, and ends with that call: nothing listens, and nothing is
- * changed. To each byte that comes it answers with a length and what differs from its last answer, one thing a line,
- * fields apart by tabs: `thread id address name`, `gone id`; from a driver also `driver`, `job id execution
- * stage,… description`, `shuffle id stage`, `over id` and `plan execution text`. A look takes some microseconds for each thread, and no
- * safepoint. Spark is reached by reflection: whatever version it is of, and whichever class loader has it.
+ * changed. It looks at once, and then when it is told to by two numbers of 8 bytes: a time of System.nanoTime(), and the
+ * nanoseconds from there to the next one, and so on. If anything differs from the last look it sends a length and what
+ * differs, one thing a line, fields apart by tabs: `thread id address name`, `gone id`; from a driver also `driver 0
+ * application's-id name`, `job id execution stage,… description`, `shuffle id stage`, `over id` and `plan execution
+ * text`. A look takes some microseconds for each thread, and no safepoint. Spark is reached by reflection: whatever
+ * version it is of, and whichever class loader has it.
  */
 public final class Agent {
     private static final String EXECUTION = "spark.sql.execution.root.id";
+    private static final long SELDOM = 1_000_000_000;
     private final Instrumentation tools;
     private final StringBuilder answer = new StringBuilder();
     private final Map<Thread, String> threads = new IdentityHashMap<>();
@@ -58,24 +61,46 @@ public final class Agent {
     }
 
     private void serve(SocketChannel channel) {
-        try (channel) {
-            DataInputStream in = new DataInputStream(Channels.newInputStream(channel));
-            DataOutputStream out = new DataOutputStream(Channels.newOutputStream(channel));
+        try (channel; Selector waiting = Selector.open()) {
+            channel.configureBlocking(false);
+            channel.register(waiting, SelectionKey.OP_READ);
+            ByteBuffer told = ByteBuffer.allocate(2 * Long.BYTES);
+            long next = System.nanoTime();
+            long pause = SELDOM;
             findSpark();
-            while (in.read() >= 0) {
-                answer.setLength(0);
-                lookAtThreads(); // before the jobs, so that of each task that is seen the job is too
-                if (contexts != null) {
-                    lookAtJobs();
+            while (channel.read(told) >= 0) {
+                if (!told.hasRemaining()) {
+                    told.flip();
+                    next = told.getLong();
+                    pause = told.getLong();
+                    told.clear();
                 }
-                byte[] text = answer.toString().getBytes(StandardCharsets.UTF_8);
-                byte[] whole = new byte[4 + text.length];
-                ByteBuffer.wrap(whole).putInt(text.length).put(text);
-                out.write(whole);
-                out.flush();
+                long late = System.nanoTime() - next;
+                if (late >= 0) {
+                    next += (late / pause + 1) * pause;
+                    look(channel);
+                } else {
+                    waiting.select(Math.max(1, -late / 1_000_000));
+                    waiting.selectedKeys().clear();
+                }
             }
         } catch (IOException | RuntimeException | LinkageError error) {
-            // whoever asked is gone, or hears by the end of the connection that there are no more answers
+            // whoever asked is gone, or hears by the end of the connection that there is no more to come
+        }
+    }
+
+    private void look(SocketChannel channel) throws IOException {
+        answer.setLength(0);
+        lookAtThreads(); // before the jobs, so that of each task that is seen the job is too
+        if (contexts != null) {
+            lookAtJobs();
+        }
+        if (answer.length() > 0) {
+            byte[] text = answer.toString().getBytes(StandardCharsets.UTF_8);
+            ByteBuffer whole = ByteBuffer.allocate(4 + text.length).putInt(text.length).put(text).flip();
+            while (channel.write(whole) >= 0 && whole.hasRemaining()) {
+                LockSupport.parkNanos(1_000_000); // until there is room again
+            }
         }
     }
 
@@ -145,7 +170,7 @@ public final class Agent {
             }
             if (!drives) {
                 drives = true;
-                line("driver", 0);
+                line("driver", 0, (String) call(context, "applicationId"), (String) call(context, "appName"));
             }
             Object scheduler = call(context, "dagScheduler");
             Map<Integer, Object> active = new TreeMap<>();
