@@ -24,6 +24,7 @@ from soak import witness
 from soak.judge import Rules
 from support import until
 from treadle.broker import Broker, free_port
+from treadle.engines.spark.application import EXECUTOR
 
 PERIOD = 0.05
 TREADLE = [sys.executable, "-c", "from treadle.cli import main; main()"]
@@ -57,7 +58,7 @@ class Scene:
     def processes(self) -> list[int]:
         """Those in which there is a witness, and that are there."""
         pids = [int(file.stem) for file in self.folder.glob(f"*{witness.SUFFIX}")]
-        return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+        return [pid for pid in pids if pid == self._started.pid or _is_executor(pid)]
 
     @property
     def executors(self) -> list[int]:
@@ -99,6 +100,15 @@ class Scene:
             self.stop(query)
             self.start(query)
         return f"killed executor {pid}"
+
+
+def _is_executor(pid: int) -> bool:
+    """Ids are given out again, also to threads of others."""
+    try:
+        status, command = (Path(f"/proc/{pid}/{file}").read_text() for file in ("status", "cmdline"))
+        return f"Tgid:\t{pid}\n" in status and EXECUTOR in command
+    except OSError:
+        return False
 
 
 @contextmanager
