@@ -30,6 +30,7 @@ def test_a_thread_of_another_name_is_not_taken_for_it(jvm: Process) -> None:
     natives = Natives(jvm.pid, threads)
     main = next(thread for thread in threads if thread.name == "main")
     assert natives.find(main.address, "Executor task launch worker") is None
+    assert natives.find(main.address) == main.tid
     assert natives.find(0, "main") is None
     assert natives.find(16, "main") is None
 
@@ -49,5 +50,5 @@ def test_of_a_jvm_that_has_ended_nothing_is_found(start: Start) -> None:
     natives = Natives(process.pid, threads)
     process.kill()
     process.wait()
-    assert all(natives.find(thread.address, thread.name) is None for thread in threads)
+    assert not any(natives.find(thread.address, thread.name) for thread in threads)
     assert not Natives(process.pid, threads).known

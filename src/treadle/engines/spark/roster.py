@@ -8,7 +8,7 @@ that anything changed. It knows nothing of what threads are for.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
@@ -47,6 +47,11 @@ class _Known:
     """A dump that is being made."""
     fresh: bool = False
     """Whether one has come since the last look."""
+
+    def alone(self, tid: int | None, told: Collection[int]) -> int | None:
+        """The id, if it is none of another thread that is told of."""
+        others = {thread.tid for number, thread in self.java.items() if number in told}
+        return None if tid in others else tid
 
     @property
     def all(self) -> list[JavaThread]:
@@ -134,8 +139,11 @@ class Roster:
             before = known.java.get(number)
             if before is None:
                 tid = known.natives.find(address, name)
+                if tid is None and number in known.missing:
+                    tid = known.alone(known.natives.find(address), told)
                 if tid is None:
                     missing.add(number)
+                if not tid:
                     continue
                 before = JavaThread(name, tid, "", (), number, address)
             java[number] = before if before.name == name else before._replace(name=name)

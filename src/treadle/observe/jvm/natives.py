@@ -38,8 +38,11 @@ class Natives:
         """Whether it can find any."""
         return self._offsets is not None
 
-    def find(self, address: int, name: str) -> int | None:
-        """The id of the thread whose record is here; None if it has ended, or is not known for sure by its name."""
+    def find(self, address: int, name: str = "") -> int | None:
+        """The id of the thread whose record is here; 0 if it has ended; None if it is not known for sure by its name.
+
+        Before it has run for the first time a thread is called as the one that started it: then it is found without.
+        """
         if self._offsets is None or not address:
             return None
         first, second = self._offsets
@@ -50,9 +53,9 @@ class Natives:
         tid: int = struct.unpack("=i", found)[0]
         try:
             with open(f"/proc/{self._pid}/task/{tid}/comm", "rb", buffering=0) as file:
-                same = file.read(64)[:SAME] == f"{name}\n".encode()[:SAME]
+                same = not name or file.read(64)[:SAME] == f"{name}\n".encode()[:SAME]
         except OSError:
-            return None
+            return 0
         return tid if same else None
 
 
