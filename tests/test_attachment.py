@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from applications import SparkProcess, Standing, differences, groups_left, stand
 from support import until
 from treadle import config
 from treadle.attachment import Attachment, attach, checks, plan, report, watch
-from treadle.attachment.policies import AnswersFirst, Caps, Grouped, HelpersFirst, Judged, WithinQuery
+from treadle.attachment.policies import AnswersFirst, Caps, Grouped, HelpersFirst, Judged, Nested, WithinQuery
 from treadle.broker import Broker
 from treadle.decide import registry
 from treadle.decide.adaptive import Adaptive
@@ -106,6 +107,7 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would(application: SparkProc
     [
         ("cgroup", lambda high, low: high.group.endswith("/high") and low.group.endswith("/low")),
         ("cgroup:by=operator", lambda high, low: "/high%2E" in high.group and "/low%2E" in low.group),
+        ("cgroup:by=query/operator", lambda high, low: "/high/" in high.group and "/low/" in low.group),
         ("cgroup+nice", lambda high, low: high.group.endswith("/high") and low.group.endswith("/low")),
         ("slice", lambda high, low: high.slice == 100_000 and low.slice == 100_000_000 and high.policy == 3),
         ("rt", lambda high, low: high.policy == low.policy == os.SCHED_RR and high.priority > low.priority),
@@ -124,7 +126,7 @@ def test_each_enforcer_does_what_it_says_and_puts_it_back(application: SparkProc
                 and shown(high, low)
             )
         )
-        if enforce == "cgroup":
+        if enforce in ("cgroup", "cgroup:by=query/operator"):
             assert shares("high") / shares("low") == pytest.approx(10, rel=0.01)
         if enforce == "quota":
             assert quota("low") == 50_000
@@ -407,6 +409,23 @@ def test_a_cap_is_for_the_queries_that_a_pattern_names() -> None:
     schedule: Schedule = Caps({"b": 0.5}).decide(snapshot([0.0] * 4))
     assert np.isnan(schedule.scalar[:2]).all()
     assert schedule.scalar[2:].tolist() == [0.5, 0.5]
+
+
+def test_a_cap_is_also_for_queries_that_two_applications_call_the_same() -> None:
+    one = snapshot([0.0] * 4).topology
+    other = replace(one, instances=tuple(replace(each, engine="other") for each in one.instances))
+    merged = Topology.merge([one, other])
+    schedule = Caps({"b": 0.5}).decide(Snapshot(merged, 0.0, {}))
+    assert schedule.scalar[[2, 3, 6, 7]].tolist() == [0.5] * 4
+
+
+def test_operators_have_groups_in_those_of_their_queries() -> None:
+    groups = Nested(QueueSize()).decide(snapshot([1.0, 2.0, 3.0, 4.0])).groups
+    assert groups is not None
+    assert groups.outer is not None
+    assert groups.names == ("a%2F1/in", "a%2F1/out", "b/in", "b/out")
+    assert groups.priority.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert (groups.outer.names, groups.outer.priority.tolist()) == (("a%2F1", "b"), [1.0, 5.0])
 
 
 def test_a_wrapped_policy_keeps_its_name_and_state() -> None:

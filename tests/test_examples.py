@@ -181,3 +181,20 @@ class TestMedallion:
         assert 0 < read["gold"].select("window", "card").distinct().count() == read["gold"].count()
         assert read["alert"].where(f"declined < {names['IN_A_ROW']}").count() == 0
         assert read["alert"].join(read["silver"].where("accepted"), "id").count() == 0  # silver may be behind
+
+
+class TestPromises:
+    def test_large_payments_are_scored_and_sums_are_corrected(self, spark: SparkSession) -> None:
+        _, names = example("06_promises.py")
+        payments = spark.createDataFrame([(1, 950.0, 1.0), (2, 10.0, 4.0)], "id bigint, amount double, _weight double")
+        names["fraud"](payments, 0)
+        names["revenue"](payments, 0)
+        assert [row["id"] for row in spark.read.json(f"{names['OUT']}/fraud").collect()] == [1]
+        assert spark.read.json(f"{names['OUT']}/revenue").collect()[0]["amount"]["value"] == 990.0
+
+    def test_each_sink_is_told_of(self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RATE", "20")
+        p, names = example("06_promises.py")
+        with p.start(spark, cycle="500ms") as run:
+            until(lambda: all("has 100" in line for line in names["told"](run)), run)
+            assert "by 100.0% of its rows" in "\n".join(names["told"](run))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from treadle.attachment import attach
+    from treadle.decide.quality import Kept, relative_error
     from treadle.enforce.shed import by_key, by_utility
     from treadle.estimates import corrected
     from treadle.pipelines.app import gate
@@ -19,9 +20,22 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Pipeline", "__version__", "attach", "by_key", "by_utility", "corrected", "gate", "load", "session"]
+__all__ = [
+    "Kept",
+    "Pipeline",
+    "__version__",
+    "attach",
+    "by_key",
+    "by_utility",
+    "corrected",
+    "gate",
+    "load",
+    "relative_error",
+    "session",
+]
 
 _HOMES = {
+    "Kept": "treadle.decide.quality",
     "Pipeline": "treadle.pipelines.pipeline",
     "attach": "treadle.attachment",
     "by_key": "treadle.enforce.shed",
@@ -29,6 +43,7 @@ _HOMES = {
     "corrected": "treadle.estimates",
     "gate": "treadle.pipelines.app",
     "load": "treadle.pipelines.load",
+    "relative_error": "treadle.decide.quality",
     "session": "treadle.pipelines.session",
 }
 

@@ -87,6 +87,8 @@ class Groups:
     names: tuple[str, ...]
     of_row: Ints
     priority: Floats
+    outer: Groups | None = None
+    """Groups that these are in: the name of each is the first part of the names of those in it."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from treadle.attachment.met import Met
 from treadle.model import Instance, Operator, Query, ThreadRef, Topology
 
@@ -25,6 +27,18 @@ def test_all_are_met_when_each_was_seen_at_work_once() -> None:
     assert met.known == {"alerts", "reports"}
     assert not met.all
     met.look(topology("alerts"))
+    assert met.all
+
+
+def test_of_several_applications_queries_and_drivers_are_told_apart() -> None:
+    met = Met(["driver", "alerts"])
+    parts = []
+    for engine, at_work in (("one", ("alerts",)), ("two", ("alerts", "reports"))):
+        found = topology(*at_work)
+        parts.append(replace(found, instances=tuple(replace(each, engine=engine) for each in found.instances)))
+    met.look(Topology.merge(parts))
+    assert met.known == {"alerts", "reports"}
+    assert met.unfit == set()
     assert met.all
 
 

@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from applications import SparkProcess, Standing, differences, groups_left, standings
 from support import treadle, until
+from treadle.attachment import attach
 from treadle.broker import Broker
 from treadle.enforce import kernel
 
@@ -87,6 +89,23 @@ def test_top_shows_queries_operators_and_threads(
     status = json.loads(capsys.readouterr().out)
     assert status["applications"][0]["pids"] == [application.pid]
     assert {"high", "driver"} <= {row["query"] for row in status["rows"]}
+
+
+@pytest.mark.skipif("nice" not in POSSIBLE, reason="needs the right to set nice")
+def test_top_shows_what_an_attachment_elsewhere_does(
+    application: SparkProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shown() -> dict[str, Any]:
+        assert treadle(monkeypatch, "top", "--pid", str(application.pid), "--once", "--json") == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    with attach(application.pid, priorities={"high": 9}):
+        until(lambda: any(row["query"] == "high" and "nice" in row["change"] for row in shown()["rows"]))
+        assert shown()["policy"] == "user-priority"
+        assert treadle(monkeypatch, "top", "--pid", str(application.pid), "--once") == 0
+        assert "user-priority by nice" in capsys.readouterr().out
+    assert shown()["policy"] == "none"
 
 
 @pytest.mark.skipif("nice" not in POSSIBLE, reason="needs the right to set nice")

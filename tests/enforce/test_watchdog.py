@@ -301,6 +301,25 @@ class TestLeash:
         assert knob.values == {self.ONE: 0.0}
         assert leash.read(self.ONE) == 10.0
 
+    def test_a_release_while_it_is_taken_up_again_holds_for_all(self) -> None:
+        class Meets(MemoryKnob):
+            again = False
+
+            def write(self, target: Target, value: Value) -> None:
+                super().write(target, value)
+                if self.again and value == 10.0:
+                    self.again = False
+                    leash.release("stuck again")
+
+        knob = Meets({self.ONE: 0.0, self.TWO: 0.0})
+        leash = Leash(knob)
+        leash.write(self.ONE, 10.0)
+        leash.write(self.TWO, 20.0)
+        leash.release("stuck")
+        knob.again = True
+        leash.resume()
+        assert knob.values == {self.ONE: 0.0, self.TWO: 0.0}
+
 
 MAIN = """
 import mmap, os, sys

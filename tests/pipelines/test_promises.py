@@ -124,6 +124,53 @@ def test_where_shedding_is_turned_off_all_rows_come_and_weigh_one(spark: SparkSe
         assert sinks(run)["out"]["promised"] is None
 
 
+def test_an_accuracy_about_a_sum_sheds_as_far_as_the_sum_stays_known(spark: SparkSession, tmp_path: Path) -> None:
+    p = treadle.Pipeline(named("sums"))
+    p.feed("rows", schema="id long")
+
+    @p.operator
+    def priced(rows: DataFrame) -> DataFrame:
+        return rows.selectExpr("*", "1 + 2 * (id % 2) AS amount")  # 1 and 3: the spread is 5 / 4
+
+    @p.sink(min_accuracy=0.9, accuracy=treadle.relative_error("amount", window="10s"))
+    def revenue(priced: DataFrame) -> None:
+        burnt = priced.selectExpr(burn("cast(id as string)", 1000))
+        burnt.write.format("noop").mode("append").save()
+
+    with p.start(spark, folder=tmp_path, layout="fused", slots=1, cycle="500ms", limit_rows=10**9) as run:
+        with flooded(run):
+            until(lambda: (sinks(run)["revenue"]["kept"] or 1.0) < 0.5, run)
+            assert run.promises is not None
+            assert run.promises._spreads["revenue"].value == pytest.approx(1.25, rel=0.05)
+            assert sinks(run)["revenue"]["promised"] >= 0.9
+        until(lambda: promised(run, "revenue") == 1.0, run)
+
+
+def test_an_accuracy_about_a_column_that_is_not_there_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    p = treadle.Pipeline(named("sums"))
+    p.feed("rows", schema="id long")
+    p.write("out", reads="rows", format="noop", min_accuracy=0.9, accuracy=treadle.relative_error("amount"))
+    with pytest.raises(ConfigError, match=r"'amount', which it does not get.*use one of id"):
+        p.start(spark, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("measure", "minimum", "why"),
+    [
+        ("amount", 0.9, "accuracy is 'amount'"),
+        (treadle.relative_error(), None, "an accuracy without a min_accuracy"),
+        (lambda kept: 1.0 - kept.part, 0.9, "never less where more is kept"),
+        (lambda kept: 2.0 * kept.part, 0.9, "let it be 0 to 1"),
+        (lambda kept: kept.fraction, 0.9, "AttributeError"),
+    ],
+)
+def test_an_accuracy_must_be_one(measure: Any, minimum: float | None, why: str) -> None:
+    p = treadle.Pipeline(named("wrong"))
+    p.feed("rows", schema="id long")
+    with pytest.raises(ConfigError, match=why):
+        p.write("out", reads="rows", format="noop", min_accuracy=minimum, accuracy=measure)
+
+
 def test_what_may_go_first_must_be_said_as_such() -> None:
     p = treadle.Pipeline(named("wrong"))
     with pytest.raises(ConfigError, match="by_utility"):

@@ -25,6 +25,7 @@ from treadle.attachment.knobs import Knobs, part
 from treadle.attachment.met import Met
 from treadle.attachment.newcomers import Newcomers
 from treadle.attachment.plan import Plan
+from treadle.attachment.published import Published, ask
 from treadle.attachment.targets import Claims, Target
 from treadle.attachment.urgency import ahead
 from treadle.decide.policy import Policy
@@ -95,6 +96,12 @@ def attach(
     return attachment
 
 
+def look_on(target: Target | Sequence[Target]) -> Callable[[], dict[str, Any] | None] | None:
+    """Where somebody schedules these applications: how to ask for its status, which is None once it has ended."""
+    found = list(targets.find(target).values())
+    return (lambda: ask(found)) if ask(found) is not None else None
+
+
 def watch(target: Target | Sequence[Target], *, period: Duration = "200ms", agent: bool | None = None) -> Attachment:
     """Look at applications without changing anything of how they are scheduled: `run` it, or `start` it."""
     return attach(target, policy="none", period=period, dry_run=True, agent=agent, background=False)
@@ -121,6 +128,7 @@ class Attachment:
         self._error: BaseException | None = None
         self._changes = report.Changes()
         self._unread: deque[DecisionBatch] = deque(maxlen=10_000)
+        self._telling = threading.Lock()
         self._guards: dict[str, Guard] = {}
         self._burnt: dict[str, float] = {}
         self._journal: Journal | None = None
@@ -129,6 +137,7 @@ class Attachment:
         self._leaves = False
         self._met = Met([*priorities, *chosen.caps, *chosen.queries])
         self._claims = Claims()
+        self._published = Published(self.status)
         self._priorities, self._agent = dict(priorities), agent
         self._newcomers = Newcomers(patterns)
         self._closing.callback(self._newcomers.close)
@@ -137,6 +146,8 @@ class Attachment:
             bindings, self._seen = chosen.bindings(self._knobs.version)
             patience = PART_OF_PERIOD * chosen.period
             self.loop = Loop(self._engines, bindings, dry_run=dry_run, journal=self._journal, patience=patience)
+            for application in self.applications.values() if not dry_run else ():
+                self._published.add(application.processes)
         except BaseException:
             self._closing.close()
             raise
@@ -221,8 +232,14 @@ class Attachment:
 
     def status(self) -> dict[str, Any]:
         """How everything is at this moment; plain values."""
-        while self._unread:
-            self._changes.add(self._unread.popleft())
+        with self._telling:
+            while self._unread:
+                self._changes.add(self._unread.popleft())
+            return self._status()
+
+    # ------------------------------------------------------------ inside
+
+    def _status(self) -> dict[str, Any]:
         stats, last = self.loop.stats, self._seen.last
         return {
             "applications": [
@@ -244,12 +261,11 @@ class Attachment:
             "rows": report.rows(*last, self._changes) if last else [],
         }
 
-    # ------------------------------------------------------------ inside
-
     def _prepare(self) -> list[Followed]:
         if not self.dry_run:
             self._closing.callback(self._claims.release)
             self._claims.take(self.applications.values())
+            self._closing.callback(self._published.close)
             checks.settle(self.applications.values())
             self._journal = Journal.open()
             self._closing.callback(self._close_journal)
@@ -267,6 +283,7 @@ class Attachment:
             name = found.name if found.name not in self.applications else f"{found.name}@{found.processes[0].pid}"
             there = [each for each, engine in zip(self.applications.values(), self._engines, strict=True)
                      if not engine.ended]  # fmt: skip
+            followed = None
             try:
                 if not self.dry_run:
                     checks.check(self.plan, [*there, found])
@@ -275,10 +292,15 @@ class Attachment:
                 followed = self._follow(name, found)
                 self.loop.add(followed)
             except TreadleError as error:
+                self._claims.drop(found)
+                if followed is not None:
+                    followed.engine.close()
                 log.warning("'%s' is left alone: %s", name, error, extra={"application": name, "error": str(error)})
                 continue
             self.applications[name] = found
             self._engines.append(followed)
+            if not self.dry_run:
+                self._published.add(found.processes)
             log.info("'%s' has come", name, extra={"application": name})
 
     def _follow(self, name: str, application: Application) -> Followed:

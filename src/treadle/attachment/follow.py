@@ -6,6 +6,7 @@ New threads are seen to in each round, before anything is decided about them; ho
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Mapping
 
@@ -40,19 +41,29 @@ class Followed:
 
     def news(self) -> bool:
         """Whether to look at it: with real-time threads always. If not, new threads are seen to all the same."""
-        if self.ended or self._guard is not None or self.engine.news():
+        if self.ended:
+            return self._topology is not self._empty
+        if self._guard is not None or self.engine.news():
             return True
         self.settle()
         return False
 
     def topology(self) -> Topology:
+        if self.ended:
+            return self._empty
         try:
             self._topology = self.engine.topology()
         except TargetGone:
-            self.ended = True
-            self._topology = self._empty
+            self._end()
         self.settle()
         return self._topology
+
+    def _end(self) -> None:
+        """Nobody looks at it any more; what it had open is closed beside the rounds, since a thread is waited for."""
+        self.ended, self._topology = True, self._empty
+        if self._guard is not None:
+            self._guard.watchdog.stop()
+        threading.Thread(target=self.engine.close, name="treadle-close", daemon=True).start()
 
     def settle(self) -> None:
         """See to the threads that were born since the last time."""
@@ -61,8 +72,9 @@ class Followed:
 
     def part(self) -> None:
         """Everything is put back: see to what was born in the last moment, and to no more."""
-        self.settle()
         if self._heirs is not None:
+            if not self.ended:
+                self._heirs.settle(self._topology, all_threads=True)
             self._heirs.close()
 
     def sample(self, wanted: frozenset[str]) -> Sample:
@@ -120,5 +132,5 @@ class Guard:
 
 
 def of_driver(query: str) -> bool:
-    """Whether it is the engine itself, and no query of the user's."""
-    return query in (DRIVER, f"spark {DRIVER}")
+    """Whether it is the engine itself, and no query of the user's; of several, with its application's name before."""
+    return query.rpartition("/")[2] in (DRIVER, f"spark {DRIVER}")

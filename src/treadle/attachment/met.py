@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from treadle.attachment.follow import of_driver
-from treadle.engines.spark.layout import PLANS
+from treadle.engines.spark.layout import DRIVER, PLANS
 from treadle.model import Topology
 
 
@@ -17,7 +17,7 @@ class Met:
     """Looks at topologies, one after another."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        self.unfit = set(patterns) - {"*"}
+        self.unfit = set(patterns) - {"*", DRIVER}
         """Patterns that no query has been seen to fit."""
         self._at_work: set[str] = set()
         self._planned: set[str] = set()
@@ -35,7 +35,7 @@ class Met:
         for instance in topology.instances:
             if not of_driver(instance.query):
                 if instance.threads:
-                    self._at_work.add(instance.query)
+                    self._at_work.add(instance.query.removeprefix(f"{instance.engine}/"))
             elif instance.operators[0].startswith(PLANS):
                 self._planned.add(instance.operators[0].removeprefix(PLANS))
         self.unfit = {each for each in self.unfit if not any(fnmatchcase(name, each) for name in self.known)}

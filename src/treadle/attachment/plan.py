@@ -10,7 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from treadle.attachment.policies import AnswersFirst, Caps, Grouped, HelpersFirst, Judged, MainsOnly, Seen, WithinQuery
+from treadle.attachment.policies import (
+    AnswersFirst,
+    Caps,
+    Grouped,
+    HelpersFirst,
+    Judged,
+    MainsOnly,
+    Nested,
+    Seen,
+    WithinQuery,
+)
 from treadle.decide import adaptive, registry
 from treadle.decide.policies import UserPriority
 from treadle.decide.policy import Policy
@@ -89,7 +99,7 @@ class Plan:
             by_user = within and set(self.parts) - {"cgroup", "quota"}
             chosen: Policy = UserPriority() if by_user else seen
             limits = {key: options[key] for key in ("low", "high") if options[key]}
-            grouped = Grouped(chosen, options["by"])
+            grouped = Nested(seen) if options["by"] == NESTED else Grouped(chosen, options["by"])
             shared = shares(**limits) if version == 1 else weight(**limits)
             return Binding(grouped, knob, self.period, scale=shared, queries=self.queries)
         if within:
@@ -173,4 +183,5 @@ def _check(parts: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 _FLAGS = {"yes": True, "true": True, "on": True, "1": True, "no": False, "false": False, "off": False, "0": False}
-_BY = ("query", "operator", "class")
+NESTED = "query/operator"
+_BY = ("query", "operator", "class", NESTED)

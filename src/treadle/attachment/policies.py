@@ -15,6 +15,7 @@ import numpy as np
 from treadle.decide import registry
 from treadle.decide.adaptive import Adaptive
 from treadle.decide.grouping import group
+from treadle.decide.logical import operator_sets
 from treadle.decide.policy import Policy
 from treadle.decide.transform import SCALES
 from treadle.engines.spark.naming import ANSWERS
@@ -188,6 +189,19 @@ class Grouped(Around):
         return replace(schedule, groups=Groups(tuple(map(flat, found.names)), found.of_row, found.priority))
 
 
+class Nested(Around):
+    """A group for each query by the users' priorities, and in it one for each operator by those of the policy."""
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        schedule, topology = self.inner.decide(snapshot), snapshot.topology
+        queries = tuple(flat(query.name) for query in topology.queries)
+        worth = np.array([query.priority for query in topology.queries])
+        found, sets = group(topology, schedule, "operator"), operator_sets(topology)
+        names = tuple(f"{flat(query)}/{flat('+'.join(operators))}" for query, operators in sets.members)
+        outer = Groups(queries, topology.query_of, worth)
+        return replace(schedule, groups=Groups(names, found.of_row, found.priority, outer))
+
+
 class Caps(Policy):
     """The most CPUs that each query may use, by the pattern that fits its name."""
 
@@ -207,7 +221,11 @@ class Caps(Policy):
         return self._decided[1]
 
     def _cap(self, query: str) -> float:
-        return next((cpus for pattern, cpus in self._caps.items() if fnmatchcase(query, pattern)), np.nan)
+        """By its name, also where that has its application's before it: two have a query called so."""
+        for pattern, cpus in self._caps.items():
+            if fnmatchcase(query, pattern) or fnmatchcase(query, f"*/{pattern}"):
+                return cpus
+        return np.nan
 
 
 def flat(name: str) -> str:

@@ -84,6 +84,12 @@ class Claims:
         self._held[process] = claim
         return True
 
+    def drop(self, application: Application) -> None:
+        """This one is left alone."""
+        for process in application.processes:
+            if process in self._held:
+                self._held.pop(process).close()
+
     def release(self) -> None:
         while self._held:
             self._held.popitem()[1].close()

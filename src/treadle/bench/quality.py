@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treadle.bench.quality_figures import Course, Cycle, Look, figures
-from treadle.bench.quality_scenarios import Made, Scenario
+from treadle.bench.quality_scenarios import Made, Phase, Scenario
 from treadle.pipelines import jvm
 from treadle.pipelines.cores import Cores
 from treadle.workloads.injector import Injector
@@ -53,6 +53,22 @@ class Place:
         self.unit = unit
         self.cycle = cycle
 
+    def start(self, made: Made, folder: Path, options: Mapping[str, Any]) -> Run:
+        """Its pipeline."""
+        run: Run = made.pipeline.start(self.spark, folder=folder, **options)
+        return run
+
+    def begin(self, phase: Phase) -> None:
+        """Whatever a phase needs besides its load."""
+
+    def workers(self, run: Run) -> dict[str, tuple[float, float]]:  # noqa: ARG002 - there is one place only
+        """By worker the cores that are used there by the pipeline, and by others."""
+        return {}
+
+    def results(self, run: Run, made: Made, sent: Mapping[str, int]) -> dict[str, Any]:  # noqa: ARG002 - as above
+        """What is to be told of it besides, once all rows are worked off that each source was sent."""
+        return {} if made.figures is None else made.figures(sent)
+
     @contextmanager
     def running(self, *, shed: bool) -> Iterator[tuple[Run, Injector, Made, Mapping[str, str]]]:
         """The scenario's pipeline on topics of its own, and what fills them: source -> topic."""
@@ -64,7 +80,7 @@ class Place:
         rows = {topics[source]: maker for source, maker in self.scenario.rows.items()}
         options = {"kafka": self.servers, "limit_rows": ALL, "cycle": self.cycle, "shed": shed}
         try:
-            with made.pipeline.start(self.spark, folder=folder, **options) as run, Injector(self.servers, rows) as fill:
+            with self.start(made, folder, options) as run, Injector(self.servers, rows) as fill:
                 yield run, fill, made, topics
                 run.stop(timeout=1.0)  # what had to wait is of no interest
         finally:
@@ -85,6 +101,10 @@ def run(
     from treadle.workloads.burn import calibrate
 
     tell = progress or (lambda *_: None)
+    if scenario.phases[0].workers:
+        from treadle.bench import placement
+
+        return placement.run(scenario, cycle=cycle, pace=pace, plot=plot, progress=tell)
     folder = Path(tempfile.mkdtemp(prefix="treadle-"))
     tell("starting Kafka and Spark", 0.0)
     broker = Broker.start(folder, free_port(), timeout=STARTING)
@@ -107,6 +127,7 @@ def measure(
     """What the machine can do, then the course of events without shedding and with it."""
     tell = progress or (lambda *_: None)
     tell("measuring what the machine can do", 0.1)
+    place.begin(place.scenario.phases[0])
     able = capacity(place)
     courses = {}
     for number, shed in enumerate((False, True)):
@@ -167,20 +188,21 @@ def _course(
                 for application, load in zip(scenario.applications, phase.load, strict=True)
                 for source in application
             }
+            place.begin(phase)
             fill.rates({topics[source]: rate for source, rate in rates.items()})
             course.begin(time.monotonic(), phase, rates)
             until, seen = time.monotonic() + phase.seconds * pace, (len(course.looks), len(course.cycles))
             while (now := time.monotonic()) < until or not _enough(course, seen, shed):
                 run.check()
-                course.looks.append(_look(run, now, cores))
+                course.looks.append(_look(run, now, cores, place.workers(run)))
                 _note_cycle(run, course)
                 tell((now - course.began) / whole)
                 time.sleep(LOOK)
         course.ended = time.monotonic()
-        if shed and made.figures is not None:
+        if shed:
             sent = fill.stop()
             _drained(run)
-            course.results = made.figures({source: sent[topic] for source, topic in topics.items()})
+            course.results = place.results(run, made, {source: sent[topic] for source, topic in topics.items()})
         course.sent = fill
     cores.close()
     return course
@@ -192,11 +214,11 @@ def _enough(course: Course, before: tuple[int, int], shed: bool) -> bool:
     return len(course.looks) >= looks + LEAST and (not shed or len(course.cycles) >= cycles + LEAST)
 
 
-def _look(run: Run, now: float, cores: Cores) -> Look:
+def _look(run: Run, now: float, cores: Cores, workers: Mapping[str, tuple[float, float]]) -> Look:
     channels = run.channels
     sources = {name: channels[name].total - channels[name].rows for name in run.nodes if run.nodes[name].kind.starts}
     waiting = {name: channel.rows for name, channel in channels.items()}
-    return Look(now, waiting, sources, *cores.read())
+    return Look(now, waiting, sources, *cores.read(), workers)
 
 
 def _note_cycle(run: Run, course: Course) -> None:

@@ -24,6 +24,8 @@ PERIODS = 2
 """So many cycles a sink may be below its minimum."""
 SETTLES = 10.0
 """Seconds after a change of the load, of which the growth of what waits is not told."""
+LAST = 5
+"""Cycles at the end of all."""
 AT_MINIMUM, WHOLE = 0.03, 0.97
 """Accuracies that count as the minimum, so much above it, and as everything."""
 STANDS, GROWS = 0.05, 0.1
@@ -38,6 +40,8 @@ class Look(NamedTuple):
     taken: Mapping[str, int]
     spark: float
     others: float
+    workers: Mapping[str, tuple[float, float]] = {}
+    """By worker of a cluster the cores that are used there by the pipeline, and by others."""
 
 
 class Cycle(NamedTuple):
@@ -73,12 +77,12 @@ class Course:
 
     def overload(self) -> tuple[float, float, float]:
         """The last phase with the highest load: begin, end, and rows a second that come to all sources."""
-        highest = max(sum(phase.load) for _, phase, _ in self.phases)
+        highest = max(phase.pressure for _, phase, _ in self.phases)
         ends = [begin for begin, _, _ in self.phases[1:]] + [self.ended]
         return [
             (begin, end, sum(rates.values()))
             for (begin, phase, rates), end in zip(self.phases, ends, strict=True)
-            if sum(phase.load) >= highest - 1e-9
+            if phase.pressure >= highest - 1e-9
         ][-1]
 
     def waiting(self) -> tuple[Floats, Floats]:
@@ -98,7 +102,7 @@ def figures(
     found: dict[str, Any] = {
         "scenario": scenario.what,
         "capacity_rows_per_s": {source: round(rate, 1) for source, rate in able.items()},
-        "load": round(max(sum(phase.load) for phase in scenario.phases), 2),
+        "load": round(max(phase.pressure for phase in scenario.phases), 2),
         "cycle_s": cycle,
         "cycles": len(with_.cycles),
         "queries": _queries(with_),
@@ -143,6 +147,11 @@ def claims(found: Mapping[str, Any], rate: float, cycle: float) -> list[dict[str
             and less["overload_accuracy"] > less["min_accuracy"] + AT_MINIMUM
         ]
         listed.append({"what": "lower priorities shed first", "but": broken, "holds": not broken})
+    if "moves" in found:
+        listed.append(_at_least("queries that moved to the worker that came", len(found["moves"]), 1))
+        listed.append(_at_most("rows lost or doubled", found["rows_lost"] + found["rows_doubled"], 0))
+        relieved = min(each["last_accuracy"] - each["overload_accuracy"] for each in queries.values())
+        listed.append(_at_least("accuracy that each has more by the worker that came", relieved, 0.0))
     if "suspicious_sent" in found:
         missed = found["suspicious_sent"] - found["suspicious_found"]
         listed.append({"what": "suspicious payments missed", "value": missed, "at_most": 0, "holds": missed == 0})
@@ -156,6 +165,7 @@ def _queries(course: Course) -> dict[str, dict[str, float]]:
     begin, end, _ = course.overload()
     pairs = _pairs(course)
     settled = [(before, after) for before, after in pairs if begin + SETTLES <= before.time and after.time <= end]
+    last = [after for _, after in pairs[-LAST:]]
     return {
         name: {
             "priority": each["priority"],
@@ -163,6 +173,7 @@ def _queries(course: Course) -> dict[str, dict[str, float]]:
             "promised": _mean([before.promised[name] for before, _ in pairs]),
             "accuracy": _mean([after.accuracy[name] for _, after in pairs]),
             "overload_accuracy": _mean([after.accuracy[name] for _, after in settled]),
+            "last_accuracy": _mean([after.accuracy[name] for after in last]),
         }
         for name, each in course.promises.items()
     }

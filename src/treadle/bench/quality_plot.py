@@ -41,13 +41,23 @@ def draw(scenario: Scenario, without: Course, with_: Course, path: Path) -> None
 
 
 def _cpu(axes: Any, course: Course) -> None:
-    """Cores in use: those of Spark with its Python workers, and of all others, broker and injector among them."""
+    """Cores in use: those of Spark with its Python workers, and of all others, broker and injector among them.
+
+    Of a cluster, what the pipeline uses of each worker, and with others (dotted).
+    """
     looks = course.looks[::4]
+    for name, colour in zip(sorted({name for look in looks for name in look.workers}), COLOURS, strict=False):
+        times = [look.time - course.began for look in looks]
+        used = [look.workers.get(name, (np.nan, np.nan)) for look in looks]
+        axes.plot(times, [own for own, _ in used], color=colour, label=name)
+        axes.plot(times, [sum(both) for both in used], color=colour, linestyle=":")
+    axes.set_ylabel("cores")
+    if looks and looks[-1].workers:
+        return
     middle = [(a.time + b.time) / 2 - course.began for a, b in pairwise(looks)]
     spark = [(b.spark - a.spark) / (b.time - a.time) for a, b in pairwise(looks)]
     others = [(b.others - a.others) / (b.time - a.time) for a, b in pairwise(looks)]
     axes.stackplot(middle, spark, others, colors=(COLOURS[1], GREY), labels=("Spark", "others"), alpha=0.6)
-    axes.set_ylabel("cores")
 
 
 def _accuracy(axes: Any, course: Course) -> None:

@@ -1,6 +1,7 @@
 """The scenarios of `treadle bench quality`: which pipeline, which rows, and how the load changes, by number.
 
-2 and 3 are those of Stream-Economics section 7, 4 is ours. A load is a part of what the machine can do, as measured.
+1 to 3 are those of Stream-Economics section 7, 4 is ours. A load is a part of what the machine, or one worker, can do,
+as measured.
 """
 
 from __future__ import annotations
@@ -21,6 +22,13 @@ class Phase(NamedTuple):
 
     seconds: float
     load: tuple[float, ...]
+    workers: int = 0
+    """Of a cluster, each with one core; 0 where it runs in one session on the whole machine."""
+
+    @property
+    def pressure(self) -> float:
+        """All loads together, as a part of what there is."""
+        return sum(self.load) / max(self.workers, 1)
 
 
 class Made(NamedTuple):
@@ -56,6 +64,11 @@ def _taxi_and_knn(unit: float, prefix: str) -> Made:
     return Made(p)
 
 
+def _taxi(unit: float, prefix: str) -> Made:
+    hashes = max(1, round(ROW / unit))
+    return Made(taxi.pipeline((hashes, hashes), minimum=(0.4, 0.4), prefix=prefix))
+
+
 def _knn(_: float, prefix: str) -> Made:
     return Made(knn.pipeline(minimum=0.2, priority=1.0, prefix=prefix))
 
@@ -70,6 +83,12 @@ _KNN = {knn.POINTS: "treadle.workloads.knn:point"}
 _PAYMENTS = {payments.PAYMENTS: "treadle.workloads.payments:payment"}
 
 SCENARIOS: dict[str, Scenario] = {
+    "1": Scenario(
+        "Taxi Drives, drivers and cells alike, on one worker, and then on two",
+        _taxi,
+        (_TAXI,),
+        (Phase(30, (0.5,), 1), Phase(40, (1.4,), 1), Phase(60, (1.4,), 2)),
+    ),
     "2": Scenario(
         "Taxi Drives and KNN, drivers before cells before labels",
         _taxi_and_knn,

@@ -6,8 +6,11 @@ put back.
 
 from __future__ import annotations
 
+import gc
 import json
+import math
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
@@ -115,6 +118,7 @@ def attach(
             background=False,
         )
         ask.append(attachment.ask_to_stop)
+        gc.freeze()  # what is imported by now stays: to look through it again and again would make rounds late
         if limit is None and (dry_run or once):
             limit = LOOKS
         _run(attachment, limit, as_json=as_json, leave=once, live=not dry_run and not once)
@@ -135,11 +139,17 @@ def top(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Show queries, operators and threads of running Spark applications. Nothing about them is changed."""
-    from treadle.attachment import watch
+    """Show queries, operators and threads of running Spark applications, and what `treadle attach` does to them.
+
+    Nothing about them is changed.
+    """
+    from treadle.attachment import look_on, watch
     from treadle.cli import _out
 
     limit = None if length is None else durations.seconds(length, what="--for")
+    if (status := look_on([*pids, *names, *uis])) is not None:
+        _look_on(status, limit, once=once or not _out.is_terminal, as_json=as_json)
+        return
     with _signals() as ask:
         attachment = watch([*pids, *names, *uis], agent=agent)
         ask.append(attachment.ask_to_stop)
@@ -237,6 +247,29 @@ def _run(attachment: Attachment, limit: float | None, *, as_json: bool, leave: b
         click.echo(f"{title(attachment.status()).rpartition(',')[0]}; Ctrl-C ends it, and all is as it was", err=True)
     told = _tell_json if as_json else _tell if live else None
     attachment.run(limit, told=told, before_end=end, leave=leave, patient=not live)
+
+
+def _look_on(status: Callable[[], dict[str, Any] | None], limit: float | None, *, once: bool, as_json: bool) -> None:
+    """Show what another process does, for as long as it does it."""
+    from treadle.cli import _out
+
+    shown = status()
+    if shown is not None and as_json:
+        click.echo(json.dumps(shown))
+        return
+    if shown is not None and once:
+        _out.print(table(shown))
+        return
+    end = math.inf if limit is None else time.monotonic() + limit
+    stopping: list[bool] = []
+    with _signals() as asked, Live(console=_out, auto_refresh=False, vertical_overflow="ellipsis") as live:
+        asked.append(lambda: stopping.append(True))
+        while shown is not None and not stopping and time.monotonic() < end:
+            live.update(table(shown), refresh=True)
+            time.sleep(1.0 / PER_SECOND)
+            shown = status()
+    if shown is None:
+        click.echo("whoever scheduled it has ended", err=True)
 
 
 def _tell_the_end(attachment: Attachment) -> None:

@@ -95,7 +95,7 @@ def bench_adaptive(as_json: bool, parts: tuple[str, ...], minute: str, rounds: i
 @bench.command("loop")
 @_json
 def bench_loop(as_json: bool) -> None:
-    """What treadle attach itself costs at 50 ms (2 minutes)."""
+    """What treadle attach itself costs at 50 ms (3 minutes)."""
     from treadle.bench import loop
 
     _measure(lambda told: loop.run(progress=told), as_json=as_json)
@@ -103,7 +103,7 @@ def bench_loop(as_json: bool) -> None:
 
 @bench.command("quality")
 @_json
-@click.option("--scenario", type=click.Choice(["2", "3", "4"]), default="2", show_default=True)
+@click.option("--scenario", type=click.Choice(["1", "2", "3", "4"]), default="2", show_default=True)
 @click.option("--cycle", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds of a decision.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="A picture of it goes there.")
 def bench_quality(as_json: bool, scenario: str, cycle: float, plot: Path | None) -> None:

@@ -49,18 +49,22 @@ class Heirs:
         self._witnesses: list[tuple[Knob, ThreadRef]] = []
         self._seen: Topology | None = None
         self._births = Births()
+        self._unborn: list[int] = []
+        """Ids that were given out, but whose threads were not there yet: they are looked for once more."""
         self._processes = _processes()
         """Those that there were at the last look at all: to look at the others again would be dear."""
         for pid in pids:
             self._meet(pid, journal)
 
-    def settle(self, topology: Topology) -> None:
+    def settle(self, topology: Topology, *, all_threads: bool = False) -> None:
         """Give the new threads, and those of new processes, what their process had."""
-        born = self._births.since_last_time()
-        if born is None:
+        born, late = self._births.since_last_time(), self._unborn
+        self._unborn = []
+        if born is None or all_threads:
             self._look_at_all()
-        else:
-            for tid in born:
+        elif born or late:
+            self._unborn = [tid for tid in born if not self._look_at(tid)]
+            for tid in late:
                 self._look_at(tid)
         if topology is not self._seen:
             self._seen = topology
@@ -96,14 +100,15 @@ class Heirs:
             if not threads:
                 del self._known[pid], self._found[pid]
 
-    def _look_at(self, tid: int) -> None:
-        """Some thread of the machine, that was just born."""
+    def _look_at(self, tid: int) -> bool:
+        """Some thread of the machine, that was just born; whether it is there."""
         pid, parent = _origin(tid)
         if pid == tid:
             self._adopt({pid: parent})
         elif pid in self._known and str(tid) not in self._known[pid]:
             self._known[pid].add(str(tid))
             self._give_all(pid, {str(tid)})
+        return pid != 0
 
     def _adopt(self, parents: Mapping[int, int]) -> None:
         """Of new processes, those that are children of ours, and children of these."""

@@ -87,8 +87,11 @@ class Leash:
         self.reason = ""
         self._off = False
         for target, value in list(self._wanted.items()):
+            found = self._found.get(target)
             try:
                 self.knob.write(target, value)
+                if found is not None and (self._off or target not in self._wanted):  # since a moment ago
+                    self.knob.write(target, found)
             except TargetGone:
                 self._drop(target)
             except Exception as error:  # the enforcer will not see this one, since it has written it before

@@ -65,7 +65,31 @@ def translate(binding: Binding, view: View, mine: Bools, schedule: Schedule, suf
     for part, aim in zip(view.parts, aims, strict=True):
         start, end = end, end + len(aim.targets)
         orders.append(Order(part, binding.knob, aim, values[start:end]))
+    if groups is not None and groups.outer is not None:
+        silent = np.unique(groups.outer.of_row[mine & ~fresh])
+        orders = _with_outer(binding, groups.outer, priority, mine, orders, groups.outer.priority[silent])
     return members + orders
+
+
+def _with_outer(
+    binding: Binding, outer: Groups, priority: Floats, mine: Bools, orders: list[Order], silent: Floats
+) -> list[Order]:
+    """The groups around others too, on a scale of their own: they compete with each other, not with what is in them.
+
+    `silent` are priorities of those whose engine did not answer, which are on the scale all the same.
+    """
+    aims = [order.part.groups(outer, priority, mine) for order in orders]
+    values = binding.to_scale.apply(np.concatenate([*(aim.priority for aim in aims), silent]), "linear")
+    parts = np.split(values, np.cumsum([len(aim.targets) for aim in aims]))[: len(aims)]
+    return [
+        order._replace(aim=_together(order.aim, aim), wanted=np.concatenate([order.wanted, wanted]))
+        for order, aim, wanted in zip(orders, aims, parts, strict=True)
+    ]
+
+
+def _together(one: Aim, other: Aim) -> Aim:
+    columns = (np.concatenate(pair) for pair in zip(one[1:], other[1:], strict=True))
+    return Aim(one.targets + other.targets, *columns)
 
 
 def _joined(columns: list[Floats]) -> Floats:

@@ -12,9 +12,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from treadle.decide.quality import Kept, Measure
 from treadle.durations import Duration, seconds
 from treadle.enforce.shed import Choice
 from treadle.errors import ConfigError
@@ -24,6 +26,8 @@ Inputs = str | Sequence[str] | Mapping[str, str]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+PARTS = (0.01, 0.1, 0.5, 0.9, 1.0)
+"""Of its rows, with which an accuracy is tried."""
 _LONGEST = 100  # a name becomes part of folder, socket and metric names
 
 
@@ -73,6 +77,8 @@ class Node:
     priority: float = 0.0
     latency_goal: float | None = None
     min_accuracy: float | None = None
+    accuracy: Measure | None = None
+    """What `min_accuracy` is of, if not the part of the rows."""
     shed: Choice | None = None
     takes_batch_id: bool = False
     place: str = ""
@@ -220,6 +226,31 @@ def check_accuracy(accuracy: object, where: str) -> float | None:
     if isinstance(accuracy, int | float) and not isinstance(accuracy, bool) and 0 <= accuracy <= 1:
         return float(accuracy)
     raise ConfigError(f"min_accuracy is {accuracy!r}", where=where, remedy="give a number from 0 to 1, as 0.9")
+
+
+def check_measure(measure: object, minimum: object, where: str) -> Measure | None:
+    """What accuracy is, if not the part of the rows: a function that says more the more is kept."""
+    if measure is None:
+        return None
+    if not callable(measure):
+        remedy = "give treadle.relative_error('column'), or a function of treadle.Kept"
+        raise ConfigError(f"accuracy is {measure!r}", where=where, remedy=remedy)
+    if minimum is None:
+        raise ConfigError("has an accuracy without a min_accuracy", where=where, remedy="say how much is enough")
+    found = [_measured(measure, part, where) for part in PARTS]
+    if not all(0.0 <= low <= high <= 1.0 for low, high in pairwise(found)):
+        told = ", ".join(f"{part:g}: {each:.3g}" for part, each in zip(PARTS, found, strict=True))
+        remedy = "let it be 0 to 1, and never less where more is kept"
+        raise ConfigError(f"its accuracy is by the part that is kept {told}", where=where, remedy=remedy)
+    return measure
+
+
+def _measured(measure: Measure, part: float, where: str) -> float:
+    try:
+        return float(measure(Kept(part, 100.0, 2.0)))
+    except Exception as error:
+        remedy = "it is called with a treadle.Kept: part, rate, spread"
+        raise ConfigError(f"its accuracy raised {type(error).__name__}: {error}", where=where, remedy=remedy) from error
 
 
 def check_shed(shed: object, where: str) -> Choice | None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from treadle.decide.quality import Measure
 from treadle.durations import Duration
 from treadle.enforce.shed import Choice
 from treadle.errors import ConfigError
@@ -179,6 +180,7 @@ class Pipeline:
         priority: float = 0,
         latency_goal: Duration | None = None,
         min_accuracy: float | None = None,
+        accuracy: Measure | None = None,
     ) -> Callable[[F], F]: ...
     def sink(
         self,
@@ -189,12 +191,14 @@ class Pipeline:
         priority: float = 0,
         latency_goal: Duration | None = None,
         min_accuracy: float | None = None,
+        accuracy: Measure | None = None,
     ) -> Any:
         """Define a sink: a function (DataFrame, batch id) -> None as foreachBatch takes it, with or without the id.
 
         A higher `priority` is more urgent. `latency_goal` ("500ms", "1s", seconds, a timedelta) is how old a row may be
         when it comes out, `min_accuracy` the share of rows, 0 to 1, that must at least be looked at: rows beyond that
-        may be shed where the CPU is short, those of lower priorities first. Without one nothing is shed.
+        may be shed where the CPU is short, those of lower priorities first. Without one nothing is shed. With an
+        `accuracy`, as `treadle.relative_error("amount")`, it is the least that this function may say of what was kept.
         """
 
         def define(decorated: F) -> F:
@@ -209,6 +213,7 @@ class Pipeline:
                     priority=checks.check_priority(priority, where),
                     latency_goal=checks.check_goal(latency_goal, where),
                     min_accuracy=checks.check_accuracy(min_accuracy, where),
+                    accuracy=checks.check_measure(accuracy, min_accuracy, where),
                     takes_batch_id=takes_id,
                     place=place,
                 )
@@ -227,6 +232,7 @@ class Pipeline:
         priority: float = 0,
         latency_goal: Duration | None = None,
         min_accuracy: float | None = None,
+        accuracy: Measure | None = None,
     ) -> None:
         """Define a sink that is one of Spark's own writers, as "kafka", "parquet" or "noop", with its options."""
         place, where = self._begin_named(name, Kind.WRITER)
@@ -242,6 +248,7 @@ class Pipeline:
                 priority=checks.check_priority(priority, where),
                 latency_goal=checks.check_goal(latency_goal, where),
                 min_accuracy=checks.check_accuracy(min_accuracy, where),
+                accuracy=checks.check_measure(accuracy, min_accuracy, where),
                 place=place,
             )
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from treadle.decide.quality import Controller, Decision, Flow, InputRate, Measured, Promise, Short
+from treadle.decide.quality import Controller, Decision, Flow, InputRate, Kept, Measured, Promise, Short, least_part
 from treadle.decide.quality.equations import current_accuracy
 from treadle.enforce import Enforcer
 from treadle.enforce.shed import Count, ShedKnob
@@ -25,6 +25,7 @@ from treadle.pipelines.cores import Cores, Used
 from treadle.pipelines.hop import Hop
 from treadle.pipelines.node import Node
 from treadle.pipelines.shedding import Shedding
+from treadle.pipelines.spread import Spread
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -129,6 +130,7 @@ class Promises:
         self._counts: tuple[Mapping[str, Count], Mapping[str, Count]] = ({}, {})
         self._told: tuple[Short, ...] = ()
         self._cold: dict[str, float] = {}
+        self._spreads = {node.name: Spread(node) for node in run.nodes.values() if node.accuracy is not None}
 
     @property
     def decision(self) -> Decision | None:
@@ -140,6 +142,10 @@ class Promises:
         if self._off:
             return self._shedding.weighed(rows)
         return self._shedding.shed(rows, self._name(producer, consumer), self._nodes[producer].shed)
+
+    def watch(self, rows: DataFrame, sink: str) -> DataFrame:
+        """What a sink is given, looked at on its way if its accuracy depends on that."""
+        return self._spreads[sink].watch(rows) if sink in self._spreads else rows
 
     def step(self, now: float) -> None:
         """A cycle, if it is time for one."""
@@ -154,6 +160,8 @@ class Promises:
         lately = np.maximum(latest - before, 0.0) / (now - last)
         on_average = np.maximum(latest - oldest, 0.0) / (now - first)
         accuracy = current_accuracy(self.flow, self._kept(lately, on_average))
+        if self._spreads:
+            self._controller.promise(self._minima())
         decision = self._controller.cycle(self._measured(now, on_average))
         self.last = Cycle(now, dict(self._rates), accuracy, decision)
         keep = decision.streams * np.where(self._from_outside, decision.outside[self.flow.start], 1.0)
@@ -181,9 +189,11 @@ class Promises:
             sinks[flow.tasks[sink]] = {
                 "priority": promise.priority,
                 "min_accuracy": promise.accuracy,
-                "promised": None if last is None else round(float(last.decision.desired[sink]), 4),
-                "accuracy": None if last is None else round(float(last.accuracy[sink]), 4),
+                "promised": None if last is None else self._told_of(sink, float(last.decision.desired[sink])),
+                "accuracy": None if last is None else self._told_of(sink, float(last.accuracy[sink])),
             }
+            if flow.tasks[sink] in self._spreads:
+                sinks[flow.tasks[sink]]["kept"] = None if last is None else round(float(last.accuracy[sink]), 4)
         streams = {
             stream.removeprefix(f"{self._pipeline}/"): {
                 "keep": self._shedding.get(stream),
@@ -198,6 +208,25 @@ class Promises:
         return {"sinks": sinks, "streams": streams, "short": short, "rates": rates, "time": last and last.time}
 
     # ------------------------------------------------------------ inside
+
+    def _minima(self) -> Floats:
+        """By sink the least part of its rows: what its owner says, or what its own accuracy takes at present."""
+        for name, spread in self._spreads.items():
+            spread.look(self._hops[name].query if name in self._hops else None)
+        return np.array([self._least_part(sink) for sink in self.flow.sinks.tolist()])
+
+    def _least_part(self, sink: int) -> float:
+        name = self.flow.tasks[sink]
+        measure, promise = self._nodes[name].accuracy, self.flow.promises[name]
+        return promise.accuracy if measure is None else least_part(measure, promise.accuracy, self._kept_of(sink, 1.0))
+
+    def _kept_of(self, sink: int, part: float) -> Kept:
+        return Kept(part, float(self._controller.whole_rate[sink]), self._spreads[self.flow.tasks[sink]].value)
+
+    def _told_of(self, sink: int, part: float) -> float:
+        """An accuracy as its owner means it."""
+        measure = self._nodes[self.flow.tasks[sink]].accuracy
+        return round(part if measure is None else float(measure(self._kept_of(sink, part))), 4)
 
     def _name(self, producer: str, consumer: str) -> str:
         return f"{self._pipeline}/{producer}>{consumer}"

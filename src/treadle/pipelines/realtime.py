@@ -75,6 +75,12 @@ def check(nodes: Sequence[Node], options: Options) -> None:
                 where=node.where,
                 remedy="use p.write(…, format='kafka'), " + plans.ELSEWHERE,
             )
+        if getattr(node.accuracy, "column", None) is not None:
+            raise ConfigError(
+                "its accuracy is about a column, whose values are reported only when a batch ends",
+                where=node.where,
+                remedy="use treadle.relative_error() for the number of rows, " + plans.ELSEWHERE,
+            )
         if node.kind is Kind.WRITER and node.format not in FORMATS:
             raise ConfigError(
                 f"format '{node.format}' can't be written in real time",

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -279,9 +279,11 @@ class Run:
     def _plan(self, node: Node, key: str) -> build.Plan:
         shed = build.everything if self.promises is None else self.promises.shed
         if self.options.layout == "hops":
-            return build.hop(node, self.spark, self.channels, key, shed)
-        make = build.fused if self.realtime is None else realtime.plan
-        return make(node, self.nodes, self.spark, self.channels, key, shed)
+            made = build.hop(node, self.spark, self.channels, key, shed)
+        else:
+            make = build.fused if self.realtime is None else realtime.plan
+            made = make(node, self.nodes, self.spark, self.channels, key, shed)
+        return made if self.promises is None else replace(made, rows=self.promises.watch(made.rows, node.name))
 
     def _start(self, node: Node, identity: str) -> None:
         key = self._key(node)

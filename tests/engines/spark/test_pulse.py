@@ -96,7 +96,7 @@ def test_no_agent_is_loaded_where_none_may_be(broker: Broker) -> None:
     process = Process(broker.pid, look(broker.pid).start_time, False)
     pulse = Pulse(Application("local-process-1", "a", "http://127.0.0.1:1", (process,)), 60.0, loads=False)
     pulse.close()
-    pulse._read(0.0)
+    pulse._read()
     assert pulse._pauses.keys() == {broker.pid}
     assert "jolokia" not in execute(broker.pid, "properties")
     with pytest.raises(NoAgentError, match="no agent is loaded"):

@@ -114,6 +114,7 @@ class Controller:
         self._warming: dict[int, float] = {}
         self._short_for: dict[int, int] = {}
         self._last: Floats | None = None
+        self._minimum = flow.minimum
         self._costs = Costs(len(flow))
         self._each = np.zeros(len(flow))
 
@@ -121,6 +122,15 @@ class Controller:
     def warming(self) -> tuple[int, ...]:
         """The instances that have moved and are not yet what they were."""
         return tuple(self._warming)
+
+    @property
+    def whole_rate(self) -> Floats:
+        """By task: the rows a second that it would be sent, were nothing dropped before."""
+        return self._each * np.maximum(self.flow.copies, 1)
+
+    def promise(self, of_sinks: Floats) -> None:
+        """From the next cycle on these are the minima of the sinks, where they follow from what is measured."""
+        self._minimum = self.flow.upstream(of_sinks)
 
     def moved(self, instance: int, time: float) -> None:
         """It runs at another place from now on."""
@@ -135,7 +145,7 @@ class Controller:
         current = equations.current_accuracy(flow, local)
         whole, backlog = self._whole(seen, current)
         available = self._available(seen)
-        minimum = flow.minimum
+        minimum = self._minimum
         most = np.ones(len(flow)) if seen.most is None else equations.least_of_tasks(flow, seen.most)
         least = equations.required(minimum, whole, ALL, most)
         moves = self._moves(seen, available, least, current)
@@ -173,7 +183,7 @@ class Controller:
     def _aimed(self) -> Floats:
         """By task: its minimum, and so much above it that by chance hardly ever less is kept of a cycle's rows."""
         flow = self.flow
-        least, rows = flow.minimum[flow.sinks], np.maximum(self._each[flow.sinks] * self._cycle, 1.0)
+        least, rows = self._minimum[flow.sinks], np.maximum(self._each[flow.sinks] * self._cycle, 1.0)
         above = np.minimum(SURE * np.sqrt(least * (1.0 - least) / rows), MOST_ABOVE) if self._cycle else 0.0
         return flow.upstream(np.minimum(least + above, 1.0))
 
@@ -252,7 +262,7 @@ class Controller:
         sinks = {int(s) for t in set(tasks.tolist()) for s in reaches.items[reaches.starts[t] : reaches.starts[t + 1]]}
         for sink in sinks:
             task = int(self.flow.sinks[sink])
-            wants = float(self.flow.minimum[task])
+            wants = float(self._minimum[task])
             if wants * part < allowed[sink]:
                 allowed[sink] = wants * part
                 found[sink] = Short(self.flow.tasks[task], wants, wants * part, missing, worker)
@@ -261,7 +271,7 @@ class Controller:
         """The workers of instances that have moved and are not yet at their minimum, as long as that may take."""
         for instance, since in list(self._warming.items()):
             task = self.flow.task_of[instance]
-            there = seen.time > since and current[task] >= self.flow.minimum[task]
+            there = seen.time > since and current[task] >= self._minimum[task]
             if there or seen.time - since > self._warm_up:
                 del self._warming[instance]
         return {int(seen.worker[instance]) for instance in self._warming}

@@ -33,7 +33,7 @@ log = logging.getLogger("treadle.engines.spark")
 
 START = 10.0
 """Seconds within which it calls."""
-LEAD = 0.006
+LEAD = 0.008
 """Seconds before a round in which it looks: enough to be done by then. What is late counts in the next round."""
 ROUNDS = 20
 """After so many it is seen whether the looks are in time."""
@@ -41,6 +41,8 @@ TRIES, PAUSE = 6, 0.1
 """How often it is tried to load one, and seconds before it is tried again, which double each time."""
 TROUBLES = 20
 """Answers in a row that say that Spark can't be read, after which that is believed: a few come of its own changes."""
+PROTOCOL = 2
+"""A class that is loaded stays, also when its jar is replaced: it has to say what it speaks."""
 _LENGTH = struct.Struct(">i")
 _TIMES = struct.Struct(">qq")
 _MANIFEST = "Agent-Class: treadle.Agent\n"
@@ -73,12 +75,19 @@ class Agent:
         """How many have come: each says something new."""
         self.first = math.nan
         """When it was told to look for the first time."""
+        self._protocol = 0
         self._trouble: list[str] = []
         self._received = bytearray()
         self._connection = _call(pid)
         try:
             while not self.answers:
                 self.hear()
+            if self._protocol != PROTOCOL:
+                raise EngineError(
+                    "has the agent of another version of Treadle",
+                    where=f"process {pid}",
+                    remedy="start the application anew, or attach with --no-agent",
+                )
         except BaseException:
             self.close()
             raise
@@ -141,6 +150,8 @@ class Agent:
                 self.plans[key] = _plain(text)
             case "driver", (identity, name):
                 self.application = identity, _plain(name)
+            case "agent", _:
+                self._protocol = key
             case "trouble", (why,):
                 self._trouble.append(why)
 
@@ -205,7 +216,7 @@ class Agents:
     @property
     def driver(self) -> Agent | None:
         """The one that knows about jobs."""
-        return next((agent for agent in self._agents.values() if agent.drives), None)
+        return next((agent for agent in list(self._agents.values()) if agent.drives), None)
 
     def look(self) -> None:
         """Take what they have said. As this is called once in each round, they are told when the next one is."""
@@ -247,7 +258,8 @@ class Agents:
             what(agent)
         except (OSError, TreadleError, ValueError) as error:
             if isinstance(error, EngineError):
-                log.warning("%s; Spark's UI is asked instead", error, extra={"error": str(error)})
+                log.warning("%s; Spark's UI is asked until it can", error, extra={"error": str(error)})
+            self._try_again(agent.pid)  # unless its process has ended
             self._drop(agent.pid)
             self.generation += 1
 
@@ -256,14 +268,18 @@ class Agents:
         if agent is not None:
             agent.close()
 
+    def _try_again(self, pid: int) -> bool:
+        """After a pause; False if that was done often enough."""
+        tried = self._tried.get(pid, 0)
+        if 0 < tried < TRIES:
+            self._again[pid] = time.monotonic() + PAUSE * 2**tried
+        return tried < TRIES
+
     def _load(self, pid: int) -> None:
         try:
             agent = Agent(pid)
         except (TreadleError, OSError) as error:
-            tried = self._tried.get(pid, 0)
-            if 0 < tried < TRIES:
-                self._again[pid] = time.monotonic() + PAUSE * 2**tried
-            elif tried:
+            if not self._try_again(pid):
                 log.info("no agent in process %d: %s", pid, error, extra={"process": pid, "error": str(error)})
             return
         with self._lock:
@@ -297,14 +313,12 @@ def _call(pid: int) -> socket.socket:
     path = f"/tmp/.treadle-{secrets.token_hex(8)}"
     reached = f"/proc/{pid}/root{path}"
     with socket.socket(socket.AF_UNIX) as listening:
-        old = os.umask(0o077)
         try:
             listening.bind(reached)
         except FileNotFoundError as error:
             raise TargetGone("ended", where=f"process {pid}") from error
-        finally:
-            os.umask(old)
         try:
+            os.chmod(reached, 0o600)  # before it listens nobody can connect
             process = os.stat(f"/proc/{pid}")
             if process.st_uid != os.geteuid():
                 os.chown(reached, process.st_uid, process.st_gid)

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 
 from treadle.engines.spark.application import Application, Process
 from treadle.engines.spark.consumers import REQUESTS, Consumer, Key, Matches, consumers
@@ -87,7 +86,7 @@ class Pulse:
                 self._tried("processes can't be looked for", self._scan)
                 scan = began + SCAN
             if self.wants_beans:
-                self._tried("no live Kafka figures", partial(self._read, began))
+                self._tried("no live Kafka figures", self._read)
             # Never busier than a twentieth of the time, however slowly the JVM answers.
             self._stop.wait(max(self._period - (time.monotonic() - began), 0.05 * self._period))
 
@@ -113,7 +112,8 @@ class Pulse:
         for pid in self._beans.keys() - self._alive():
             self._beans.pop(pid).close()
 
-    def _read(self, now: float) -> None:
+    def _read(self) -> None:
+        now = time.monotonic()
         found: dict[Key, Consumer] = {}
         for process in self.processes:
             pause, again = self._pauses.get(process.pid, (self._period, 0.0))
@@ -139,8 +139,8 @@ class Pulse:
                         extra={"error": str(error)},
                     )
                 self._pauses[process.pid] = (min(2 * pause, LONGEST_PAUSE), now + pause)
+        self.asked = now  # first: who sees new counts must not hold them for older
         self._count(found)
-        self.asked = now
         self.matches.match(found, self.sources)
         self.found = found
 

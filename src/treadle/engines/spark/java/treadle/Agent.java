@@ -28,15 +28,17 @@ import java.util.concurrent.locks.LockSupport;
  *
  * It is loaded with the path of a Unix socket, calls there, and ends with that call: nothing listens, and nothing is
  * changed. It looks at once, and then when it is told to by two numbers of 8 bytes: a time of System.nanoTime(), and the
- * nanoseconds from there to the next one, and so on. If anything differs from the last look it sends a length and what
- * differs, one thing a line, fields apart by tabs: `thread id address name`, `gone id`; from a driver also `driver 0
+ * nanoseconds from there to the next one, and so on; twice as often for a second after a change. If anything differs from the last look it sends a length and what
+ * differs, one thing a line, fields apart by tabs: at first `agent protocol`, `thread id address name`, `gone id`; from a driver also `driver 0
  * application's-id name`, `job id execution stage,… description`, `shuffle id stage`, `over id` and `plan execution
  * text`. A look takes some microseconds for each thread, and no safepoint. Spark is reached by reflection: whatever
  * version it is of, and whichever class loader has it.
  */
 public final class Agent {
     private static final String EXECUTION = "spark.sql.execution.root.id";
+    private static final int PROTOCOL = 2;
     private static final long SELDOM = 1_000_000_000;
+    private static final long RESTLESS = 1_000_000_000;
     private final Instrumentation tools;
     private final StringBuilder answer = new StringBuilder();
     private final Map<Thread, String> threads = new IdentityHashMap<>();
@@ -48,6 +50,7 @@ public final class Agent {
     private Thread[] found = new Thread[256];
     private Field record;
     private boolean drives;
+    private boolean hello = true;
 
     private Agent(Instrumentation tools) {
         this.tools = tools;
@@ -65,22 +68,25 @@ public final class Agent {
             channel.configureBlocking(false);
             channel.register(waiting, SelectionKey.OP_READ);
             ByteBuffer told = ByteBuffer.allocate(2 * Long.BYTES);
-            long next = System.nanoTime();
+            long first = System.nanoTime();
             long pause = SELDOM;
+            long next = first;
+            long changed = first;
             findSpark();
             while (channel.read(told) >= 0) {
                 if (!told.hasRemaining()) {
                     told.flip();
-                    next = told.getLong();
+                    next = first = told.getLong();
                     pause = told.getLong();
                     told.clear();
                 }
-                long late = System.nanoTime() - next;
-                if (late >= 0) {
-                    next += (late / pause + 1) * pause;
-                    look(channel);
+                long now = System.nanoTime();
+                if (now >= next) {
+                    changed = look(channel) ? now : changed;
+                    long step = now - changed < RESTLESS ? pause / 2 : pause; // what comes in the middle may be late
+                    next = first + ((now - first) / step + 1) * step;
                 } else {
-                    waiting.select(Math.max(1, -late / 1_000_000));
+                    waiting.select(Math.max(1, (next - now) / 1_000_000));
                     waiting.selectedKeys().clear();
                 }
             }
@@ -89,8 +95,13 @@ public final class Agent {
         }
     }
 
-    private void look(SocketChannel channel) throws IOException {
+    /** Whether anything was new. */
+    private boolean look(SocketChannel channel) throws IOException {
         answer.setLength(0);
+        if (hello) {
+            line("agent", PROTOCOL);
+            hello = false;
+        }
         lookAtThreads(); // before the jobs, so that of each task that is seen the job is too
         if (contexts != null) {
             lookAtJobs();
@@ -102,6 +113,7 @@ public final class Agent {
                 LockSupport.parkNanos(1_000_000); // until there is room again
             }
         }
+        return answer.length() > 0;
     }
 
     private void findSpark() {
