@@ -38,7 +38,7 @@ ENFORCERS = (
     "cgroup+nice",
     "rt:fifo=yes,helpers=no",
     "nice+slice",
-    "cgroup:by=operator+slice:batch=no",
+    "cgroup:by=query/operator+slice:batch=no",
     "cgroup+nice+slice+quota",
 )
 NEEDS = {"nice": "nice", "cgroup": "cgroup", "rt": "real-time", "slice": "time slice", "quota": "quota"}

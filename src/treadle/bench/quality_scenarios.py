@@ -87,7 +87,7 @@ SCENARIOS: dict[str, Scenario] = {
         "Taxi Drives, drivers and cells alike, on one worker, and then on two",
         _taxi,
         (_TAXI,),
-        (Phase(30, (0.5,), 1), Phase(40, (1.4,), 1), Phase(60, (1.4,), 2)),
+        (Phase(30, (0.5,), 1), Phase(40, (1.4,), 1), Phase(120, (1.4,), 2)),
     ),
     "2": Scenario(
         "Taxi Drives and KNN, drivers before cells before labels",
