@@ -147,3 +147,16 @@ def test_the_pause_grows_with_the_fixed_parts_of_those_that_have_rows() -> None:
     crowd.come(b=10)
     crowd.turns.look()
     assert crowd.turns.pause == pytest.approx(2 * alone, rel=0.2)
+
+
+def test_where_the_cpu_is_short_hops_rest_as_long_as_fixed_parts_need_but_not_for_ever() -> None:
+    crowd = _Crowd()
+    hop = crowd.hops["a"]
+    crowd.turns.rest = 0.5
+    assert crowd.turns.rest_of(hop, 2.0) == 0.5
+    crowd.turns.rest = 60.0
+    assert crowd.turns.rest_of(hop, 2.0) == 2.0
+    hop.urgent = True
+    assert crowd.turns.rest_of(hop, 2.0) == 0.5
+    hop.latency_goal = 1.0
+    assert crowd.turns.rest_of(hop, 2.0) == 0.25

@@ -26,6 +26,8 @@ INHERITED = ("nice", "slice", "group")
 """Knobs whose value a new thread has from its starter; real-time threads start ordinary ones, in their own group."""
 MANY = 20
 """Births up to which it is quicker to look for each of them than to list all threads."""
+PASSES = 5
+"""At most, where nobody is to be left out."""
 FORGET = 1.0
 """Seconds after which all threads are listed if any was born, so that the ids of those that have ended are forgotten
 long before the kernel gives them out again."""
@@ -60,7 +62,11 @@ class Heirs:
         """Give the new threads, and those of new processes, what their process had."""
         born, late = self._births.since_last_time(), self._unborn
         self._unborn = []
-        if born is None or all_threads:
+        if all_threads:
+            for _ in range(PASSES):  # a new one may have started another before it was given anything
+                if not self._look_at_all():
+                    break
+        elif born is None:
             self._look_at_all()
         elif born or late:
             self._unborn = [tid for tid in born if not self._look_at(tid)]
@@ -91,14 +97,18 @@ class Heirs:
                     self._witnesses.append((knob, first))
         self._known[pid], self._found[pid] = _threads(pid), mine
 
-    def _look_at_all(self) -> None:
+    def _look_at_all(self) -> bool:
+        """Whether there was anybody new."""
         before, self._processes = self._processes, _processes()
         self._adopt({pid: _origin(pid)[1] for pid in map(int, self._processes - before)})
+        new = 0
         for pid, known in list(self._known.items()):
             threads = self._known[pid] = _threads(pid)
             self._give_all(pid, threads - known)
+            new += len(threads - known)
             if not threads:
                 del self._known[pid], self._found[pid]
+        return new > 0
 
     def _look_at(self, tid: int) -> bool:
         """Some thread of the machine, that was just born; whether it is there."""
@@ -162,10 +172,20 @@ def _loadavg() -> int:
     return os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def settle_born(knob: Knob, kept: Iterable[Kept], since: int) -> None:
-    """What another process has left: threads that were born since then, and that it had never come to know."""
-    if knob.name not in INHERITED:
-        return
+def settle_born(knob: Knob, kept: Collection[Kept], since: int) -> None:
+    """What another process has left: threads that were born since then, and that it had never come to know.
+
+    One of them may start another while this looks, so it looks again until there was nothing to do.
+    """
+    if knob.name in INHERITED:
+        for _ in range(PASSES):
+            if not _settle_born(knob, kept, since):
+                return
+
+
+def _settle_born(knob: Knob, kept: Iterable[Kept], since: int) -> int:
+    """How many it had to set."""
+    count = 0
     parents = {pid: _origin(pid)[1] for pid in map(int, _processes()) if start_time(pid) >= since}
     threads = {each.target: each for each in kept if isinstance(each.target, ThreadRef)}
     known = {(thread.pid, thread.tid, thread.start_time) for thread in threads}
@@ -177,7 +197,8 @@ def settle_born(knob: Knob, kept: Iterable[Kept], since: int) -> None:
                 with suppress(TreadleError):
                     born = thread_ref(tid, pid).start_time
                     if born >= since and (pid, tid, born) not in known:
-                        give(knob, pid, tid, each.found)
+                        count += give(knob, pid, tid, each.found)
+    return count
 
 
 def descendants(ancestors: Collection[int], parents: Mapping[int, int]) -> list[int]:
@@ -189,12 +210,14 @@ def descendants(ancestors: Collection[int], parents: Mapping[int, int]) -> list[
     return list(found)
 
 
-def give(knob: Knob, pid: int, tid: int, value: Value) -> None:
-    """Set it, unless it is so, or the thread has ended, or is none that can be set."""
+def give(knob: Knob, pid: int, tid: int, value: Value) -> bool:
+    """Set it, unless it is so, or the thread has ended, or is none that can be set; whether it was."""
     with suppress(TreadleError):
         thread = thread_ref(tid, pid)
         if not same(knob.read(thread), value):
             knob.write(thread, value)
+            return True
+    return False
 
 
 def _threads(pid: int) -> set[str]:

@@ -24,6 +24,7 @@ from treadle.pipelines.channels.ledger import Ages
 from treadle.pipelines.hop import Hop, State
 from treadle.pipelines.node import Node
 from treadle.pipelines.queries import Stopped, interruptible
+from treadle.pipelines.turns import Turns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,17 +34,29 @@ log = logging.getLogger("treadle.pipelines")
 
 LOOK = 0.01
 """Seconds between two looks at whether a batch may begin."""
+LONGEST_LOOK = 0.2
+GATHER = 2.0
+"""Seconds from batch to batch at most, where rows are dropped: to have the others later is the lesser evil."""
 STOPPING = 60.0
 
 
 @dataclass(frozen=True)
 class Outside:
-    """`done` is called after each batch, `pool` gives the pool of Spark's FAIR scheduler that a hop is to run in."""
+    """`turns` is told after each batch, and `short` says whether rows are shed because the CPU is short.
 
-    gate: Gate
-    stopping: Event
-    done: Callable[[], None]
-    pool: Callable[[Hop], str]
+    Then each batch less is worth something: Spark would begin the next one at once, for the few rows that have come.
+    """
+
+    turns: Turns
+    short: Callable[[], bool]
+
+    @property
+    def gate(self) -> Gate:
+        return self.turns.gate
+
+    @property
+    def stopping(self) -> Event:
+        return self.turns.stopping
 
     def batches(self, hop: Hop, node: Node) -> Callable[[DataFrame, int], None]:
         """What foreachBatch calls."""
@@ -68,11 +81,15 @@ class Outside:
                         work(rows, batch_id)
                         ages += _seen(hop, before, looked)
                     _look_for_bad_rows(hop)
+                    had = hop.tuples_in
                     hop.did(ages, written, time.monotonic() - begun)
                     hop.state = State.IDLE
             if not ran:
                 self._leave(hop)
-            self.done()
+            self.turns.observe(hop, hop.tuples_in - had, time.monotonic() - begun)
+            self.turns.consider_all()
+            if self.short():
+                self._gather(hop, begun)
 
         return batch
 
@@ -108,8 +125,16 @@ class Outside:
             hop.replan = True
             raise
 
+    def _gather(self, hop: Hop, begun: float) -> None:
+        """Let rows come together for the next batch, as hops do that ask before they read."""
+        hop.state = State.LINGERING
+        while (left := begun + self.turns.rest_of(hop, GATHER) - time.monotonic()) > 0.0:
+            if self.stopping.wait(min(left, LONGEST_LOOK)):
+                self._leave(hop)
+        hop.state = State.IDLE
+
     def _enter_pool(self, hop: Hop, rows: DataFrame) -> None:
-        if name := self.pool(hop):  # this is called in the hop's own thread of the JVM, whose jobs inherit it
+        if name := self.turns.pool(hop):  # this is called in the hop's own thread of the JVM, whose jobs inherit it
             rows.sparkSession.sparkContext.setLocalProperty("spark.scheduler.pool", name)
 
     def _pause(self, hop: Hop) -> None:

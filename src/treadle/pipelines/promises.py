@@ -137,6 +137,11 @@ class Promises:
         """The last one."""
         return None if self.last is None else self.last.decision
 
+    @property
+    def sheds(self) -> bool:
+        """Whether anything is shed at present."""
+        return self.last is not None and bool((self.last.decision.desired < WHOLE).any())
+
     def shed(self, rows: DataFrame, producer: str, consumer: str) -> DataFrame:
         """What is left of the rows that a node gives to another."""
         if self._off:

@@ -131,7 +131,7 @@ class Run:
             self.promises = promises.of(self)
             sizer = BatchSizer(period=options.batch) if gated else None
             self._turns = Turns(self.gate, self._stopping, self._jvm.treadle.Turn.admit, sizer, self._pool, self._lock)
-            self._outside = Outside(self.gate, self._stopping, self._turns.consider_all, self._pool)
+            self._outside = Outside(self._turns, lambda: self.promises is not None and self.promises.sheds)
             self._listener = jvm.Listener(self._turns.parked, self._ended)
             self._by_run: dict[str, Hop] = {}
             # Before any hop: one that runs under the same name here would be disturbed by it.

@@ -47,6 +47,7 @@ class Turns:
     lock: threading.RLock
     hops: dict[str, Hop] = field(default_factory=dict)
     pause: float = 0.0
+    rest: float = 0.0
 
     def parked(self, key: str, report: dict[str, Any]) -> None:
         """The JVM says that a hop waits, and what it has done."""
@@ -58,6 +59,19 @@ class Turns:
         finally:  # whatever went wrong, its slot is not lost
             if self.gate.release(hop.id, again=again) is None and again is not None:
                 self.gate.offer(hop.id, again)
+
+    def observe(self, hop: Hop, rows: int, seconds: float) -> None:
+        """What a batch took."""
+        if self.sizer is not None and hop.batches > 1:  # the first one pays for compiling
+            self.sizer.observe(hop.id, rows, seconds)
+
+    def rest_of(self, hop: Hop, longest: float) -> float:
+        """Seconds from batch to batch of a hop at most, where the CPU is short: fixed parts have their share then."""
+        return self._of(hop, min(self.rest, longest))
+
+    @staticmethod
+    def _of(hop: Hop, pause: float) -> float:
+        return min(pause * (URGENT if hop.urgent else 1.0), URGENT * hop.latency_goal)
 
     def consider_all(self, but: Hop | None = None, *, thorough: bool = False) -> None:
         """Something has changed: offer whoever could run now. Those that wait at the gate are left out unless asked."""
@@ -76,7 +90,8 @@ class Turns:
                 busy += 0.0 if cost is None else cost.fixed
                 if hop.state is State.LINGERING:
                     lingering.append(hop)
-        self.pause = min(busy / (FIXED_SHARE * usable_cores()), LONGEST_PAUSE)
+        self.rest = busy / (FIXED_SHARE * usable_cores())
+        self.pause = min(self.rest, LONGEST_PAUSE)
         for hop in lingering:
             self._consider(hop)
 
@@ -103,8 +118,8 @@ class Turns:
             rows = hop.done(report)
             if not rows:
                 hop.ticked = report["seconds"]
-            elif self.sizer is not None and hop.batches > 1:  # the first one pays for compiling
-                self.sizer.observe(hop.id, rows, report["seconds"])
+            else:
+                self.observe(hop, rows, report["seconds"])
             if hop.output is not None and report["written"]:
                 hop.output.refresh()
         if rows or report["written"]:
@@ -134,8 +149,7 @@ class Turns:
         cost = None if self.sizer is None else self.sizer.cost(hop.id)
         if cost is None or not self.gate.crowded or rows * cost.per_row >= WORTH * cost.fixed:
             return True
-        pause = min(self.pause * (URGENT if hop.urgent else 1.0), URGENT * hop.latency_goal)
-        return time.monotonic() - hop.well >= pause
+        return time.monotonic() - hop.well >= self._of(hop, self.pause)
 
     def _grant(self, hop: Hop) -> None:
         """So many rows of each input, in proportion to what waits there."""
