@@ -244,7 +244,7 @@ def test_what_is_no_spark_application_is_refused_by_one_clear_line(broker: Broke
         attach("nobody-*")
     with pytest.raises(EngineError, match="does not answer"):
         attach("http://127.0.0.1:9")
-    with pytest.raises(ConfigError, match="nothing to attach to"):
+    with pytest.raises(ConfigError, match="no application is named"):
         attach([])
 
 

@@ -144,7 +144,7 @@ def test_every_refusal_is_one_line_and_exit_code_2(
         (["--pid", str(broker.pid)], "runs no Spark application"),
         (["--pid", "4194303"], "no such process"),
         (["--name", "nobody"], "no Spark application is called"),
-        ([], "nothing to attach to"),
+        ([], "no application is named"),
         (["--pid", pid, "--policy", "best"], "there is no policy 'best'"),
         (["--pid", pid, "--enforce", "magic"], "there is no 'magic'"),
         (["--pid", pid, "--priority", "high"], "no pattern with a number"),

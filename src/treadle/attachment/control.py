@@ -96,9 +96,9 @@ def attach(
     return attachment
 
 
-def look_on(target: Target | Sequence[Target]) -> Callable[[], dict[str, Any] | None] | None:
+def look_on(target: Target | Sequence[Target], *, agent: bool = False) -> Callable[[], dict[str, Any] | None] | None:
     """Where somebody schedules these applications: how to ask for its status, which is None once it has ended."""
-    found = list(targets.find(target).values())
+    found = list(targets.find(target, agent=agent).values())
     return (lambda: ask(found)) if ask(found) is not None else None
 
 
@@ -201,6 +201,7 @@ class Attachment:
                 if not leave:
                     ending.enter_context(self.loop)
                 self._rounds(length, told, patient=patient)
+                self._meet()
                 if before_end is not None:
                     before_end()
             self._leaves = leave
@@ -258,6 +259,7 @@ class Attachment:
             "round_ms": round(stats.median_ms, 3),
             "failures": dict(stats.troubles),
             "released": {name: guard.leash.reason for name, guard in self._guards.items() if guard.leash.reason},
+            "unseen": sorted(self._met.unseen),
             "rows": report.rows(*last, self._changes) if last else [],
         }
 
@@ -358,7 +360,7 @@ class Attachment:
             while (rest := wake - time.monotonic()) > 0 and not self._stopping:
                 time.sleep(min(rest, NAP))
 
-    def _meet(self, passed: float) -> None:
+    def _meet(self, passed: float = math.inf) -> None:
         """See which queries there are; after a while, say which patterns fit none."""
         if self._seen.last is None:
             return

@@ -27,6 +27,11 @@ class Met:
         return self._at_work | self._planned
 
     @property
+    def unseen(self) -> set[str]:
+        """Those that there are, but that were not seen at work."""
+        return self._planned - self._at_work
+
+    @property
     def all(self) -> bool:
         """Whether every query that is known was seen at work, and there is one."""
         return bool(self._at_work) and self._planned <= self._at_work

@@ -23,7 +23,7 @@ def find(targets: Target | Sequence[Target], *, agent: bool = False) -> dict[str
     """The applications by a name that each has alone; with `agent` those that are named by process are asked by it."""
     several = targets if isinstance(targets, list | tuple) else [targets]
     if not several:
-        raise ConfigError("there is nothing to attach to", where="attach", remedy="name a pid, a name or a UI address")
+        raise ConfigError("no application is named", remedy="give a pid, a name or the address of a UI")
     return named(found for target in several for found in _applications(target, agent=agent))
 
 

@@ -122,6 +122,8 @@ def attach(
         if limit is None and (dry_run or once):
             limit = LOOKS
         _run(attachment, limit, as_json=as_json, leave=once, live=not dry_run and not once)
+    if once and not dry_run:
+        click.echo("it stays so until `treadle restore`, or the next attach to the same application", err=True)
     _tell_the_end(attachment)
 
 
@@ -147,7 +149,7 @@ def top(
     from treadle.cli import _out
 
     limit = None if length is None else durations.seconds(length, what="--for")
-    if (status := look_on([*pids, *names, *uis])) is not None:
+    if (status := look_on([*pids, *names, *uis], agent=bool(agent))) is not None:
         _look_on(status, limit, once=once or not _out.is_terminal, as_json=as_json)
         return
     with _signals() as ask:
@@ -212,8 +214,13 @@ def changes(attachment: Attachment) -> Table:
 
     grid = Table(title=escape(title(attachment.status())), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     grid.collapse_padding, grid.pad_edge = True, False
-    if not attachment.loop.stats.changes:
-        grid.caption, grid.caption_justify = "nothing to change: all that was seen at work is worth the same", "left"
+    unseen = attachment.status()["unseen"]
+    if unseen:
+        names = ", ".join(unseen)
+        grid.caption = escape(f"not seen at work in this time: {names} (--for 10s looks longer, --agent sees more)")
+    elif not attachment.loop.stats.changes:
+        grid.caption = "nothing to change: all that was seen at work is worth the same"
+    grid.caption_justify = "left"
     for name in ("instance", "thread or group", "knob", "from", "to", "why"):
         grid.add_column(name, overflow="fold")
     for decision in report.net(attachment.loop.decisions):

@@ -166,7 +166,7 @@ def _titled(known: Collection[Known] = ()) -> list[tuple[str, _Driver]]:
 def _nobody(what: str, others: Iterable[str]) -> EngineError:
     shown = ", ".join(sorted(set(others)))
     known = f"running here: {shown}" if shown else "none runs here that this user can see"
-    remedy = f"{known}; for a driver on another host, give the address of its UI"
+    remedy = f"{known}; one whose UI is off is named by its pid, one on another host by the address of its UI"
     return EngineError(f"no Spark application {what}", remedy=remedy)
 
 
@@ -250,7 +250,7 @@ def _driver(found: Jvm, *, agent: bool = False) -> _Driver | None:
         return None
     ui = _ui(names)
     if not ui and not agent:
-        raise _off(f"process {found.pid}", "and no agent is to be loaded")
+        raise _off(f"process {found.pid}", "and no agent is to be loaded (--agent)")
     return _Driver(found, Rest(ui), "executor-heartbeater" in names)
 
 
