@@ -6,7 +6,6 @@ put back.
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import signal
@@ -118,7 +117,6 @@ def attach(
             background=False,
         )
         ask.append(attachment.ask_to_stop)
-        gc.freeze()  # what is imported by now stays: to look through it again and again would make rounds late
         if limit is None and (dry_run or once):
             limit = LOOKS
         _run(attachment, limit, as_json=as_json, leave=once, live=not dry_run and not once)
