@@ -85,7 +85,7 @@ def attach(
     _check_numbers("quotas", quotas or {}, LEAST_QUOTA)
     length = durations.seconds(period, what="the period", where="attach")
     chosen = plan.make(policy, enforce, length, wanted, quotas or {}, tuple(queries))
-    applications = targets.find(target, agent=not dry_run if agent is None else agent)
+    applications = targets.find(target, agent=_loads_own(agent, dry_run=dry_run))
     if not dry_run:
         checks.check(chosen, applications.values())
     wanted["*"] = wanted.get("*", ORDINARY)
@@ -315,7 +315,7 @@ class Attachment:
             knobs=knobs,
             mbeans=self._agent is not False,
             loads=self.plan.loads_agent(self._agent, dry_run=self.dry_run),
-            agent=not self.dry_run if self._agent is None else self._agent,
+            agent=_loads_own(self._agent, dry_run=self.dry_run),
             beans_period=period,
             period=self.plan.period,
             admits=(lambda _: True) if self.dry_run else self._claims.admit,
@@ -391,6 +391,11 @@ class Attachment:
 
     def _close(self) -> None:
         self._closing.close()
+
+
+def _loads_own(agent: bool | None, *, dry_run: bool) -> bool:
+    """Whether Treadle's own agent is loaded, which ends with us, if that was left open (None)."""
+    return not dry_run if agent is None else agent
 
 
 def _check_numbers(what: str, numbers: Mapping[str, float], least: float) -> None:

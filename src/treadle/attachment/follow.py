@@ -42,7 +42,7 @@ class Followed:
     def news(self) -> bool:
         """Whether to look at it: with real-time threads always. If not, new threads are seen to all the same."""
         if self.ended:
-            return self._topology is not self._empty
+            return False
         if self._guard is not None or self.engine.news():
             return True
         self.settle()

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
 from treadle.engines.spark.application import Application, Process
+from treadle.observe.peer import peer
 
 PATIENCE = 2.0
 """Seconds for an answer."""
@@ -57,7 +57,7 @@ class Published:
                 return
             with connection, suppress(OSError):
                 connection.settimeout(PATIENCE)
-                if _user(connection) in (0, os.geteuid()):
+                if peer(connection).uid in (0, os.geteuid()):
                     connection.sendall(json.dumps(self._status()).encode())
 
 
@@ -75,8 +75,3 @@ def ask(applications: Iterable[Application]) -> Status | None:
 
 def _name(process: Process) -> str:
     return f"\0treadle-status-{process.pid}-{process.start_time}"
-
-
-def _user(connection: socket.socket) -> int:
-    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(user)

@@ -11,21 +11,18 @@ import os
 import select
 import stat
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self
 
 from treadle.enforce.kernel.guard import thread_ref
 from treadle.enforce.knob import Knob, Target, Value
 from treadle.errors import EngineError, RightsError, TreadleError
 from treadle.model import Role, ThreadRef
 
-P = ParamSpec("P")
-R = TypeVar("R")
 FORMAT = 1
 SUFFIX = ".journal"
 ROOMY = 1 << 18
@@ -136,17 +133,6 @@ class Keeper(Protocol):
         """There is nothing left to put back."""
 
 
-def _one_at_a_time(method: Callable[Concatenate[Journal, P], R]) -> Callable[Concatenate[Journal, P], R]:
-    """Rounds note from one thread, and who sees a new process from another."""
-
-    @wraps(method)
-    def locked(journal: Journal, /, *arguments: P.args, **named: P.kwargs) -> R:
-        with journal._lock:
-            return method(journal, *arguments, **named)
-
-    return locked
-
-
 class Journal:
     """The journal of this process. It is removed when closed, unless there is still something to put back.
 
@@ -158,7 +144,8 @@ class Journal:
         """Use `Journal.open`."""
         self.path = path
         self.keeper: Keeper | None = None
-        self._lock = threading.RLock()  # to note a knob has the keeper looked after, which is noted too
+        self._lock = threading.RLock()
+        """Rounds note from one thread, who sees a new process from another; a keeper is noted from inside of a note."""
         self._book = Book(Process(os.getpid(), start_time(os.getpid())), world=world())
         self._numbers: dict[tuple[int, Target], int] = {}
         self._known: dict[int, tuple[Knob, int]] = {}
@@ -202,60 +189,60 @@ class Journal:
         if self.keeper is not None:
             self.keeper.check()
 
-    @_one_at_a_time
     def note(self, knob: Knob, found: Iterable[tuple[Target, Value]], wanted: Iterable[tuple[Target, Value]]) -> None:
         """Before a write: what those targets had that are written to for the first time, and what is to be written.
 
         If that fails nothing is noted, and nothing may be written.
         """
-        recipe, lines = self._recipe(knob)
-        if recipe is None:
-            return
-        new_knob, new = bool(lines), []
-        for target, value in found:
-            if (recipe, target) not in self._numbers:
-                self._last += 1
-                lines.append(["found", self._last, recipe, _plain(target), value])
-                self._numbers[recipe, target] = self._last
-                new.append(target)
-        lines.append(self._values("set", recipe, wanted))
-        try:
-            self._write(lines)
-        except EngineError:
-            for target in new:
-                del self._numbers[recipe, target]
-            if new_knob:
-                del self._known[id(knob)]
-            raise
-        if new_knob and self.keeper is not None:
-            self.keeper.check()
+        with self._lock:
+            recipe, lines = self._recipe(knob)
+            if recipe is None:
+                return
+            new_knob, new = bool(lines), []
+            for target, value in found:
+                if (recipe, target) not in self._numbers:
+                    self._last += 1
+                    lines.append(["found", self._last, recipe, _plain(target), value])
+                    self._numbers[recipe, target] = self._last
+                    new.append(target)
+            lines.append(self._values("set", recipe, wanted))
+            try:
+                self._write(lines)
+            except EngineError:
+                for target in new:
+                    del self._numbers[recipe, target]
+                if new_knob:
+                    del self._known[id(knob)]
+                raise
+            if new_knob and self.keeper is not None:
+                self.keeper.check()
 
-    @_one_at_a_time
     def correct(self, knob: Knob, seen: Iterable[tuple[Target, Value | None]]) -> None:
         """After a write that went wrong: what there is now; None, where that can't be read."""
-        recipe, _ = self._recipe(knob)
-        if recipe is not None:
-            self._write([self._values("are", recipe, seen)])
+        with self._lock:
+            recipe, _ = self._recipe(knob)
+            if recipe is not None:
+                self._write([self._values("are", recipe, seen)])
 
-    @_one_at_a_time
     def back(self, knob: Knob, targets: Iterable[Target]) -> None:
         """These were put back, or are nothing to us any more."""
-        recipe, _ = self._recipe(knob)
-        if recipe is not None:
-            popped = [self._numbers.pop((recipe, target), None) for target in targets]
-            numbers = [number for number in popped if number is not None]
-            if numbers:
-                self._write([["back", numbers]])
+        with self._lock:
+            recipe, _ = self._recipe(knob)
+            if recipe is not None:
+                popped = [self._numbers.pop((recipe, target), None) for target in targets]
+                numbers = [number for number in popped if number is not None]
+                if numbers:
+                    self._write([["back", numbers]])
 
-    @_one_at_a_time
     def kept_by(self, guardian: Process) -> None:
         """Who puts things back when this process can't."""
-        self._write([["guardian", *guardian]])
+        with self._lock:
+            self._write([["guardian", *guardian]])
 
-    @_one_at_a_time
     def leave(self) -> None:
         """All stays as it is, on purpose, until somebody asks for it to be put back."""
-        self._write([["left"]])
+        with self._lock:
+            self._write([["left"]])
 
     def close(self) -> None:
         """Done. What could not be put back stays written down, for the guardian and `treadle restore`."""

@@ -36,9 +36,9 @@ def classes() -> Iterator[Path]:
 @pytest.fixture(scope="package")
 def jvm(classes: Path) -> Iterator[Process]:
     """A JVM that all tests share; it burns no CPU."""
-    with started(classes, "shared") as process:
-        yield process
-        process.kill()
+    process = started(classes, "shared")
+    yield process
+    end(process)
 
 
 @pytest.fixture
@@ -52,9 +52,7 @@ def start(classes: Path) -> Iterator[Start]:
 
     yield begin
     for process in running:
-        process.kill()
-        with process:
-            pass
+        end(process)
 
 
 @pytest.fixture
@@ -70,6 +68,13 @@ def root() -> None:
     """For tests in which another user or a container takes part."""
     if os.geteuid() != 0:
         pytest.skip("only root can start processes of another user, or in namespaces of their own")
+
+
+def end(process: Process) -> None:
+    """Kill a JVM. What it leaves in /tmp stands in the way of the next with its id, if that has another user."""
+    process.kill()
+    with process:
+        Path(f"/tmp/.java_pid{process.pid}").unlink(missing_ok=True)
 
 
 def started(

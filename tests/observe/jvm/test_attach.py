@@ -11,7 +11,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -165,8 +165,7 @@ def test_a_socket_that_was_cleaned_away_is_opened_again(start: Start) -> None:
 
 def test_a_socket_that_another_process_left_behind_is_no_obstacle(start: Start) -> None:
     process = start()
-    with closing(socket.socket(socket.AF_UNIX)) as stale:
-        stale.bind(f"/tmp/.java_pid{process.pid}")
+    leave_behind(process)
     assert execute(process.pid, "properties")
 
 
@@ -186,6 +185,37 @@ def test_root_attaches_to_the_jvm_of_another_user(root: None, start: Start) -> N
     process = start(user=NOBODY, group=NOBODY, extra_groups=[])
     assert look(process.pid).user == pwd.getpwuid(NOBODY).pw_name
     assert execute(process.pid, "properties")
+
+
+def test_root_takes_away_what_another_user_left_in_the_place_of_the_socket(root: None, start: Start) -> None:
+    process = start(user=NOBODY, group=NOBODY, extra_groups=[])
+    leave_behind(process)
+    assert execute(process.pid, "properties")
+
+
+def test_others_are_told_what_another_user_left_in_the_place_of_the_socket(root: None, start: Start) -> None:
+    process = start(user=NOBODY, group=NOBODY, extra_groups=[])
+    path = leave_behind(process)
+    ask = f"""
+        try:
+            execute({process.pid}, "properties")
+        except RightsError as error:
+            print(error)
+        """
+    why = f"its socket can't be opened: another user has left {path} behind (as root: rm {path})"
+    assert as_nobody(ask) == f"process {process.pid}: {why}\n"
+    os.unlink(path)
+
+
+def leave_behind(process: Process) -> str:
+    """The socket of a JVM of root that once had the same id and was killed."""
+    path = f"/tmp/.java_pid{process.pid}"
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    with closing(socket.socket(socket.AF_UNIX)) as stale:
+        stale.bind(path)
+        os.chmod(path, 0o600)
+    return path
 
 
 def test_the_jvm_of_another_user_is_a_matter_of_rights(root: None, jvm: Process) -> None:

@@ -28,6 +28,7 @@ from treadle import classes
 from treadle.engines.spark.rest import Job, job
 from treadle.errors import EngineError, TargetGone, TreadleError
 from treadle.observe.jvm import loading
+from treadle.observe.peer import peer
 
 log = logging.getLogger("treadle.engines.spark")
 
@@ -329,10 +330,10 @@ def _call(pid: int) -> socket.socket:
         finally:
             with suppress(OSError):
                 os.unlink(reached)
-    peer, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    if peer != pid:
+    caller = peer(connection).pid
+    if caller != pid:
         connection.close()
-        raise EngineError(f"process {peer} called in its place", where=f"process {pid}")
+        raise EngineError(f"process {caller} called in its place", where=f"process {pid}")
     connection.settimeout(START)
     return connection
 

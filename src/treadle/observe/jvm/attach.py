@@ -12,7 +12,6 @@ import pwd
 import select
 import signal
 import socket
-import struct
 import threading
 import time
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from treadle.errors import ConfigError, EngineError, RightsError, TargetGone
+from treadle.observe.peer import peer
 from treadle.observe.threads import start_time
 
 TIMEOUT = 5.0
@@ -161,7 +161,7 @@ def _facts(pid: int) -> _Facts:
 
 
 def _connect(facts: _Facts, deadline: float) -> socket.socket | None:
-    """A connection to the JVM's socket; None if nobody listens there (yet), as on a file that was left behind."""
+    """A connection to the JVM's socket; None if it has none (yet), or one that was left behind."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.setblocking(False)
@@ -170,13 +170,9 @@ def _connect(facts: _Facts, deadline: float) -> socket.socket | None:
                 raise TimeoutError
             time.sleep(_PAUSE)
         _check_peer(connection, facts)
-    except (FileNotFoundError, ConnectionRefusedError):
+    except (FileNotFoundError, ConnectionRefusedError, PermissionError):
         connection.close()
         return None
-    except PermissionError as error:
-        connection.close()
-        _check_rights(facts)
-        raise _locked(facts) from error
     except BaseException:
         connection.close()
         raise
@@ -194,9 +190,9 @@ def _is_through(connection: socket.socket, facts: _Facts) -> bool:
 
 def _check_peer(connection: socket.socket, facts: _Facts) -> None:
     """/tmp is open to everybody: whoever listens must be the JVM itself."""
-    peer = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-    if peer != facts.pid:
-        remedy = f"find out what process {peer} is" if peer else "find out whose it is"
+    listener = peer(connection).pid
+    if listener != facts.pid:
+        remedy = f"find out what process {listener} is" if listener else "find out whose it is"
         raise EngineError("another process listens in its place", where=facts.where, remedy=remedy)
 
 
@@ -210,6 +206,7 @@ def _wake(facts: _Facts, deadline: float) -> socket.socket:
         _check_rights(facts)
         _check_hotspot(facts)
         _check_willing(_facts(facts.pid))
+        _make_room(facts)
         trigger = _trigger(facts)
         try:
             signal.pidfd_send_signal(process, signal.SIGQUIT)
@@ -221,6 +218,23 @@ def _wake(facts: _Facts, deadline: float) -> socket.socket:
         raise TargetGone("has ended", where=facts.where) from error
     finally:
         os.close(process)
+
+
+def _make_room(facts: _Facts) -> None:
+    """Take away the socket that an ended JVM with the same id left behind.
+
+    The JVM replaces one of its own user. In /tmp it may not touch one of another user, and would stay silent.
+    """
+    try:
+        owner = os.lstat(facts.socket).st_uid
+        if owner != facts.uid:
+            os.unlink(facts.socket)
+    except FileNotFoundError:
+        return
+    except PermissionError as error:
+        path = f"/tmp/.java_pid{facts.inner}"
+        why = f"its socket can't be opened: another user has left {path} behind"
+        raise RightsError(why, where=facts.where, remedy=f"as root: rm {path}") from error
 
 
 def _await(facts: _Facts, process: int, deadline: float) -> socket.socket:
