@@ -67,6 +67,11 @@ class Changes(Sequence[Change]):
         """Some of the changes, by their position."""
         return Changes(self.knob, self.targets, self.rows[which], self.before[which], self.after[which])
 
+    def alone(self) -> Changes:
+        """The same, without the targets that are not changed: for those who keep them long."""
+        targets = [self.targets[row] for row in self.rows.tolist()]
+        return Changes(self.knob, targets, np.arange(len(targets)), self.before, self.after)
+
 
 def diff(targets: Sequence[Target], wanted: Column, current: Column, *, knob: str = "") -> Changes:
     """The rows where `wanted` is known and differs from `current`; what is unknown in `wanted` is left as it is."""

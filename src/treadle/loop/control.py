@@ -331,7 +331,7 @@ class Loop:
     def _batch(
         self, rule: Rule, watch: Watch, aim: Aim, turned: Turned, schedule: Schedule, snapshot: Snapshot, now: float
     ) -> DecisionBatch:
-        policy, rows = rule.binding.policy, aim.rows[turned.at]
+        policy, rows, ids = rule.binding.policy, aim.rows[turned.at], snapshot.topology.ids
         reason = schedule.reason
         metrics = {}
         if turned.back:
@@ -343,9 +343,8 @@ class Loop:
             watch.name,
             policy.name,
             reason,
-            turned.changes,
-            snapshot.topology,
-            rows,
+            turned.changes.alone(),
+            [ids[row] if row >= 0 else "" for row in rows.tolist()],
             aim.priority[turned.at],
             metrics,
             turned.failures,

@@ -1,16 +1,18 @@
 """Decision records: what was changed, from what to what, why, and on which metrics.
 
 Kept as columns for each round and made into objects only for those who read them, so that writing them costs little.
+Nothing of the topology they were made in is kept: there may be a new one in every round, and Python's collector has to
+walk over all that is remembered.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from treadle.enforce import Changes, Failure, Target, Value, label
-from treadle.model import Floats, Ints, ThreadRef, Topology
+from treadle.model import Floats, ThreadRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,8 @@ class DecisionBatch:
     policy: str
     reason: str
     changes: Changes
-    topology: Topology
-    rows: Ints
-    """For each change, the row of `topology` that it is about; -1 for a group that has no members any more."""
+    instances: Sequence[str]
+    """For each change, the id of the instance that it is about; empty for a group that has no members any more."""
     priority: Floats
     metrics: Mapping[str, Floats] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
@@ -64,11 +65,10 @@ class DecisionBatch:
         return len(self.changes)
 
     def __iter__(self) -> Iterator[Decision]:
-        ids = self.topology.ids
         names = tuple(self.metrics)
         values = [self.metrics[name].tolist() for name in names]
-        for i, (change, row, priority) in enumerate(
-            zip(self.changes, self.rows.tolist(), self.priority.tolist(), strict=True)
+        for i, (change, instance, priority) in enumerate(
+            zip(self.changes, self.instances, self.priority.tolist(), strict=True)
         ):
             metrics = {name: column[i] for name, column in zip(names, values, strict=True)}
             yield Decision(
@@ -77,7 +77,7 @@ class DecisionBatch:
                 self.policy,
                 change.knob,
                 change.target,
-                ids[row] if row >= 0 else "",
+                instance,
                 change.before,
                 change.after,
                 self.reason,
