@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -181,3 +183,28 @@ def groups_left() -> list[str]:
     found = [path for path in Path(mount.point).glob("**/treadle-[0-9]*") if path.is_dir()]
     owners = {path: int(path.name.split("-")[1]) for path in found}
     return [str(path) for path, pid in owners.items() if pid == os.getpid() or not Path(f"/proc/{pid}").exists()]
+
+
+@contextmanager
+def feeding(broker: Broker, topic: str, rate: int) -> Iterator[None]:
+    """So many rows a second into a topic, all the time."""
+    from confluent_kafka import Producer
+
+    producer, done = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5}), threading.Event()
+
+    def write() -> None:
+        while not done.wait(0.1):
+            for number in range(rate // 10):
+                producer.produce(topic, str(number))
+            producer.poll(0)
+
+    producer.produce(topic, "0")
+    assert producer.flush(LONG) == 0
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        done.set()
+        writer.join()
+        producer.flush(10)

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,10 @@ def start(spark: SparkSession, folder: Path, broker: str, topic: str, name: str,
     from pyspark.sql import functions as f
 
     read = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker).option("subscribe", topic)
-    rows: DataFrame = read.option("startingOffsets", "earliest").option("kafka.fetch.max.wait.ms", "5").load()
+    read = read.option("startingOffsets", "earliest").option("kafka.fetch.max.wait.ms", "5")
+    if kind == "dear":
+        read = read.option("maxOffsetsPerTrigger", 200)
+    rows: DataFrame = read.load()
     rows = rows.select(f.col("value").cast("string").alias("v"), f.col("value").cast("string").alias("h"))
     burn = f.expr("aggregate(sequence(1, 3), h, (a, x) -> sha2(a, 512))")
     if kind == "chain":  # three stages
@@ -41,9 +45,13 @@ def start(spark: SparkSession, folder: Path, broker: str, topic: str, name: str,
         rows = rows.repartition(1, "h").select(f.expr("java_method('Livelock', 'row', v)").alias("v"))
     elif kind == "python":
         rows = rows.mapInArrow(same, "v string, h string")
+    elif kind == "dear":  # some milliseconds of CPU for each row
+        rows = rows.withColumn("h", f.expr("aggregate(sequence(1, 2000), h, (a, x) -> sha2(a, 512))")).filter("h > '1'")
     write = rows.writeStream.queryName(name).outputMode("update").option("checkpointLocation", str(folder / name))
     if kind == "chain":
         write = write.format("kafka").option("kafka.bootstrap.servers", broker).option("topic", f"{topic}-{name}")
+    elif kind == "each":  # each batch is looked at twice
+        write = write.foreachBatch(partial(count_twice, folder / f"{name}.counts"))
     else:
         write = write.format("noop")
     trigger: dict[str, Any] = {"processingTime": f"{seconds} seconds"}
@@ -64,6 +72,12 @@ def start_pipeline(spark: SparkSession, folder: Path, broker: str, topic: str, n
     p.operator(name="third", inputs="second")(lambda second: second.where("h > '1'"))
     p.write(name, reads="third", format="noop")
     return str(p.start(spark, layout="realtime", folder=folder / name, kafka=broker, batch=f"{seconds}s"))
+
+
+def count_twice(target: Path, rows: DataFrame, number: int) -> None:
+    found = [sorted(row.v for row in rows.select("v").collect()) for _ in range(2)]
+    with target.open("a") as file:
+        file.write(f"{number} {len(found[0])} {found[0] == found[1]}\n")
 
 
 def same(batches: Iterator[Any]) -> Iterator[Any]:

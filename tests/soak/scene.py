@@ -11,7 +11,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -136,31 +135,6 @@ def cluster(folder: Path, broker: Broker, topic: str, classes: Path, name: str) 
         config += witness.settings(classes, folder)
         started = stack.enter_context(SparkProcess(folder, broker, topic, *config, master=master))
         yield Scene(name, CLUSTER, folder, started)
-
-
-@contextmanager
-def feeding(broker: Broker, topic: str) -> Iterator[None]:
-    """Rows into a topic, all the time."""
-    from confluent_kafka import Producer
-
-    producer, done = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5}), threading.Event()
-
-    def write() -> None:
-        while not done.wait(0.1):
-            for number in range(RATE // 10):
-                producer.produce(topic, str(number))
-            producer.poll(0)
-
-    producer.produce(topic, "0")
-    assert producer.flush(60) == 0
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        yield
-    finally:
-        done.set()
-        writer.join()
-        producer.flush(10)
 
 
 class Attach:

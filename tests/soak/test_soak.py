@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from applications import feeding
 from soak import scene, witness
 from soak.judge import judge
 from soak.sampler import Sampler
@@ -43,7 +44,7 @@ def test_no_thread_keeps_the_priority_of_another(
     classes = witness.build(tmp_path / "classes")
     scenes: list[Scene] = []
     with ExitStack() as stack:
-        stack.enter_context(scene.feeding(broker, topic))
+        stack.enter_context(feeding(broker, topic, scene.RATE))
         scenes.append(stack.enter_context(scene.local(tmp_path / "local", broker, topic, classes, f"{pattern}-local")))
         until(scenes[0].all_at_work)
         sampler = stack.enter_context(Sampler(lambda: [pid for each in list(scenes) for pid in each.processes]))

@@ -10,25 +10,28 @@ from __future__ import annotations
 import atexit
 import logging
 import math
+import select
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any, Self
 
 from treadle import durations
-from treadle.attachment import checks, plan, report, targets
+from treadle.attachment import checks, plan, promises, report, targets
 from treadle.attachment.follow import Followed, Guard
 from treadle.attachment.knobs import Knobs, part
 from treadle.attachment.met import Met
 from treadle.attachment.newcomers import Newcomers
 from treadle.attachment.plan import Plan
 from treadle.attachment.published import Published, ask
+from treadle.attachment.quality import Quality
 from treadle.attachment.targets import Claims, Target
 from treadle.attachment.urgency import ahead
 from treadle.decide.policy import Policy
+from treadle.decide.quality import Promise
 from treadle.durations import Duration
 from treadle.enforce.guardian import Guardian
 from treadle.enforce.heirs import Heirs
@@ -38,11 +41,14 @@ from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
 from treadle.errors import ConfigError, TreadleError
 from treadle.loop import DecisionBatch, Loop
+from treadle.values import Snapshot
 
 log = logging.getLogger("treadle.attach")
 
 NAP = 0.1
 """Seconds between looks at whether it is to end."""
+EARLY = 0.3
+"""The part of a period before a round in which no other is begun: what comes then is for that one."""
 PATIENCE = 10.0
 """Seconds for which the first query is waited for."""
 WATCHED, UNWATCHED = 0.2, 1.0
@@ -65,6 +71,7 @@ def attach(
     priorities: Mapping[str, float] | None = None,
     quotas: Mapping[str, float] | None = None,
     queries: Sequence[str] = ("*",),
+    qod: promises.Given | None = None,
     dry_run: bool = False,
     agent: bool | None = None,
     background: bool = True,
@@ -75,7 +82,9 @@ def attach(
     scheduled by one policy in one loop. A name such as `shop-*` is a pattern: it means all that fit, also those that
     are started later. `enforce` is nice, cgroup, rt, slice or quota, or some joined by `+`; see
     docs/attach.md. `priorities` and `quotas` (in CPUs) are by patterns of query names, the first that fits counts, and
-    `queries` are the patterns of those that are scheduled at all. By default Treadle's agent is loaded for as long as
+    `queries` are the patterns of those that are scheduled at all. With `qod`, a mapping of patterns to `priority` and
+    `min_accuracy` or the path of a TOML file that has such, micro-batches drop rows when the CPU is short, never more
+    than that; see docs/quality.md. By default Treadle's agent is loaded for as long as
     this lasts, and a Jolokia agent, which stays, where the policy or the watchdog needs it; in a dry run neither. With
     `agent` both are loaded, with False none is loaded or read. In the `background` it is at work when this returns;
     otherwise call `run`.
@@ -84,13 +93,18 @@ def attach(
     _check_numbers("priorities", wanted, 0.0)
     _check_numbers("quotas", quotas or {}, LEAST_QUOTA)
     length = durations.seconds(period, what="the period", where="attach")
+    promised = None if qod is None else promises.read(qod)
+    if promised and agent is False:
+        raise ConfigError(
+            "rows can be dropped by an agent only", where="qod", remedy="attach with agents, or without it"
+        )
     chosen = plan.make(policy, enforce, length, wanted, quotas or {}, tuple(queries))
     applications = targets.find(target, agent=_loads_own(agent, dry_run=dry_run))
     if not dry_run:
         checks.check(chosen, applications.values())
     wanted["*"] = wanted.get("*", ORDINARY)
     later = targets.patterns(target)
-    attachment = Attachment(chosen, applications, wanted, patterns=later, dry_run=dry_run, agent=agent)
+    attachment = Attachment(chosen, applications, wanted, promised or {}, patterns=later, dry_run=dry_run, agent=agent)
     if background:
         attachment.start()
     return attachment
@@ -115,6 +129,7 @@ class Attachment:
         chosen: Plan,
         applications: Mapping[str, Application],
         priorities: Mapping[str, float],
+        promised: Mapping[str, Promise],
         *,
         patterns: Sequence[str] = (),
         dry_run: bool = False,
@@ -135,7 +150,7 @@ class Attachment:
         self._knobs = Knobs(chosen)
         self._closing = ExitStack()
         self._leaves = False
-        self._met = Met([*priorities, *chosen.caps, *chosen.queries])
+        self._met = Met([*priorities, *chosen.caps, *chosen.queries, *promised])
         self._claims = Claims()
         self._published = Published(self.status)
         self._priorities, self._agent = dict(priorities), agent
@@ -148,6 +163,9 @@ class Attachment:
             self.loop = Loop(self._engines, bindings, dry_run=dry_run, journal=self._journal, patience=patience)
             for application in self.applications.values() if not dry_run else ():
                 self._published.add(application.processes)
+            self._quality = None if dry_run or not promised else Quality(promised, self._there, self._snapshot)
+            if self._quality is not None:
+                self._closing.callback(self._quality.close)
         except BaseException:
             self._closing.close()
             raise
@@ -261,7 +279,16 @@ class Attachment:
             "released": {name: guard.leash.reason for name, guard in self._guards.items() if guard.leash.reason},
             "unseen": sorted(self._met.unseen),
             "rows": report.rows(*last, self._changes) if last else [],
+            "quality": None if self._quality is None else self._quality.status(),
         }
+
+    def _there(self) -> dict[str, Application]:
+        """Those that have not ended."""
+        both = zip(self.applications.items(), list(self._engines), strict=False)
+        return {name: each for (name, each), engine in both if not engine.ended}
+
+    def _snapshot(self) -> Snapshot | None:
+        return self._seen.last[0] if self._seen.last else None
 
     def _prepare(self) -> list[Followed]:
         if not self.dry_run:
@@ -346,19 +373,39 @@ class Attachment:
         end = began + seconds
         while not self._stopping and not self.ended and time.monotonic() < end:
             self._welcome()
-            batches = loop.round()
-            if batches:
-                self._unread.extend(batches)
-                if told is not None:
-                    told(batches)
+            self._round(told)
             if patient or self._met.unfit:
                 self._meet(time.monotonic() - began)
             if patient:
                 patient = not self._met.all
                 end = max(end, min(time.monotonic(), began + PATIENCE) + seconds)
-            wake = min(loop.next_due, end)
-            while (rest := wake - time.monotonic()) > 0 and not self._stopping:
-                time.sleep(min(rest, NAP))
+            self._rest(min(loop.next_due, end), told)
+
+    def _round(self, told: Told | None, *, force: bool = False) -> None:
+        batches = self.loop.round(force=force)
+        if batches:
+            self._unread.extend(batches)
+            if told is not None:
+                told(batches)
+
+    def _rest(self, wake: float, told: Told | None) -> None:
+        """Until then; with a round in between where threads have changed hands, as late ones would be two periods."""
+        if wake - time.monotonic() > EARLY * self.plan.period and self._hears(wake - EARLY * self.plan.period):
+            self._round(told, force=True)
+        while (rest := wake - time.monotonic()) > 0 and not self._stopping:
+            time.sleep(min(rest, NAP))
+
+    def _hears(self, until: float) -> bool:
+        """Whether an agent says something by then."""
+        agents = select.poll()
+        for each in self._engines:
+            if not each.ended:
+                with suppress(ValueError):  # it is ending
+                    agents.register(each.engine, select.POLLIN)
+        while (rest := until - time.monotonic()) > 0 and not self._stopping:
+            if agents.poll(min(rest, NAP) * 1e3):
+                return True
+        return False
 
     def _meet(self, passed: float = math.inf) -> None:
         """See which queries there are; after a while, say which patterns fit none."""

@@ -68,7 +68,8 @@ class Plan:
 
     @property
     def enforce(self) -> str:
-        return "+".join(self.parts)
+        """As its user would write it, with the options that are not as usual."""
+        return "+".join(_written(name, options) for name, options in self.parts.items())
 
     @property
     def reads_kafka(self) -> bool:
@@ -153,6 +154,18 @@ def _parts(enforce: str) -> dict[str, Mapping[str, Any]]:
         given = dict(_option(name, pair) for pair in rest.split(",") if pair.strip())
         found[name] = {**PARTS[name].options, **given}
     return found
+
+
+def _written(name: str, options: Mapping[str, Any]) -> str:
+    usual = PARTS[name].options
+    own = ",".join(f"{key}={_text(value)}" for key, value in options.items() if value != usual[key])
+    return f"{name}:{own}" if own else name
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _option(part: str, pair: str) -> tuple[str, Any]:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.bench.quality_figures import Course, Cycle, Look, figures
 from treadle.bench.quality_scenarios import Made, Phase, Scenario
+from treadle.observe.cores import Cores
 from treadle.pipelines import jvm
-from treadle.pipelines.cores import Cores
 from treadle.workloads.injector import Injector
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _course(
     """Run all phases once; what was seen, phase by phase."""
     scenario = place.scenario
     whole = sum(phase.seconds for phase in scenario.phases) * pace
-    cores = Cores(jvm.pid(place.spark))
+    cores = Cores([jvm.pid(place.spark)])
     with place.running(shed=shed) as (run, fill, made, topics):
         course = Course(time.monotonic(), topics)
         for phase in scenario.phases:

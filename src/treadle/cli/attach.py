@@ -65,6 +65,7 @@ def _targets(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--quota", "quotas", multiple=True, metavar="PATTERN=CPUS", help="The most CPUs that a query may use.")
 @click.option("--query", "queries", multiple=True, metavar="PATTERN", help="Schedule only these (default: all).")
+@click.option("--qod", metavar="FILE", help="Promises: how much of its rows each query must have (docs/quality.md).")
 @click.option("--for", "length", metavar="TIME", help="How long, as 60s (default: until it is ended).")
 @click.option("--dry-run", is_flag=True, help="Change nothing; show what would be changed.")
 @click.option("--once", is_flag=True, help="Decide for a second, and leave it so; `treadle restore` puts it back.")
@@ -85,6 +86,7 @@ def attach(
     priorities: tuple[str, ...],
     quotas: tuple[str, ...],
     queries: tuple[str, ...],
+    qod: str | None,
     length: str | None,
     dry_run: bool,
     once: bool,
@@ -112,6 +114,7 @@ def attach(
             priorities=_before(_pairs("--priority", priorities), settings.priorities),
             quotas=_before(_pairs("--quota", quotas), settings.quotas),
             queries=queries or ("*",),
+            qod=qod,
             dry_run=dry_run,
             agent=agent,
             background=False,
@@ -192,7 +195,19 @@ def table(status: Mapping[str, Any]) -> Table:
         numbers = (_number(row["queue"]), _cost(row["cost"]), _part(row["cpu"]), _part(row["wait"]))
         cells = (query, row["operator"] + index, f"{first['tid']}{more}", *numbers, _number(row["priority"]))
         grid.add_row(*map(escape, (*cells, first["has"], row["change"], row["why"])))
+    if status["quality"] is not None:
+        grid.caption, grid.caption_justify = escape(kept(status["quality"])), "left"
     return grid
+
+
+def kept(quality: Mapping[str, Any]) -> str:
+    """What each query that may shed is to keep of its rows and has kept lately, and what can't be kept."""
+    parts = []
+    for each in quality["queries"]:
+        if each["min_accuracy"] < 1.0 and not each["real_time"]:
+            wants, least, has = (_part(each[key]) for key in ("promised", "min_accuracy", "accuracy"))
+            parts.append(f"{each['query']} {wants} (at least {least}, has {has})")
+    return "\n".join([f"rows kept: {', '.join(parts) or 'all'}", *quality["short"]])
 
 
 def title(status: Mapping[str, Any]) -> str:
@@ -278,6 +293,8 @@ def _look_on(status: Callable[[], dict[str, Any] | None], limit: float | None, *
 
 
 def _tell_the_end(attachment: Attachment) -> None:
+    if (values := attachment.loop.stats.restored) and not attachment.dry_run:
+        click.echo(f"put back {values} values", err=True)
     if attachment.ended:
         click.echo(f"{', '.join(attachment.applications)}: ended", err=True)
 

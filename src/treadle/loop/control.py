@@ -169,7 +169,7 @@ class Loop:
             self._sleep(min(self.next_due, end), stop)
 
     def round(self, *, force: bool = False) -> tuple[DecisionBatch, ...]:
-        """Run the policies that are due now (or all of them) and carry out what they decide."""
+        """Run the policies that are due now and carry out what they decide; with `force` all of them, once more."""
         now = self.clock.now()
         due = [rule for rule in self._rules if self._take_turn(rule, now, force=force)]
         if not due:
@@ -233,6 +233,7 @@ class Loop:
             done = tuple(enforcer.restore() for enforcer in reversed(self._enforcers.values()))
             count = sum(len(outcomes.applied) for outcomes in done)
             if count:
+                self.stats.restored += count
                 what = "would put back" if self.dry_run else "put back"
                 log.info("%s %d values", what, count, extra={"put_back": count, "dry_run": self.dry_run})
             for outcomes in done:
@@ -259,8 +260,6 @@ class Loop:
         if math.isnan(rule.due):
             rule.due = now
         if rule.due > now + SLIVER * period:
-            if force:
-                rule.due = now + period
             return force
         missed = math.floor((now - rule.due) / period + SLIVER)
         self.stats.skipped += missed

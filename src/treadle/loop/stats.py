@@ -19,6 +19,8 @@ class Stats:
     skipped: int = 0
     """Decisions left out because the loop was late by more than their period."""
     changes: int = 0
+    restored: int = 0
+    """Values that were put back in the end."""
     failures: dict[str, int] = field(default_factory=dict)
     """By engine: how often it could not be looked at."""
     policy_failures: dict[str, int] = field(default_factory=dict)

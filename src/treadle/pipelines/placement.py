@@ -15,11 +15,12 @@ import numpy as np
 
 from treadle.decide.quality import Decision, Measured, equations
 from treadle.decide.quality.moves import best_worker, place, relief
+from treadle.decide.quality.room import HEADROOM
 from treadle.enforce import Enforcer
 from treadle.enforce.place import PlaceKnob
 from treadle.errors import ConfigError
 from treadle.model import Bools, Floats
-from treadle.pipelines.promises import COLD, HEADROOM, WINDOW, Promises
+from treadle.pipelines.promises import COLD, WINDOW, Promises
 from treadle.pipelines.workers import Look, Table, Use, Worker, used
 
 if TYPE_CHECKING:

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from treadle.decide.quality import Controller, Decision, Flow, InputRate, Kept, Measured, Promise, Short, least_part
+from treadle.decide.quality import Controller, Decision, Flow, InputRate, Kept, Measured, Promise, least_part
 from treadle.decide.quality.equations import current_accuracy
+from treadle.decide.quality.room import HEADROOM, ROOMY, room
+from treadle.decide.quality.shortages import Shortages
 from treadle.enforce import Enforcer
 from treadle.enforce.shed import Count, ShedKnob
 from treadle.model import Floats
+from treadle.observe.cores import Cores, Used
 from treadle.pipelines import graph, jvm
 from treadle.pipelines.channels.channel import Source
-from treadle.pipelines.cores import Cores, Used
 from treadle.pipelines.hop import Hop
 from treadle.pipelines.node import Node
 from treadle.pipelines.shedding import Shedding
@@ -41,16 +43,8 @@ COLD = 2
 """Batches of a hop that say nothing of what the others will cost."""
 DRAIN = 4
 """Cycles in which what waits is to be worked off."""
-HEADROOM = 0.95
-"""The part of what there is that is given away: a load that is exactly as high has queues without end."""
 LOOKS, AT_ONCE = 3, 0.01
 """So often it is looked how far sources are, until that takes no longer: else it is not known of which moment it is."""
-FAIR = 0.5
-"""The part of the cores up to which others don't count who use what they can get."""
-MORE = 1.25
-"""As many times what was used is tried there, while nothing is behind."""
-ROOMY = 0.85
-"""Below this busy part of the cores a hop that is always busy is held up by itself, not by others."""
 
 
 def promised(nodes: Mapping[str, Node]) -> dict[str, Promise]:
@@ -108,7 +102,7 @@ class Promises:
         self._gate = run.gate if run.realtime is None else None
         self._off = not run.options.shed
         here = str(run.spark.sparkContext.master).startswith("local") or self._gate is None
-        self._cores = Cores(jvm.pid(run.spark)) if here and not self._off else None
+        self._cores = Cores([jvm.pid(run.spark)]) if here and not self._off else None
         self._shedding = Shedding(run.spark)
         self._enforcer = Enforcer(ShedKnob(self._shedding))
         self._controller = Controller(self.flow, drain=DRAIN * self._period, cycle=self._period)
@@ -128,7 +122,7 @@ class Promises:
         }
         self._rates: dict[str, float] = {}
         self._counts: tuple[Mapping[str, Count], Mapping[str, Count]] = ({}, {})
-        self._told: tuple[Short, ...] = ()
+        self._shortages = Shortages("sink", log)
         self._cold: dict[str, float] = {}
         self._spreads = {node.name: Spread(node) for node in run.nodes.values() if node.accuracy is not None}
 
@@ -171,7 +165,7 @@ class Promises:
         self.last = Cycle(now, dict(self._rates), accuracy, decision)
         keep = decision.streams * np.where(self._from_outside, decision.outside[self.flow.start], 1.0)
         self._enforcer.apply(self._enforcer.diff(self._streams, np.round(keep, 4)))
-        self._tell(decision.short)
+        self._shortages.tell(decision.short)
 
     def close(self) -> None:
         """Nothing is shed any more."""
@@ -208,7 +202,7 @@ class Promises:
             for stream in self._streams
             if stream in latest
         }
-        short = [told(each) for each in (last.decision.short if last else ())]
+        short = [each.told("sink") for each in (last.decision.short if last else ())]
         rates = {name: round(rate, 3) for name, rate in last.rates.items()} if last else {}
         return {"sinks": sinks, "streams": streams, "short": short, "rates": rates, "time": last and last.time}
 
@@ -334,9 +328,7 @@ class Promises:
             return held, HEADROOM * self._gate.slots, np.ones(len(held))
         count = self._cores.count
         cpu = used.ours * parts / max(parts.sum(), 1e-9)
-        # Others may take just what we leave: then less and less would be left. Up to a fair part we take what we get.
-        own = used.ours * (HEADROOM if behind else MORE)
-        cores = max(HEADROOM * count - used.others, min(own, FAIR * count))
+        cores = room(count, used.ours, used.others, behind=behind)
         most = np.full(len(held), float(count))
         if self._gate is not None and held.sum() > 0.0:
             at_once = min(self._gate.slots, int((self.flow.copies > 0).sum()))
@@ -345,28 +337,9 @@ class Promises:
                 most = np.where(held > 0.0, HEADROOM * cpu / np.where(held > 0.0, held, 1.0), most)
         return cpu, cores, most
 
-    def _tell(self, short: tuple[Short, ...]) -> None:
-        """Which minima can't be kept, when that changes."""
-        names = {each.sink for each in short}
-        before = {each.sink for each in self._told}
-        for each in short:
-            if each.sink not in before:
-                log.warning("%s", told(each), extra={"sink": each.sink})
-        for name in sorted(before - names):
-            log.info("sink '%s' has its minimum again", name, extra={"sink": name})
-        self._told = short
-
 
 def _lowest(flow: Flow, part: Floats) -> Floats:
     """Task -> the least that it takes of a stream."""
     found = np.ones(len(flow))
     np.minimum.at(found, flow.end, part)
     return found
-
-
-def told(short: Short) -> str:
-    """A minimum that can't be kept, in a line: which, how much is missing, and what would have to give."""
-    return (
-        f"sink '{short.sink}' is promised {short.wants:.0%} of its input and gets {short.gets:.0%}: "
-        f"{short.missing:.2f} cores are missing (lower its min_accuracy or one of a higher priority, or add cores)"
-    )

@@ -64,6 +64,13 @@ class Short(NamedTuple):
     missing: float
     worker: int
 
+    def told(self, kind: str) -> str:
+        """In a line: which, how much is missing, and what would have to give. `kind` is what its owner calls it."""
+        return (
+            f"{kind} '{self.sink}' is promised {self.wants:.0%} of its input and gets {self.gets:.0%}: "
+            f"{self.missing:.2f} cores are missing (lower its min_accuracy or one of a higher priority, or add cores)"
+        )
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -117,6 +124,13 @@ class Controller:
         self._minimum = flow.minimum
         self._costs = Costs(len(flow))
         self._each = np.zeros(len(flow))
+
+    def remember(self, before: Controller) -> None:
+        """What one of another flow had learnt of tasks that have the same names."""
+        known = {name: task for task, name in enumerate(before.flow.tasks)}
+        for task, name in enumerate(self.flow.tasks):
+            if name in known:
+                self._costs.copy(task, before._costs, known[name])
 
     @property
     def warming(self) -> tuple[int, ...]:

@@ -31,6 +31,11 @@ class Costs:
         self.per_row = np.zeros(tasks)
         """Core seconds; 0 before the first row."""
 
+    def copy(self, task: int, other: Costs, its: int) -> None:
+        """Take over what others have learnt of a task of theirs."""
+        self._sums[:, task] = other._sums[:, its]
+        self.per_batch[task], self.per_row[task] = other.per_batch[its], other.per_row[its]
+
     def update(self, rows: Floats, batches: Floats, cpu: Floats) -> None:
         """One more cycle, all three by second."""
         told = cpu > 0.0

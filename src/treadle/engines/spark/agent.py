@@ -79,7 +79,7 @@ class Agent:
         self._protocol = 0
         self._trouble: list[str] = []
         self._received = bytearray()
-        self._connection = _call(pid)
+        self._connection = call(pid, jar())
         try:
             while not self.answers:
                 self.hear()
@@ -230,8 +230,12 @@ class Agents:
                 if agent.fileno() == file:
                     self._tried_with(agent, self._hear)
 
+    def fileno(self) -> int:
+        """What to wait on for one that says something."""
+        return self._speaking.fileno()
+
     def _time(self, now: float) -> None:
-        """Rounds are often late, but none is early: the one that finds the youngest looks is in time."""
+        """Rounds are often late, and early ones come half a period before: who finds the youngest looks is in time."""
         if math.isnan(self._first):
             self._first = now + self._period - self._lead
         self._ages.append((now - self._first) % self._period)
@@ -308,9 +312,8 @@ def jar() -> Path:
     )
 
 
-def _call(pid: int) -> socket.socket:
-    """Load the agent, and take its call."""
-    own = jar()
+def call(pid: int, own: Path) -> socket.socket:
+    """Load an agent of ours by its jar, and take its call."""
     path = f"/tmp/.treadle-{secrets.token_hex(8)}"
     reached = f"/proc/{pid}/root{path}"
     with socket.socket(socket.AF_UNIX) as listening:

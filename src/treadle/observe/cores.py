@@ -1,4 +1,4 @@
-"""The cores' time that Spark's processes have used on this machine, Python workers included, and that others have.
+"""The cores' time that some processes have used on this machine, with all that they started, and that others have.
 
 It knows process numbers and /proc. Stream-Economics, Alg. 1 line 2: cpu(tm) with all that is not ours, and tCpu(tm).
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from treadle.enforce.elastic import usable_cores
 from treadle.observe.pressure import Pressure
 
 TICK = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -25,15 +25,20 @@ class Used(NamedTuple):
 
 
 class Cores:
-    """Counts from when it is made, for a process and all that it has started."""
+    """Counts from when it is made, for processes and all that they have started. Others may come."""
 
-    def __init__(self, pid: int) -> None:
-        self.count = usable_cores()
-        self._pid = pid
+    def __init__(self, pids: Iterable[int]) -> None:
+        self.count = len(os.sched_getaffinity(0))
         self._pressure = Pressure()
         self._time = time.monotonic()
         self._all = 0.0
-        self._before = tree_seconds(pid)
+        self._last: dict[int, float] = {}
+        self._ours = 0.0
+        self.keep(pids)
+
+    def keep(self, pids: Iterable[int]) -> None:
+        """These are the processes from now on."""
+        self._last = {pid: self._last[pid] if pid in self._last else tree_seconds(pid) for pid in pids}
 
     def read(self) -> Used:
         """Call it every second or so; what others have used is what the cores did without ours."""
@@ -41,8 +46,10 @@ class Cores:
         busy = self._pressure.sample().busy
         self._all += (0.0 if busy != busy else busy) * self.count * (now - self._time)  # NaN: it is not known
         self._time = now
-        ours = tree_seconds(self._pid) - self._before
-        return Used(ours, max(self._all - ours, 0.0))
+        for pid, before in self._last.items():
+            self._last[pid] = used = tree_seconds(pid)
+            self._ours += max(0.0, used - before)
+        return Used(self._ours, max(self._all - self._ours, 0.0))
 
     def close(self) -> None:
         self._pressure.close()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from support import until
-from treadle.pipelines.cores import Cores, tree_seconds
+from treadle.observe.cores import Cores, tree_seconds
 
 BURN = "while True: pass"
 PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BURN!r}])"
@@ -31,7 +31,7 @@ def test_children_count_with_who_started_them(parent: int) -> None:
 
 def test_what_others_use_is_counted_apart(parent: int) -> None:
     idle = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    cores = Cores(idle.pid)
+    cores = Cores([idle.pid])
     until(lambda: cores.read().others > 0.5)
     assert cores.read().ours < 0.5
     cores.close()

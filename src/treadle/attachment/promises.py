@@ -1,0 +1,71 @@
+"""What the owners of running queries were promised: by patterns of query names, from a file or as a mapping.
+
+Only reading and checking; who keeps them is `quality`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from treadle.decide.quality import Promise
+from treadle.errors import ConfigError
+
+Given = str | Path | Mapping[str, Mapping[str, float]]
+"""The path of a TOML file, or what its table `queries` would have."""
+ALL = Promise(0.0, 1.0)
+"""Of a query that no pattern names: nothing of it is dropped."""
+_KEYS = ("priority", "min_accuracy")
+_EXAMPLE = '[queries."enrich-*"], priority = 1, min_accuracy = 0.2'
+
+
+def read(given: Given) -> dict[str, Promise]:
+    """Promises by pattern, in their order."""
+    if isinstance(given, Mapping):
+        return _checked(given, "qod")
+    where = str(given)
+    try:
+        data = tomllib.loads(Path(given).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"can't read it: {error.strerror}", where=where, remedy="check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"is not valid TOML: {error}", where=where, remedy="mend the line it names") from None
+    if others := data.keys() - {"queries"}:
+        raise ConfigError(f"{min(others)}: is not a known key", where=where, remedy=f"write {_EXAMPLE}")
+    queries = data.get("queries", {})
+    if not isinstance(queries, Mapping) or not queries:
+        raise ConfigError("promises nothing of any query", where=where, remedy=f"write {_EXAMPLE}")
+    return _checked(queries, where)
+
+
+def of(name: str, promises: Mapping[str, Promise]) -> Promise:
+    """Of this query: that of the first pattern that fits."""
+    return next((promise for pattern, promise in promises.items() if fnmatchcase(name, pattern)), ALL)
+
+
+def _checked(given: Mapping[str, Any], where: str) -> dict[str, Promise]:
+    found = {pattern: _promise(f"{where}, query '{pattern}'", said) for pattern, said in given.items()}
+    if not any(promise.accuracy < 1.0 for promise in found.values()):
+        remedy = "give one of them a min_accuracy below 1, or attach without it"
+        raise ConfigError("no query may shed anything", where=where, remedy=remedy)
+    return found
+
+
+def _promise(where: str, said: object) -> Promise:
+    if not isinstance(said, Mapping):
+        raise ConfigError(f"is {said!r}", where=where, remedy=f"write {_EXAMPLE}")
+    for key in said:
+        if key not in _KEYS:
+            raise ConfigError(f"{key}: is not a known key", where=where, remedy=f"known here: {', '.join(_KEYS)}")
+    for key, remedy in zip(_KEYS, ("say who sheds first", "say how much of its rows is enough, 0 to 1"), strict=True):
+        if key not in said:
+            raise ConfigError(f"has no {key}", where=where, remedy=remedy)
+        if isinstance(said[key], bool) or not isinstance(said[key], int | float) or not abs(said[key]) < 1e300:
+            raise ConfigError(f"{key} is {said[key]!r}", where=where, remedy="give a number")
+    if not 0.0 <= said["min_accuracy"] <= 1.0:
+        remedy = "give a number from 0 to 1, as 0.9"
+        raise ConfigError(f"min_accuracy is {said['min_accuracy']!r}", where=where, remedy=remedy)
+    return Promise(float(said["priority"]), float(said["min_accuracy"]))

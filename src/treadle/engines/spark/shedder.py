@@ -1,0 +1,155 @@
+"""Drops rows of streaming queries in a running driver, which is not changed for it, and reads how far each query is.
+
+It knows how the agent in `java/treadle/shed` is asked and told, and what Spark's progress says; not what part is right.
+The agent puts a filter above the sources in the plan of each micro-batch, and ends with its connection: whatever
+happens to this process, queries keep all of their rows again from their next batch on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from importlib import metadata, resources
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from treadle import classes
+from treadle.engines.spark.agent import call
+from treadle.errors import EngineError, TargetGone
+
+ANSWER = 5.0
+"""Seconds: it has to wait for nobody in the JVM but the collector."""
+_MANIFEST = "Agent-Class: treadle.shed.Shedder\n"
+
+
+class Progress(NamedTuple):
+    """What Spark says of a batch that is over, or of a moment in which there was nothing to do."""
+
+    time: float
+    """When it began, in seconds of the world's clock."""
+    rows: int
+    """Read, before any was dropped."""
+    seconds: float
+    waiting: int | None
+    """Rows that were there already but not read; None if the source does not say."""
+
+
+class Report(NamedTuple):
+    """A query, up to now."""
+
+    run: str
+    name: str
+    real_time: bool
+    seen: int
+    """Rows that came to the filter since the agent was loaded, in batches that had one and are over."""
+    kept: int
+    progress: tuple[Progress, ...]
+    """Since it was last asked."""
+
+
+class Shedder:
+    """In one driver. Making it loads the agent."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._connection = call(pid, jar())
+        self._connection.settimeout(ANSWER)
+        self._stream = self._connection.makefile("rw", encoding="utf-8", newline="\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """All queries keep all of their rows again."""
+        with suppress(OSError):  # of what could not be sent any more
+            self._stream.close()
+        self._connection.close()
+
+    def keep(self, parts: Mapping[str, float]) -> None:
+        """By run the part of its rows that a query keeps, from its next batch on."""
+        self._send("".join(f"keep\t{run}\t{part:.6f}\n" for run, part in parts.items()))
+
+    def look(self) -> list[Report]:
+        """All queries that are active."""
+        self._send("look\n")
+        lines: list[list[str]] = []
+        try:
+            while line := self._stream.readline():
+                if line == "\n":
+                    return _reports(lines)
+                lines.append(line.rstrip("\n").split("\t"))
+        except OSError as error:
+            raise EngineError(f"the agent does not answer: {error}", where=f"process {self.pid}") from error
+        raise TargetGone("the agent is gone", where=f"process {self.pid}")
+
+    def _send(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError as error:
+            raise TargetGone("the agent is gone", where=f"process {self.pid}") from error
+
+
+def jar() -> Path:
+    """The agent's jar, compiled on first use against the PySpark that is here."""
+    version = metadata.version("pyspark")
+    import pyspark
+
+    sources = Path(str(resources.files(__package__) / "java" / "treadle" / "shed"))
+    path = f"{Path(pyspark.__file__).parent}/jars/*"
+    return classes.jar("treadle-shed", sources, path=path, key=version, manifest=_MANIFEST)
+
+
+def _reports(lines: list[list[str]]) -> list[Report]:
+    new: dict[str, list[Progress]] = {}
+    for what, run, *rest in lines:
+        if what == "progress":
+            new.setdefault(run, []).append(progress(json.loads(rest[0])))
+    return [
+        Report(
+            run=run,
+            name=name or f"query-{identity[:8]}",
+            real_time=real_time == "true",
+            seen=int(seen),
+            kept=int(kept),
+            progress=tuple(new.get(run, ())),
+        )
+        for run, identity, real_time, seen, kept, name in (rest for what, *rest in lines if what == "query")
+    ]
+
+
+def progress(said: Mapping[str, Any]) -> Progress:
+    """From what Spark calls a StreamingQueryProgress."""
+    waiting = [_waiting(source) for source in said["sources"]]
+    known = [rows for rows in waiting if rows is not None]
+    return Progress(
+        time=datetime.fromisoformat(said["timestamp"]).timestamp(),
+        rows=sum(max(0, source["numInputRows"]) for source in said["sources"]),
+        seconds=max(0, said.get("batchDuration", 0)) / 1e3,
+        waiting=sum(known) if known else None,
+    )
+
+
+def _waiting(source: Mapping[str, Any]) -> int | None:
+    """Of Kafka, whose offsets are rows by topic and partition."""
+    end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+    return None if end is None or latest is None else max(0, latest - end)
+
+
+def _offsets(said: object) -> int | None:
+    if not isinstance(said, Mapping) or not said:
+        return None
+    found = 0
+    for partitions in said.values():
+        if not isinstance(partitions, Mapping) or not all(isinstance(offset, int) for offset in partitions.values()):
+            return None
+        found += sum(partitions.values())
+    return found

@@ -1,0 +1,158 @@
+"""Rows of running queries are dropped, and kept again, by an agent of which the application knows nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from applications import SparkProcess
+from support import named, until
+from treadle.broker import Broker
+from treadle.engines.spark.shedder import Report, Shedder, progress
+from treadle.errors import TargetGone
+
+ROWS = 4000
+"""In a batch: enough for one part in four to be told from one in three."""
+
+
+def said(**source: Any) -> dict[str, Any]:
+    return {
+        "timestamp": "2026-11-16T05:00:01.500Z",
+        "batchDuration": 250,
+        "sources": [{"numInputRows": 7, **source}],
+    }
+
+
+class TestProgress:
+    def test_offsets_of_kafka_are_rows(self) -> None:
+        found = progress(said(endOffset={"t": {"0": 10, "1": 20}}, latestOffset={"t": {"0": 15, "1": 20}}))
+        assert (found.rows, found.seconds, found.waiting) == (7, 0.25, 5)
+        assert found.time == 1794805201.5
+
+    def test_those_of_others_are_not(self) -> None:
+        assert progress(said(endOffset=3, latestOffset=4)).waiting is None
+        assert progress(said(endOffset={"logOffset": 3}, latestOffset={"logOffset": 4})).waiting is None
+        assert progress(said()).waiting is None
+
+    def test_what_was_not_counted_is_nothing(self) -> None:
+        assert progress({**said(), "sources": [{"numInputRows": -1}]}).rows == 0
+
+
+@pytest.fixture(scope="module")
+def topic() -> str:
+    return named("rows")
+
+
+@pytest.fixture(scope="module")
+def counts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the query `each` writes what it had in its batches."""
+    file = tmp_path_factory.mktemp("application") / "each.counts"
+    file.touch()
+    return file
+
+
+@pytest.fixture(scope="module")
+def application(counts: Path, broker: Broker, topic: str) -> Iterator[SparkProcess]:
+    send(broker, topic, 1)
+    with SparkProcess(counts.parent, broker, topic) as started:
+        started.start("micro", "micro", 0)
+        started.start("each", "each", 0)
+        yield started
+
+
+def test_a_part_is_kept_from_the_next_batch_on_and_counted(
+    application: SparkProcess, broker: Broker, topic: str
+) -> None:
+    with Shedder(application.pid) as shedder:
+        run = report(shedder, "micro").run
+        shedder.keep({run: 0.25})
+        send(broker, topic, ROWS)
+        send_until(broker, topic, lambda: report(shedder, "micro").seen >= ROWS)
+        found = report(shedder, "micro")
+        assert 0.2 < found.kept / found.seen < 0.3
+        assert report(shedder, "each").seen == 0  # it was told of the other one
+
+
+def test_a_batch_that_is_looked_at_twice_has_lost_the_same_rows(
+    application: SparkProcess, broker: Broker, topic: str, counts: Path
+) -> None:
+    with Shedder(application.pid) as shedder:
+        shedder.keep({report(shedder, "each").run: 0.25})
+        settle(counts, broker, topic)
+        counts.write_text("")
+        send(broker, topic, ROWS)
+        until(lambda: taken(counts) > 0)
+        settle(counts, broker, topic)
+    lines = [line.split() for line in counts.read_text().splitlines()]
+    assert all(alike == "True" for _, _, alike in lines)
+    assert 0.2 * ROWS < sum(int(count) for _, count, _ in lines) < 0.3 * ROWS
+
+
+def test_whoever_is_killed_drops_nothing_any_more(
+    application: SparkProcess, broker: Broker, topic: str, counts: Path
+) -> None:
+    code = (
+        "from treadle.engines.spark.shedder import Shedder; import sys\n"
+        f"s = Shedder({application.pid})\n"
+        "s.keep({r.run: 0.0 for r in s.look()}); s.look(); print('told', flush=True); sys.stdin.read()"
+    )
+    killed = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert killed.stdout is not None
+    assert killed.stdout.readline() == b"told\n"
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    counts.write_text("")
+    send_until(broker, topic, lambda: taken(counts) > 0)
+    counts.write_text("")
+    send(broker, topic, ROWS)
+    until(lambda: taken(counts) >= ROWS)
+
+
+def test_a_driver_that_ends_is_gone(tmp_path: Path, broker: Broker, topic: str) -> None:
+    with SparkProcess(tmp_path, broker, topic) as started, Shedder(started.pid) as shedder:
+        assert shedder.look() == []
+        started.kill()
+        with pytest.raises(TargetGone):
+            shedder.look()
+
+
+def report(shedder: Shedder, name: str) -> Report:
+    return next(each for each in shedder.look() if each.name == name)
+
+
+def taken(counts: Path) -> int:
+    return sum(int(line.split()[1]) for line in counts.read_text().splitlines())
+
+
+def settle(counts: Path, broker: Broker, topic: str) -> None:
+    """Until the batches of all that was sent are over."""
+    for _ in range(2):
+        before = len(counts.read_text().splitlines())
+        send_until(broker, topic, lambda before=before: len(counts.read_text().splitlines()) > before)
+
+
+def send_until(broker: Broker, topic: str, is_so: Any) -> None:
+    """Batches begin only where there are rows."""
+
+    def sent() -> bool:
+        send(broker, topic, 1)
+        return bool(is_so())
+
+    until(sent)
+
+
+def send(broker: Broker, topic: str, rows: int) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 1})
+    for number in range(rows):
+        producer.produce(topic, f"{number}")
+        producer.poll(0)
+    assert producer.flush(60) == 0
