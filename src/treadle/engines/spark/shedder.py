@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime
 from importlib import metadata, resources
 from pathlib import Path
@@ -57,7 +56,6 @@ class Shedder:
         self.pid = pid
         self._connection = call(pid, jar())
         self._connection.settimeout(ANSWER)
-        self._stream = self._connection.makefile("rw", encoding="utf-8", newline="\n")
 
     def __enter__(self) -> Self:
         return self
@@ -69,8 +67,6 @@ class Shedder:
 
     def close(self) -> None:
         """All queries keep all of their rows again."""
-        with suppress(OSError):  # of what could not be sent any more
-            self._stream.close()
         self._connection.close()
 
     def keep(self, parts: Mapping[str, float]) -> None:
@@ -80,20 +76,22 @@ class Shedder:
     def look(self) -> list[Report]:
         """All queries that are active."""
         self._send("look\n")
-        lines: list[list[str]] = []
+        said = bytearray()
         try:
-            while line := self._stream.readline():
-                if line == "\n":
-                    return _reports(lines)
-                lines.append(line.rstrip("\n").split("\t"))
+            while not (said == b"\n" or said.endswith(b"\n\n")):
+                some = self._connection.recv(1 << 16)
+                if not some:
+                    raise TargetGone("the agent is gone", where=f"process {self.pid}")
+                said += some
+        except ConnectionError as error:
+            raise TargetGone("the agent is gone", where=f"process {self.pid}") from error
         except OSError as error:
             raise EngineError(f"the agent does not answer: {error}", where=f"process {self.pid}") from error
-        raise TargetGone("the agent is gone", where=f"process {self.pid}")
+        return _reports([line.split("\t") for line in said.decode().split("\n") if line])
 
     def _send(self, text: str) -> None:
         try:
-            self._stream.write(text)
-            self._stream.flush()
+            self._connection.sendall(text.encode())
         except OSError as error:
             raise TargetGone("the agent is gone", where=f"process {self.pid}") from error
 
