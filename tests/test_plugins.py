@@ -178,8 +178,9 @@ def test_two_packages_can_not_add_one_name(install: Install) -> None:
         enforcers.names()
 
 
-def test_looking_for_engines_imports_neither_numba_nor_spark() -> None:
-    code = "import sys; from treadle.engines import registry; print(sorted({'numba', 'pyspark'} & set(sys.modules)))"
+@pytest.mark.parametrize("what", ["treadle.engines.registry", "treadle.attachment"])
+def test_looking_for_engines_and_attaching_imports_neither_numba_nor_spark(what: str) -> None:
+    code = f"import sys, {what}; print(sorted({{'numba', 'pyspark'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "[]\n"
 
 

@@ -17,21 +17,19 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from treadle import durations
-from treadle.attachment import checks, plan, promises, report, targets
+from treadle.attachment import checks, plan, report, targets
 from treadle.attachment.follow import Followed, Guard
 from treadle.attachment.knobs import Knobs, part
 from treadle.attachment.met import Met
 from treadle.attachment.newcomers import Newcomers
 from treadle.attachment.plan import Plan
 from treadle.attachment.published import Published, ask
-from treadle.attachment.quality import Quality
 from treadle.attachment.targets import Claims, Target
 from treadle.attachment.urgency import ahead
 from treadle.decide.policy import Policy
-from treadle.decide.quality import Promise
 from treadle.durations import Duration
 from treadle.enforce.guardian import Guardian
 from treadle.enforce.heirs import Heirs
@@ -42,6 +40,10 @@ from treadle.engines.spark.engine import SparkEngine
 from treadle.errors import ConfigError, TreadleError
 from treadle.loop import DecisionBatch, Loop
 from treadle.values import Snapshot
+
+if TYPE_CHECKING:  # promises need compiled code, which takes as long to load as all the rest
+    from treadle.attachment.promises import Given
+    from treadle.decide.quality import Promise
 
 log = logging.getLogger("treadle.attach")
 
@@ -71,7 +73,7 @@ def attach(
     priorities: Mapping[str, float] | None = None,
     quotas: Mapping[str, float] | None = None,
     queries: Sequence[str] = ("*",),
-    qod: promises.Given | None = None,
+    qod: Given | None = None,
     dry_run: bool = False,
     agent: bool | None = None,
     background: bool = True,
@@ -93,7 +95,7 @@ def attach(
     _check_numbers("priorities", wanted, 0.0)
     _check_numbers("quotas", quotas or {}, LEAST_QUOTA)
     length = durations.seconds(period, what="the period", where="attach")
-    promised = None if qod is None else promises.read(qod)
+    promised = {} if qod is None else _promised(qod)
     if promised and agent is False:
         raise ConfigError(
             "rows can be dropped by an agent only", where="qod", remedy="attach with agents, or without it"
@@ -104,7 +106,7 @@ def attach(
         checks.check(chosen, applications.values())
     wanted["*"] = wanted.get("*", ORDINARY)
     later = targets.patterns(target)
-    attachment = Attachment(chosen, applications, wanted, promised or {}, patterns=later, dry_run=dry_run, agent=agent)
+    attachment = Attachment(chosen, applications, wanted, promised, patterns=later, dry_run=dry_run, agent=agent)
     if background:
         attachment.start()
     return attachment
@@ -163,9 +165,7 @@ class Attachment:
             self.loop = Loop(self._engines, bindings, dry_run=dry_run, journal=self._journal, patience=patience)
             for application in self.applications.values() if not dry_run else ():
                 self._published.add(application.processes)
-            self._quality = None if dry_run or not promised else Quality(promised, self._there, self._snapshot)
-            if self._quality is not None:
-                self._closing.callback(self._quality.close)
+            self._keep_promises(promised)
         except BaseException:
             self._closing.close()
             raise
@@ -281,6 +281,14 @@ class Attachment:
             "rows": report.rows(*last, self._changes) if last else [],
             "quality": None if self._quality is None else self._quality.status(),
         }
+
+    def _keep_promises(self, promised: Mapping[str, Promise]) -> None:
+        self._quality = None
+        if promised and not self.dry_run:
+            from treadle.attachment.quality import Quality
+
+            self._quality = Quality(promised, self._there, self._snapshot)
+            self._closing.callback(self._quality.close)
 
     def _there(self) -> dict[str, Application]:
         """Those that have not ended."""
@@ -438,6 +446,12 @@ class Attachment:
 
     def _close(self) -> None:
         self._closing.close()
+
+
+def _promised(qod: Given) -> dict[str, Promise]:
+    from treadle.attachment import promises
+
+    return promises.read(qod)
 
 
 def _loads_own(agent: bool | None, *, dry_run: bool) -> bool:
