@@ -31,7 +31,7 @@ def told(*progress: Progress, seen: int = 0, kept: int = 0) -> Report:
 class TestQuery:
     @pytest.fixture
     def query(self) -> Query:
-        return Query("q", Promise(0.0, 0.5), real_time=False)
+        return Query("q", Promise(0.0, 0.5), real_time=False, met=90.0)
 
     def test_the_rate_is_that_at_which_rows_came_whether_they_were_taken_or_not(self, query: Query) -> None:
         query.hear(told(Progress(100.0, 10, 0.1, 0), Progress(102.0, 20, 0.1, 30)))
@@ -50,6 +50,16 @@ class TestQuery:
         query.hear(told(Progress(100.0, 10, 0.5, None)))
         query.hear(told(Progress(101.0, 0, 0.1, None), Progress(102.0, 20, 0.5, None), seen=20, kept=15))
         assert query.accuracy == 0.75
+
+    def test_batches_from_before_it_was_met_tell_nothing(self, query: Query) -> None:
+        query.hear(told(Progress(50.0, 20, 2.0, None), Progress(60.0, 20, 2.0, None)))
+        assert query.done() == Done(0.0, 0.0, 0.0, 0.0)
+
+    def test_where_spark_does_not_count_what_is_dropped_it_is_what_was_told(self, query: Query) -> None:
+        query.keep = 0.25
+        for number in range(5):
+            query.hear(told(Progress(100.0 + number, 10, 0.5, None)))
+        assert (query.accuracy, query.kept) == (None, 0.25)
 
     def test_who_is_in_one_batch_after_the_other_has_let_rows_wait(self, query: Query) -> None:
         query.hear(told(Progress(100.0, 1000, 10.0, None), Progress(110.0, 1000, 10.0, None)))

@@ -35,7 +35,7 @@ from treadle.enforce.guardian import Guardian
 from treadle.enforce.heirs import Heirs
 from treadle.enforce.journal import Journal
 from treadle.enforce.leash import Leash
-from treadle.engines.spark.application import Application
+from treadle.engines.spark.application import Application, Process
 from treadle.engines.spark.engine import SparkEngine
 from treadle.errors import ConfigError, TreadleError
 from treadle.loop import DecisionBatch, Loop
@@ -290,10 +290,9 @@ class Attachment:
             self._quality = Quality(promised, self._there, self._snapshot)
             self._closing.callback(self._quality.close)
 
-    def _there(self) -> dict[str, Application]:
-        """Those that have not ended."""
-        both = zip(self.applications.items(), list(self._engines), strict=False)
-        return {name: each for (name, each), engine in both if not engine.ended}
+    def _there(self) -> dict[str, Sequence[Process]]:
+        """The processes of those that have not ended."""
+        return {each.name: each.engine.processes for each in list(self._engines) if not each.ended}
 
     def _snapshot(self) -> Snapshot | None:
         return self._seen.last[0] if self._seen.last else None

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from treadle.attachment.follow import of_driver
 from treadle.decide.quality import Controller, Decision, Flow, InputRate, Measured, Promise
 from treadle.decide.quality.room import HEADROOM, ROOMY, room
 from treadle.decide.quality.shortages import Shortages
-from treadle.engines.spark.application import Application
+from treadle.engines.spark.application import Process
 from treadle.engines.spark.shedder import Progress, Report, Shedder
 from treadle.errors import TargetGone, TreadleError
 from treadle.model import Role
@@ -38,6 +38,8 @@ WINDOW = 3
 BATCHES = 2
 DRAIN = 4
 """Cycles in which what waits is to be worked off."""
+LONGEST_PAUSE = 32
+"""Cycles after which an agent that has failed is tried again, at most."""
 WORTH = 0.1
 """A change of what is kept that is worth a line."""
 ALWAYS = 0.8
@@ -76,15 +78,21 @@ class Query:
     told: float = 1.0
     """What was last said of what it is to keep."""
     accuracy: float | None = None
-    """The part of its rows that it had lately."""
+    """The part of its rows that it had lately; None if that is not known."""
     rows: float = 0.0
+    met: float = field(default_factory=time.time)
     _batches: deque[Progress] = field(default_factory=deque)
     _last: Progress | None = None
     _input: InputRate = field(default_factory=lambda: InputRate(WINDOW * CYCLE))
-    _counted: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
-    """Rows that were read, and those of them that were dropped."""
-    _used: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 0.0)])
+    _counted: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
+    """Rows that were read, those that came to the filter, and those that it has dropped."""
+    _unseen: int = 0
+    """How often in a row nothing had come to the filter, although there ought to be one."""
+    _used: list[tuple[float, float]] = field(default_factory=list)
     """When, and the core seconds that it had used by then."""
+
+    def __post_init__(self) -> None:
+        self._used.append((self.met, 0.0))
 
     @property
     def sheds(self) -> bool:
@@ -98,15 +106,22 @@ class Query:
             if (rate := self._input.update(each.time, self.rows, each.waiting or 0.0)) is not None:
                 self.rate = rate.arriving
             self.waiting = (each.waiting or 0.0) + self._late(each)
-            if self._last is not None and each.rows:  # not the first, which compiles what the others use
-                self._batches.append(each)
+            if self._last is not None and each.rows and each.time >= self.met:
+                self._batches.append(each)  # not the first, which compiles what the others use
             self._last = each
         while len(self._batches) > BATCHES and _end(self._batches[-1]) - self._batches[1].time > WINDOW * CYCLE:
             self._batches.popleft()
         if report.progress:
-            self._counted.append((self.rows, float(report.seen - report.kept)))
-            rows, dropped = np.subtract(self._counted[-1], self._counted[0]).tolist()
-            self.accuracy = max(0.0, 1.0 - dropped / rows) if rows else self.accuracy
+            self._counted.append((self.rows, float(report.seen), float(report.seen - report.kept)))
+            rows, seen, dropped = np.subtract(self._counted[-1], self._counted[0]).tolist()
+            self._unseen = self._unseen + 1 if rows and not seen and self.keep < 1.0 else 0
+            if rows:
+                self.accuracy = max(0.0, 1.0 - dropped / rows) if self._unseen <= WINDOW else None
+
+    @property
+    def kept(self) -> float:
+        """The part of its rows that it had, where Spark does not count that as it was told."""
+        return self.accuracy if self.accuracy is not None else self.keep
 
     def use(self, now: float, seconds: float) -> None:
         """So many core seconds more."""
@@ -138,19 +153,23 @@ class Query:
 
 
 class Quality:
-    """At work from when it is made until it is closed. `applications` and `seen` are asked again and again."""
+    """At work from when it is made until it is closed.
+
+    `applications` (their processes, by name) and what was `seen` in the last round are asked for again and again.
+    """
 
     def __init__(
         self,
         given: Mapping[str, Promise],
-        applications: Callable[[], Mapping[str, Application]],
+        applications: Callable[[], Mapping[str, Sequence[Process]]],
         seen: Callable[[], Snapshot | None],
     ) -> None:
         self._promises = given
         self._applications = applications
         self._seen = seen
         self._shedders: dict[str, Shedder] = {}
-        self._refused: set[str] = set()
+        self._failed: dict[str, tuple[int, float]] = {}
+        """By application: how often the agent has failed, and when to try again."""
         self._queries: dict[Key, Query] = {}
         self._controller: Controller | None = None
         self._decision: Decision | None = None
@@ -208,6 +227,9 @@ class Quality:
         self._hear()
         batched = {key: query for key, query in self._queries.items() if not query.real_time}
         self._follow(batched)
+        if self._controller is None:
+            self._decision = None
+            self._shortages.tell(())
         if self._controller is None or len(self._looks) < SAMPLES:
             return
         self._decision = self._controller.cycle(self._measured(list(batched.values())))
@@ -218,34 +240,41 @@ class Quality:
 
     def _hear(self) -> None:
         there = self._applications()
-        self._cores.keep(process.pid for each in there.values() for process in each.processes)
+        for name in self._shedders.keys() - there.keys():
+            self._shedders.pop(name).close()
+        self._cores.keep(process.pid for processes in there.values() for process in processes)
         found: dict[Key, Query] = {}
-        for name, application in there.items():
-            for report in self._reports(name, application):
+        for name, processes in there.items():
+            for report in self._reports(name, processes):
                 query = self._queries.get((name, report.run)) or self._met(name, report)
                 query.hear(report)
                 found[name, report.run] = query
         self._queries = found
 
-    def _reports(self, name: str, application: Application) -> list[Report]:
+    def _reports(self, name: str, processes: Sequence[Process]) -> list[Report]:
         """Of one application; nothing, and a word once, where that can't be."""
         try:
-            if name not in self._shedders and name not in self._refused:
-                driver = next((process.pid for process in application.processes if process.driver), None)
+            if name not in self._shedders:
+                if self._failed.get(name, (0, 0.0))[1] > time.monotonic():
+                    return []
+                driver = next((process.pid for process in processes if process.driver), None)
                 if driver is None:
                     raise TargetGone("its driver is not on this host, and only there rows can be dropped")
                 self._shedders[name] = Shedder(driver)
-            return self._shedders[name].look() if name in self._shedders else []
-        except TreadleError as error:
+            return self._shedders[name].look()
+        except (TreadleError, OSError, ImportError) as error:
             self._leave(name, error)
             return []
 
-    def _leave(self, application: str, error: TreadleError) -> None:
-        self._refused.add(application)
+    def _leave(self, application: str, error: Exception) -> None:
+        """For a while: an agent that gets no CPU may be late."""
         if application in self._shedders:
             self._shedders.pop(application).close()
-        extra = {"application": application, "error": str(error)}
-        log.warning("nothing is dropped of '%s': %s", application, error, extra=extra)
+        tried = self._failed.get(application, (0, 0.0))[0]
+        self._failed[application] = tried + 1, time.monotonic() + CYCLE * min(2**tried, LONGEST_PAUSE)
+        if not tried:
+            extra = {"application": application, "error": str(error)}
+            log.warning("nothing is dropped of '%s': %s", application, error, extra=extra)
 
     def _met(self, application: str, report: Report) -> Query:
         promise = promises.of(report.name, self._promises)
@@ -264,7 +293,10 @@ class Quality:
         if len(self._looks) < 2 or snapshot is None or "cpu" not in snapshot.columns:
             return
         passed, ours = now - self._looks[-2][0], used.ours - self._looks[-2][1].ours
-        runs = {(application, query.name): run for (application, run), query in self._queries.items()}
+        runs: dict[tuple[str, str], str] = {}
+        for (application, run), query in sorted(self._queries.items(), key=lambda item: item[0]):
+            runs.setdefault((application, query.name), run)
+            runs[application, f"{query.name}-{run[:8]}"] = run  # as the second of one name is called
         cpu: dict[Key, float] = {}
         tasks: dict[Key, int] = {}
         for instance, cores in zip(snapshot.topology.instances, snapshot.columns["cpu"].tolist(), strict=True):
@@ -297,7 +329,7 @@ class Quality:
 
     def _measured(self, queries: list[Query]) -> Measured:
         rows, batches, cpu, held = np.array([query.done() for query in queries]).T
-        kept = np.array([1.0 if query.accuracy is None else query.accuracy for query in queries])
+        kept = np.array([query.kept for query in queries])
         arriving = np.array([query.rate for query in queries])
         # Of what waits no more than comes in that time: it may be days' worth, or held back by a limit of the query's.
         waiting = np.minimum([query.waiting for query in queries], arriving * DRAIN * CYCLE)

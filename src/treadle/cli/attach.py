@@ -104,6 +104,8 @@ def attach(
     if once and enforce is not None and enforce.partition(":")[0].strip() == "rt":
         remedy = "leave out --once, or use another enforcer"
         raise ConfigError("real-time priorities need somebody who watches", where="--once", remedy=remedy)
+    if once and qod is not None:
+        raise ConfigError("promises need somebody who keeps them", where="--once", remedy="leave out --once, or --qod")
     chosen = policy or settings.policy
     with _signals() as ask:
         attachment = library(
@@ -123,6 +125,8 @@ def attach(
         if limit is None and (dry_run or once):
             limit = LOOKS
         _run(attachment, limit, as_json=as_json, leave=once, live=not dry_run and not once)
+    if dry_run and qod is not None:
+        click.echo("what would be dropped is not known: for that an agent has to be in the driver", err=True)
     if once and not dry_run:
         click.echo("it stays so until `treadle restore`, or the next attach to the same application", err=True)
     _tell_the_end(attachment)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import ClassVar, NamedTuple, Self
 
@@ -171,6 +171,11 @@ class SparkEngine:
             self._pulse.wants_beans = True
             columns["external_queue"], columns["tuples_in"] = self._from_kafka()
         return Sample(now, {metric: columns[metric] for metric in wanted & columns.keys()})
+
+    @property
+    def processes(self) -> Sequence[Process]:
+        """Those that there are now."""
+        return self._pulse.processes
 
     @property
     def taken(self) -> tuple[float, float]:

@@ -21,6 +21,7 @@ from treadle.errors import EngineError, TargetGone
 
 ANSWER = 5.0
 """Seconds: it has to wait for nobody in the JVM but the collector."""
+PROTOCOL = 1
 _MANIFEST = "Agent-Class: treadle.shed.Shedder\n"
 
 
@@ -56,6 +57,11 @@ class Shedder:
         self.pid = pid
         self._connection = call(pid, jar())
         self._connection.settimeout(ANSWER)
+        try:
+            self._check()
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -88,6 +94,18 @@ class Shedder:
         except OSError as error:
             raise EngineError(f"the agent does not answer: {error}", where=f"process {self.pid}") from error
         return _reports([line.split("\t") for line in said.decode().split("\n") if line])
+
+    def _check(self) -> None:
+        """A class that is loaded stays, also when its jar is replaced: it has to say what it speaks."""
+        said = b""
+        while not said.endswith(b"\n") and (some := self._connection.recv(64)):
+            said += some
+        if said != b"shed\t%d\n" % PROTOCOL:
+            raise EngineError(
+                "has the agent of another version of Treadle, or of Spark",
+                where=f"process {self.pid}",
+                remedy="start the application anew, with the Spark that Treadle was installed with",
+            )
 
     def _send(self, text: str) -> None:
         try:

@@ -14,6 +14,7 @@ import org.apache.spark.sql.execution.adaptive.QueryStageExec;
 import org.apache.spark.sql.execution.metric.SQLMetric;
 import org.apache.spark.sql.execution.streaming.runtime.IncrementalExecution;
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution;
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecutionContext;
 import org.apache.spark.sql.streaming.StreamingQueryProgress;
 import org.apache.spark.sql.types.DataTypes;
 import scala.Option;
@@ -30,34 +31,65 @@ final class Keep extends Rule<LogicalPlan> {
   private static final double MARK = 1.7e-11;
   final StreamExecution query;
   volatile double part = 1.0;
-  private long batch = -1;
+  private boolean leaving;
+  private long batch;
   private double partOfBatch = 1.0;
-  private IncrementalExecution uncounted;
+  private Planned uncounted;
   private long seen;
   private long kept;
 
+  /** A batch that is planned with our filter. */
+  private static final class Planned {
+    final IncrementalExecution execution;
+    final double part;
+
+    Planned(IncrementalExecution execution, double part) {
+      this.execution = execution;
+      this.part = part;
+    }
+  }
+
+  /** From the next batch on: the one that runs may have been looked at already. */
   Keep(StreamExecution query) {
     this.query = query;
+    StreamExecutionContext now = query.getLatestExecutionContext();
+    this.batch = now == null ? -1 : now.batchId();
+  }
+
+  /** Be gone when the batch that runs is over, which is to have the same rows until then. */
+  synchronized void leave() {
+    part = 1.0;
+    leaving = true;
   }
 
   @Override
-  public synchronized LogicalPlan apply(LogicalPlan plan) {
+  public LogicalPlan apply(LogicalPlan plan) {
     try {
       long number = query.getLatestExecutionContext().batchId();
-      if (number != batch) {
-        count();
-        batch = number;
-        partOfBatch = part;
-        uncounted = partOfBatch < 1.0 ? query.lastExecution() : null; // of this batch: it is being planned
-      }
+      count(begin(number));
       return partOfBatch < 1.0 ? shed(plan) : plan;
     } catch (RuntimeException | LinkageError error) {
       return plan; // whatever is wrong with us, the query goes on
     }
   }
 
+  /** Take note of a new batch; what is to be counted of the one before. */
+  private synchronized Planned begin(long number) {
+    if (number == batch) {
+      return null;
+    }
+    Planned over = uncounted;
+    batch = number;
+    partOfBatch = part;
+    uncounted = partOfBatch < 1.0 ? new Planned(query.lastExecution(), partOfBatch) : null;
+    if (leaving) {
+      Shedder.remove(this);
+    }
+    return over;
+  }
+
   private LogicalPlan shed(LogicalPlan node) {
-    if (node instanceof Filter && isOurs(((Filter) node).condition())) {
+    if (node instanceof Filter && isOurs(((Filter) node).condition(), partOfBatch)) {
       return node;
     }
     if (node.children().isEmpty()) {
@@ -72,49 +104,62 @@ final class Keep extends Rule<LogicalPlan> {
   }
 
   /** By the part: Spark gives seeds of its own to what it runs. */
-  private boolean isOurs(Expression condition) {
+  private static boolean isOurs(Expression condition, double part) {
     if (!(condition instanceof LessThan) || !(((LessThan) condition).left() instanceof Rand)) {
       return false;
     }
     Expression limit = ((LessThan) condition).right();
-    return limit instanceof Literal && Double.valueOf(partOfBatch + MARK).equals(((Literal) limit).value());
+    return limit instanceof Literal && Double.valueOf(part + MARK).equals(((Literal) limit).value());
   }
 
   /** Rows that came to our filters, and that they have let pass, in all batches that are over. */
-  synchronized long[] counts() {
+  long[] counts() {
     StreamingQueryProgress last = query.lastProgress();
-    if (last != null && last.batchId() >= batch) {
-      count();
-    }
-    return new long[] {seen, kept};
-  }
-
-  /** Add what Spark has counted of the batch that is over, if that has not been done. */
-  private void count() {
-    if (uncounted != null) {
-      count(uncounted.executedPlan());
-      uncounted = null;
+    count(last == null ? null : over(last));
+    synchronized (this) {
+      return new long[] {seen, kept};
     }
   }
 
-  private void count(SparkPlan node) {
-    if (node instanceof FilterExec && isOurs(((FilterExec) node).condition())) {
+  /** What is to be counted. Where there is nothing to do Spark tells of the batch that will come. */
+  private synchronized Planned over(StreamingQueryProgress last) {
+    if (last.batchId() < batch || (last.batchId() == batch && last.numInputRows() == 0)) {
+      return null;
+    }
+    Planned over = uncounted;
+    uncounted = null;
+    return over;
+  }
+
+  /** Add what Spark has counted of a batch, which must be over: to ask for a plan that is being made would block. */
+  private void count(Planned over) {
+    if (over != null) {
+      count(over.execution.executedPlan(), over.part);
+    }
+  }
+
+  private void count(SparkPlan node, double part) {
+    if (node instanceof FilterExec && isOurs(((FilterExec) node).condition(), part)) {
       SparkPlan input = ((FilterExec) node).child();
       while (rows(input) < 0 && input.children().size() == 1) {
         input = input.children().head();
       }
       if (rows(input) >= 0) {
-        seen += rows(input);
-        kept += rows(node);
+        add(rows(input), rows(node));
       }
     } else if (node instanceof AdaptiveSparkPlanExec) {
-      count(((AdaptiveSparkPlanExec) node).executedPlan());
+      count(((AdaptiveSparkPlanExec) node).executedPlan(), part);
     } else if (node instanceof QueryStageExec) {
-      count(((QueryStageExec) node).plan());
+      count(((QueryStageExec) node).plan(), part);
     }
     for (Iterator<SparkPlan> each = node.children().iterator(); each.hasNext(); ) {
-      count(each.next());
+      count(each.next(), part);
     }
+  }
+
+  private synchronized void add(long came, long passed) {
+    seen += came;
+    kept += passed;
   }
 
   private static long rows(SparkPlan node) {

@@ -26,11 +26,13 @@ import scala.jdk.javaapi.CollectionConverters;
 /**
  * In a driver: says how far each streaming query is, and has it drop a part of its rows from its next batch on.
  *
- * <p>It is loaded with the path of a Unix socket and calls there. A line `keep run part` sets a part, `look` is answered by
- * lines and an empty one: `query run id real-time seen kept name`, then `progress run json` for each that is new. Fields are
- * apart by tabs. When the call ends, by whatever, every query is as it was.
+ * <p>It is loaded with the path of a Unix socket, calls there and says `shed protocol`. A line `keep run part` sets a part,
+ * `look` is answered by lines and an empty one: `query run id real-time seen kept name`, then `progress run json` for each
+ * that is new. Fields are apart by tabs. When the call ends, by whatever, every query keeps all of its rows from its next
+ * batch on.
  */
 public final class Shedder {
+  private static final int PROTOCOL = 1;
   private final Map<String, Keep> rules = new HashMap<>();
   private final Map<String, String> told = new HashMap<>();
 
@@ -47,6 +49,8 @@ public final class Shedder {
     try (channel;
         BufferedReader in = new BufferedReader(Channels.newReader(channel, StandardCharsets.UTF_8));
         BufferedWriter out = new BufferedWriter(Channels.newWriter(channel, StandardCharsets.UTF_8))) {
+      line(out, "shed", PROTOCOL);
+      out.flush();
       String line;
       while ((line = in.readLine()) != null) {
         String[] words = line.split("\t");
@@ -64,7 +68,7 @@ public final class Shedder {
     } catch (IOException | RuntimeException | LinkageError gone) {
       // whoever called hears of it by the end of the connection
     } finally {
-      rules.values().forEach(Shedder::remove);
+      rules.values().forEach(Keep::leave);
     }
   }
 
@@ -74,7 +78,6 @@ public final class Shedder {
     for (Iterator<Map.Entry<String, Keep>> each = rules.entrySet().iterator(); each.hasNext(); ) {
       Map.Entry<String, Keep> rule = each.next();
       if (!active.containsKey(rule.getKey())) {
-        remove(rule.getValue());
         told.remove(rule.getKey());
         each.remove();
       }
@@ -113,8 +116,7 @@ public final class Shedder {
     out.write('\n');
   }
 
-  private static void remove(Keep rule) {
-    rule.part = 1.0;
+  static void remove(Keep rule) {
     List<Rule<LogicalPlan>> all = new ArrayList<>(CollectionConverters.asJava(methods(rule.query).extraOptimizations()));
     all.remove(rule);
     methods(rule.query).extraOptimizations_$eq(CollectionConverters.asScala(all).toSeq());
