@@ -1,6 +1,7 @@
 """What `treadle demo --simulator` claims: virtual time and fixed seeds, so a claim holds everywhere or nowhere.
 
-The changing load takes a minute alone, the bursts half of one: they are for `make soak`, which sets `TREADLE_SOAK`.
+The changing load takes a minute alone, the bursts half of one: they, and more than one seed, are for `make soak`, which
+sets `TREADLE_SOAK`.
 """
 
 import os
@@ -11,13 +12,13 @@ import pytest
 from treadle.bench import compare, orderings
 from treadle.engines.simulator import scenario
 
-LONG = ["haren-multi-class-bursts", "changing-load"]
-NAMES = ["haren-single-class", *(LONG if "TREADLE_SOAK" in os.environ else [])]
+SOAK = "TREADLE_SOAK" in os.environ
+NAMES = ["haren-single-class", *(["haren-multi-class-bursts", "changing-load"] if SOAK else [])]
 
 
 @pytest.fixture(scope="module")
 def parts() -> dict[str, orderings.Part]:
-    return {part.name: part for part in orderings.run(names=NAMES)}
+    return {part.name: part for part in orderings.run(names=NAMES, most_seeds=3 if SOAK else 1)}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,8 +1,12 @@
-"""The same pipeline on a standalone cluster: a master, two workers, and Kafka between the hops."""
+"""The same pipeline on a standalone cluster: a master, two workers, and Kafka between the hops.
+
+Most of a minute, for `make soak`, which sets `TREADLE_SOAK`; queries on clusters are in `test_placement` too.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import uuid
@@ -37,6 +41,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         yield master
 
 
+@pytest.mark.skipif("TREADLE_SOAK" not in os.environ, reason="most of a minute: make soak")
 def test_a_pipeline_with_kafka_channels_runs_on_two_workers(cluster: str, broker: Broker, tmp_path: Path) -> None:
     from confluent_kafka import Producer
 
