@@ -34,6 +34,7 @@ def test_embedded_channels_lose_and_double_nothing_when_the_driver_is_killed(tmp
     assert came_out(folder) == dict.fromkeys(range(end), 1)
 
 
+@pytest.mark.skipif("TREADLE_CRASHES" not in os.environ, reason="half a minute each: make soak")
 def test_kafka_channels_lose_and_double_nothing_when_the_driver_is_killed(tmp_path: Path, broker: Broker) -> None:
     from confluent_kafka import Producer
 
