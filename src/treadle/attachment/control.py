@@ -10,12 +10,11 @@ from __future__ import annotations
 import atexit
 import logging
 import math
-import select
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -49,8 +48,6 @@ log = logging.getLogger("treadle.attach")
 
 NAP = 0.1
 """Seconds between looks at whether it is to end."""
-EARLY = 0.3
-"""The part of a period before a round in which no other is begun: what comes then is for that one."""
 PATIENCE = 10.0
 """Seconds for which the first query is waited for."""
 WATCHED, UNWATCHED = 0.2, 1.0
@@ -380,39 +377,19 @@ class Attachment:
         end = began + seconds
         while not self._stopping and not self.ended and time.monotonic() < end:
             self._welcome()
-            self._round(told)
+            batches = loop.round()
+            if batches:
+                self._unread.extend(batches)
+                if told is not None:
+                    told(batches)
             if patient or self._met.unfit:
                 self._meet(time.monotonic() - began)
             if patient:
                 patient = not self._met.all
                 end = max(end, min(time.monotonic(), began + PATIENCE) + seconds)
-            self._rest(min(loop.next_due, end), told)
-
-    def _round(self, told: Told | None, *, force: bool = False) -> None:
-        batches = self.loop.round(force=force)
-        if batches:
-            self._unread.extend(batches)
-            if told is not None:
-                told(batches)
-
-    def _rest(self, wake: float, told: Told | None) -> None:
-        """Until then; with a round in between where threads have changed hands, as late ones would be two periods."""
-        if wake - time.monotonic() > EARLY * self.plan.period and self._hears(wake - EARLY * self.plan.period):
-            self._round(told, force=True)
-        while (rest := wake - time.monotonic()) > 0 and not self._stopping:
-            time.sleep(min(rest, NAP))
-
-    def _hears(self, until: float) -> bool:
-        """Whether an agent says something by then."""
-        agents = select.poll()
-        for each in self._engines:
-            if not each.ended:
-                with suppress(ValueError):  # it is ending
-                    agents.register(each.engine, select.POLLIN)
-        while (rest := until - time.monotonic()) > 0 and not self._stopping:
-            if agents.poll(min(rest, NAP) * 1e3):
-                return True
-        return False
+            wake = min(loop.next_due, end)
+            while (rest := wake - time.monotonic()) > 0 and not self._stopping:
+                time.sleep(min(rest, NAP))
 
     def _meet(self, passed: float = math.inf) -> None:
         """See which queries there are; after a while, say which patterns fit none."""

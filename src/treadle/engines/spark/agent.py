@@ -230,12 +230,8 @@ class Agents:
                 if agent.fileno() == file:
                     self._tried_with(agent, self._hear)
 
-    def fileno(self) -> int:
-        """What to wait on for one that says something."""
-        return self._speaking.fileno()
-
     def _time(self, now: float) -> None:
-        """Rounds are often late, and early ones come half a period before: who finds the youngest looks is in time."""
+        """Rounds are often late, but none is early: the one that finds the youngest looks is in time."""
         if math.isnan(self._first):
             self._first = now + self._period - self._lead
         self._ages.append((now - self._first) % self._period)

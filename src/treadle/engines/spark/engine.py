@@ -125,10 +125,6 @@ class SparkEngine:
 
     # ------------------------------------------------------------ engine
 
-    def fileno(self) -> int:
-        """What to wait on for the agents: between rounds they say only that tasks have begun or ended."""
-        return self._agents.fileno()
-
     def news(self) -> bool:
         """Whether a look is due: figures of Kafka are not looked at alone, but with the next dump."""
         return self._is_due(time.monotonic(), self._read_signs())

@@ -28,19 +28,17 @@ import java.util.concurrent.locks.LockSupport;
  *
  * It is loaded with the path of a Unix socket, calls there, and ends with that call: nothing listens, and nothing is
  * changed. It looks at once, and then when it is told to by two numbers of 8 bytes: a time of System.nanoTime(), and the
- * nanoseconds from there to the next one, and so on. For a second after a change it looks in the middle, too, and what it
- * finds then is sent at once if a task has begun or ended. If anything differs from the last look it sends a length and
- * what differs, one thing a line, fields apart by tabs: at first `agent protocol`, `thread id address name`, `gone id`;
- * from a driver also `driver 0 application's-id name`, `job id execution stage,… description`, `shuffle id stage`, `over
- * id` and `plan execution text`. A look takes some microseconds for each thread, and no safepoint. Spark is reached by
- * reflection: whatever version it is of, and whichever class loader has it.
+ * nanoseconds from there to the next one, and so on; twice as often for a second after a change. If anything differs from the last look it sends a length and what
+ * differs, one thing a line, fields apart by tabs: at first `agent protocol`, `thread id address name`, `gone id`; from a driver also `driver 0
+ * application's-id name`, `job id execution stage,… description`, `shuffle id stage`, `over id` and `plan execution
+ * text`. A look takes some microseconds for each thread, and no safepoint. Spark is reached by reflection: whatever
+ * version it is of, and whichever class loader has it.
  */
 public final class Agent {
     private static final String EXECUTION = "spark.sql.execution.root.id";
     private static final int PROTOCOL = 2;
     private static final long SELDOM = 1_000_000_000;
     private static final long RESTLESS = 1_000_000_000;
-    private static final String POOLED = "Executor task launch";
     private final Instrumentation tools;
     private final StringBuilder answer = new StringBuilder();
     private final Map<Thread, String> threads = new IdentityHashMap<>();
@@ -53,7 +51,6 @@ public final class Agent {
     private Field record;
     private boolean drives;
     private boolean hello = true;
-    private boolean urgent;
 
     private Agent(Instrumentation tools) {
         this.tools = tools;
@@ -75,24 +72,19 @@ public final class Agent {
             long pause = SELDOM;
             long next = first;
             long changed = first;
-            boolean middle = false;
             findSpark();
             while (channel.read(told) >= 0) {
                 if (!told.hasRemaining()) {
                     told.flip();
                     next = first = told.getLong();
                     pause = told.getLong();
-                    middle = false;
                     told.clear();
                 }
                 long now = System.nanoTime();
                 if (now >= next) {
-                    changed = look(channel, middle) ? now : changed;
-                    boolean restless = now - changed < RESTLESS;
-                    long step = restless ? pause / 2 : pause;
-                    long number = (now - first) / step + 1;
-                    middle = restless && number % 2 == 1;
-                    next = first + number * step;
+                    changed = look(channel) ? now : changed;
+                    long step = now - changed < RESTLESS ? pause / 2 : pause; // what comes in the middle may be late
+                    next = first + ((now - first) / step + 1) * step;
                 } else {
                     waiting.select(Math.max(1, (next - now) / 1_000_000));
                     waiting.selectedKeys().clear();
@@ -103,9 +95,9 @@ public final class Agent {
         }
     }
 
-    /** Whether anything was new. In the `middle` only what is urgent is sent; the rest waits for the next look. */
-    private boolean look(SocketChannel channel, boolean middle) throws IOException {
-        int before = answer.length();
+    /** Whether anything was new. */
+    private boolean look(SocketChannel channel) throws IOException {
+        answer.setLength(0);
         if (hello) {
             line("agent", PROTOCOL);
             hello = false;
@@ -114,17 +106,14 @@ public final class Agent {
         if (contexts != null) {
             lookAtJobs();
         }
-        boolean found = answer.length() > before;
-        if (answer.length() > 0 && (urgent || !middle)) {
+        if (answer.length() > 0) {
             byte[] text = answer.toString().getBytes(StandardCharsets.UTF_8);
             ByteBuffer whole = ByteBuffer.allocate(4 + text.length).putInt(text.length).put(text).flip();
             while (channel.write(whole) >= 0 && whole.hasRemaining()) {
                 LockSupport.parkNanos(1_000_000); // until there is room again
             }
-            answer.setLength(0);
-            urgent = false;
         }
-        return found;
+        return answer.length() > 0;
     }
 
     private void findSpark() {
@@ -148,7 +137,6 @@ public final class Agent {
         for (int place = 0; place < count; place++) {
             String name = found[place].getName();
             if (!name.equals(threads.put(found[place], name))) {
-                urgent |= name.startsWith(POOLED);
                 line("thread", found[place].getId(), Long.toString(address(found[place])), name);
             }
         }
