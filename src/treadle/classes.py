@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import zipfile
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 from treadle.errors import EngineError
@@ -29,6 +30,15 @@ def jar(name: str, sources: Path, *, path: str = "", key: str = "", manifest: st
         target.parent.mkdir(parents=True, exist_ok=True)
         _compile(files, target, path, manifest)
     return target
+
+
+def spark_jar(name: str, sources: Path, *, manifest: str = "") -> Path:
+    """The same for classes that use Spark's: compiled against the PySpark that is here."""
+    version = metadata.version("pyspark")  # which says so if there is none
+    import pyspark
+
+    path = f"{Path(pyspark.__file__).parent}/jars/*"
+    return jar(name, sources, path=path, key=version, manifest=manifest)
 
 
 def _compile(sources: Sequence[Path], target: Path, path: str, manifest: str) -> None:

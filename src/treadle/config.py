@@ -7,12 +7,12 @@ Looked for in this order: the file that was named, `$TREADLE_CONFIG`, `treadle.t
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from treadle import toml
 from treadle.decide import registry
 from treadle.errors import ConfigError
 
@@ -74,12 +74,7 @@ def load(named: str | None = None) -> tuple[Config, str]:
     path = _find(named)
     if path is None:
         return Config(), "defaults"
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"can't read it: {error.strerror}", where=str(path), remedy="check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"is not valid TOML: {error}", where=str(path), remedy="mend the line it names") from None
+    data = toml.read(path)
     try:
         config = Config.model_validate(data)
         registry.create(config.policy("adaptive"))

@@ -53,7 +53,7 @@ class TestRounds:
         assert len(world.policy.asked) == 1
         loop.round(force=True)
         assert len(world.policy.asked) == 2
-        assert loop.next_due == world.clock.time + 0.5  # it is one more, and the others come when they would have
+        assert loop.next_due == world.clock.time + 1.0
 
     def test_a_late_round_is_left_out_and_counted_and_the_next_is_on_time_again(self, world: World) -> None:
         loop = world.loop()

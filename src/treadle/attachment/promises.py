@@ -5,12 +5,12 @@ Only reading and checking; who keeps them is `quality`.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from treadle import toml
 from treadle.decide.quality import Promise
 from treadle.errors import ConfigError
 
@@ -27,12 +27,7 @@ def read(given: Given) -> dict[str, Promise]:
     if isinstance(given, Mapping):
         return _checked(given, "qod")
     where = str(given)
-    try:
-        data = tomllib.loads(Path(given).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"can't read it: {error.strerror}", where=where, remedy="check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"is not valid TOML: {error}", where=where, remedy="mend the line it names") from None
+    data = toml.read(Path(given))
     if others := data.keys() - {"queries"}:
         raise ConfigError(f"{min(others)}: is not a known key", where=where, remedy=f"write {_EXAMPLE}")
     queries = data.get("queries", {})

@@ -19,7 +19,7 @@ import numpy as np
 from treadle.attachment import promises
 from treadle.attachment.follow import of_driver
 from treadle.decide.quality import Controller, Decision, Flow, InputRate, Measured, Promise
-from treadle.decide.quality.room import HEADROOM, ROOMY, room
+from treadle.decide.quality.room import ceilings, room
 from treadle.decide.quality.shortages import Shortages
 from treadle.engines.spark.application import Process
 from treadle.engines.spark.shedder import Progress, Report, Shedder
@@ -230,7 +230,8 @@ class Quality:
         if self._controller is None:
             self._decision = None
             self._shortages.tell(())
-        if self._controller is None or len(self._looks) < SAMPLES:
+            return
+        if len(self._looks) < SAMPLES:
             return
         self._decision = self._controller.cycle(self._measured(list(batched.values())))
         for query, outside in zip(batched.values(), self._decision.outside.tolist(), strict=True):
@@ -339,9 +340,6 @@ class Quality:
         in_real_time = sum(query.cores(began, now) for query in self._queries.values() if query.real_time)
         behind = bool(waiting.sum() > arriving.sum() * CYCLE / 2)
         cores = room(count, max(0.0, ours - in_real_time), others + in_real_time, behind=behind)
-        most = np.full(len(queries), float(count))
-        if ours + others < ROOMY * count:  # then who is always busy is held up by itself, not by others
-            most = np.where(held > 0.0, HEADROOM * cpu / np.where(held > 0.0, held, 1.0), most)
         return Measured(
             time=now,
             in_rate=rows * kept,
@@ -354,7 +352,7 @@ class Quality:
             cores=np.array([cores]),
             batches=batches,
             local=kept,
-            most=most,
+            most=ceilings(cpu, held, count, ours + others),
         )
 
     def _drop(self, batched: Mapping[Key, Query]) -> None:

@@ -169,7 +169,7 @@ class Loop:
             self._sleep(min(self.next_due, end), stop)
 
     def round(self, *, force: bool = False) -> tuple[DecisionBatch, ...]:
-        """Run the policies that are due now and carry out what they decide; with `force` all of them, once more."""
+        """Run the policies that are due now (or all of them) and carry out what they decide."""
         now = self.clock.now()
         due = [rule for rule in self._rules if self._take_turn(rule, now, force=force)]
         if not due:
@@ -260,6 +260,8 @@ class Loop:
         if math.isnan(rule.due):
             rule.due = now
         if rule.due > now + SLIVER * period:
+            if force:
+                rule.due = now + period
             return force
         missed = math.floor((now - rule.due) / period + SLIVER)
         self.stats.skipped += missed

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +29,8 @@ _KEEPS_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 
 def jar() -> Path:
     """The jar with the classes, for this version of PySpark."""
-    version = metadata.version("pyspark")  # which says so if there is none
-    import pyspark
-
     sources = Path(str(resources.files("treadle.pipelines.channels") / "java" / "treadle"))
-    return classes.jar("treadle", sources, path=f"{Path(pyspark.__file__).parent}/jars/*", key=version)
+    return classes.spark_jar("treadle", sources)
 
 
 def load(spark: SparkSession) -> Any:

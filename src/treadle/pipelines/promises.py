@@ -16,7 +16,7 @@ import numpy as np
 
 from treadle.decide.quality import Controller, Decision, Flow, InputRate, Kept, Measured, Promise, least_part
 from treadle.decide.quality.equations import current_accuracy
-from treadle.decide.quality.room import HEADROOM, ROOMY, room
+from treadle.decide.quality.room import HEADROOM, ceilings, room
 from treadle.decide.quality.shortages import Shortages
 from treadle.enforce import Enforcer
 from treadle.enforce.shed import Count, ShedKnob
@@ -333,8 +333,7 @@ class Promises:
         if self._gate is not None and held.sum() > 0.0:
             at_once = min(self._gate.slots, int((self.flow.copies > 0).sum()))
             cores = min(cores, HEADROOM * at_once * used.ours / held.sum())
-            if used.ours + used.others < ROOMY * count:
-                most = np.where(held > 0.0, HEADROOM * cpu / np.where(held > 0.0, held, 1.0), most)
+            most = ceilings(cpu, held, count, used.ours + used.others)
         return cpu, cores, most
 
 

@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from applications import SparkProcess
+from applications import SparkProcess, feed
 from support import named, until
 from treadle.broker import Broker
 from treadle.engines.spark.shedder import Report, Shedder, progress
@@ -60,7 +61,7 @@ def counts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def application(counts: Path, broker: Broker, topic: str) -> Iterator[SparkProcess]:
-    send(broker, topic, 1)
+    feed(broker, topic, 1)
     with SparkProcess(counts.parent, broker, topic) as started:
         started.start("micro", "micro", 0)
         started.start("each", "each", 0)
@@ -70,11 +71,11 @@ def application(counts: Path, broker: Broker, topic: str) -> Iterator[SparkProce
 def test_a_part_is_kept_from_the_next_batch_on_and_counted(
     application: SparkProcess, broker: Broker, topic: str
 ) -> None:
-    with Shedder(application.pid) as shedder:
+    with closing(Shedder(application.pid)) as shedder:
         run = report(shedder, "micro").run
         shedder.keep({run: 0.25})
         send_until(broker, topic, lambda: report(shedder, "micro").seen > 0)
-        send(broker, topic, ROWS)
+        feed(broker, topic, ROWS)
         send_until(broker, topic, lambda: report(shedder, "micro").seen >= ROWS)
         found = report(shedder, "micro")
         assert 0.2 < found.kept / found.seen < 0.3
@@ -84,11 +85,11 @@ def test_a_part_is_kept_from_the_next_batch_on_and_counted(
 def test_a_batch_that_is_looked_at_twice_has_lost_the_same_rows(
     application: SparkProcess, broker: Broker, topic: str, counts: Path
 ) -> None:
-    with Shedder(application.pid) as shedder:
+    with closing(Shedder(application.pid)) as shedder:
         shedder.keep({report(shedder, "each").run: 0.25})
         settle(counts, broker, topic)
         counts.write_text("")
-        send(broker, topic, ROWS)
+        feed(broker, topic, ROWS)
         until(lambda: taken(counts) > 0)
         settle(counts, broker, topic)
     lines = [line.split() for line in counts.read_text().splitlines()]
@@ -112,12 +113,12 @@ def test_whoever_is_killed_drops_nothing_any_more(
     counts.write_text("")
     send_until(broker, topic, lambda: taken(counts) > 0)
     counts.write_text("")
-    send(broker, topic, ROWS)
+    feed(broker, topic, ROWS)
     until(lambda: taken(counts) >= ROWS)
 
 
 def test_a_driver_that_ends_is_gone(application: SparkProcess) -> None:
-    with Shedder(application.pid) as shedder:
+    with closing(Shedder(application.pid)) as shedder:
         assert shedder.look()
         application.kill()
         with pytest.raises(TargetGone):
@@ -143,17 +144,7 @@ def send_until(broker: Broker, topic: str, is_so: Any) -> None:
     """Batches begin only where there are rows."""
 
     def sent() -> bool:
-        send(broker, topic, 1)
+        feed(broker, topic, 1)
         return bool(is_so())
 
     until(sent)
-
-
-def send(broker: Broker, topic: str, rows: int) -> None:
-    from confluent_kafka import Producer
-
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 1})
-    for number in range(rows):
-        producer.produce(topic, f"{number}")
-        producer.poll(0)
-    assert producer.flush(60) == 0

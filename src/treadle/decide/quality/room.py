@@ -6,6 +6,10 @@ and more of it.
 
 from __future__ import annotations
 
+import numpy as np
+
+from treadle.model import Floats
+
 HEADROOM = 0.95
 """The part of what there is that is given away: a load that is exactly as high has queues without end."""
 FAIR = 0.5
@@ -20,3 +24,10 @@ def room(cores: float, ours: float, others: float, *, behind: bool) -> float:
     """Of so many cores: what others leave, or up to a fair part what we get anyway."""
     own = ours * (HEADROOM if behind else MORE)
     return max(HEADROOM * cores - others, min(own, FAIR * cores))
+
+
+def ceilings(cpu: Floats, held: Floats, cores: float, busy: float) -> Floats:
+    """The cores that each can use at most, where it used `cpu` while it was at work for the part `held` of the time."""
+    if busy >= ROOMY * cores:
+        return np.full(len(cpu), float(cores))
+    return np.where(held > 0.0, HEADROOM * cpu / np.where(held > 0.0, held, 1.0), float(cores))

@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from treadle import classes
 from treadle.engines.spark.agent import call
@@ -63,14 +62,6 @@ class Shedder:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """All queries keep all of their rows again."""
         self._connection.close()
@@ -115,13 +106,9 @@ class Shedder:
 
 
 def jar() -> Path:
-    """The agent's jar, compiled on first use against the PySpark that is here."""
-    version = metadata.version("pyspark")
-    import pyspark
-
+    """The agent's jar, compiled on first use."""
     sources = Path(str(resources.files(__package__) / "java" / "treadle" / "shed"))
-    path = f"{Path(pyspark.__file__).parent}/jars/*"
-    return classes.jar("treadle-shed", sources, path=path, key=version, manifest=_MANIFEST)
+    return classes.spark_jar("treadle-shed", sources, manifest=_MANIFEST)
 
 
 def _reports(lines: list[list[str]]) -> list[Report]:

@@ -10,9 +10,9 @@ import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Consumer;
 import org.apache.spark.sql.ExperimentalMethods;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -75,13 +75,8 @@ public final class Shedder {
   private void look(SparkSession session, BufferedWriter out) throws IOException {
     Map<String, StreamExecution> active = new HashMap<>();
     session.sharedState().activeStreamingQueries().forEach((id, query) -> active.put(query.runId().toString(), query));
-    for (Iterator<Map.Entry<String, Keep>> each = rules.entrySet().iterator(); each.hasNext(); ) {
-      Map.Entry<String, Keep> rule = each.next();
-      if (!active.containsKey(rule.getKey())) {
-        told.remove(rule.getKey());
-        each.remove();
-      }
-    }
+    rules.keySet().retainAll(active.keySet());
+    told.keySet().retainAll(active.keySet());
     for (Map.Entry<String, StreamExecution> each : active.entrySet()) {
       tell(each.getKey(), each.getValue(), out);
     }
@@ -90,9 +85,7 @@ public final class Shedder {
   private void tell(String run, StreamExecution query, BufferedWriter out) throws IOException {
     if (!rules.containsKey(run)) {
       Keep rule = new Keep(query);
-      List<Rule<LogicalPlan>> all = new ArrayList<>(CollectionConverters.asJava(methods(query).extraOptimizations()));
-      all.add(rule);
-      methods(query).extraOptimizations_$eq(CollectionConverters.asScala(all).toSeq());
+      change(query, all -> all.add(rule));
       rules.put(run, rule);
     }
     long[] counts = rules.get(run).counts();
@@ -117,13 +110,14 @@ public final class Shedder {
   }
 
   static void remove(Keep rule) {
-    List<Rule<LogicalPlan>> all = new ArrayList<>(CollectionConverters.asJava(methods(rule.query).extraOptimizations()));
-    all.remove(rule);
-    methods(rule.query).extraOptimizations_$eq(CollectionConverters.asScala(all).toSeq());
+    change(rule.query, all -> all.remove(rule));
   }
 
   /** Of the query's own session, which it has from its start on and shares with none. */
-  private static ExperimentalMethods methods(StreamExecution query) {
-    return query.sparkSessionForStream().sessionState().experimentalMethods();
+  private static void change(StreamExecution query, Consumer<List<Rule<LogicalPlan>>> how) {
+    ExperimentalMethods methods = query.sparkSessionForStream().sessionState().experimentalMethods();
+    List<Rule<LogicalPlan>> all = new ArrayList<>(CollectionConverters.asJava(methods.extraOptimizations()));
+    how.accept(all);
+    methods.extraOptimizations_$eq(CollectionConverters.asScala(all).toSeq());
   }
 }

@@ -1,0 +1,19 @@
+"""Reads the TOML files that users write; what is wrong with one is said in one way."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from treadle.errors import ConfigError
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What a file says, or an error with its place."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"can't read it: {error.strerror}", where=str(path), remedy="check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"is not valid TOML: {error}", where=str(path), remedy="mend the line it names") from None
