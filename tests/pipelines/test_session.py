@@ -30,7 +30,8 @@ def test_every_setting_is_there_once_and_says_what_it_is_good_for() -> None:
 
 def test_what_is_safe_on_local_disks_only_is_set_there_only() -> None:
     local, cluster = ({s.key for s in settings(local=local)} for local in (True, False))
-    assert local - cluster == {PATH, CHECKPOINTS, "spark.driver.memory"}
+    assert local - cluster == {CHECKPOINTS, "spark.driver.memory"}
+    assert cluster - local == {"spark.jars", "spark.plugins"}
 
 
 def test_pools_come_with_the_file_that_describes_them() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from treadle.pipelines.workers import Look, Worker, used
+from treadle.pipelines.workers import ClusterCores, Look, Worker, used
 
 
 def worker(
@@ -53,3 +53,46 @@ def test_a_worker_is_held_to_be_free_until_it_was_measured_and_to_have_nothing_o
     use = used(before, looked(10.0, [gone, worker("1", passed=500.0, worked=400.0)]), ["0", "1"], [])
     assert use.cores.tolist() == [0.0, 1.0]
     assert use.others.tolist() == [0.0, 0.0]
+
+
+class Told:
+    """A stand-in for the table in the driver: what executors have told at each look."""
+
+    def __init__(self, *looks: list[Worker]) -> None:
+        self._looks = [looked(0.0, workers) for workers in looks]
+
+    def look(self, now: float) -> Look:
+        return self._looks[0]
+
+    def go_on(self) -> None:
+        self._looks.pop(0)
+
+
+def test_executors_that_share_their_cores_are_not_counted_twice_and_pinned_ones_apart() -> None:
+    def shared(worked: float, *own: float) -> list[Worker]:
+        named = zip(("0", "1"), own, strict=True)
+        return [
+            worker(name, passed=worked, worked=worked, own=used)._replace(cores=2, which="0,1") for name, used in named
+        ]
+
+    def pinned(worked: float, own: float) -> Worker:
+        return worker("2", passed=worked, worked=worked, own=own)._replace(host="far", which="0")
+
+    told = Told([*shared(5.0, 1.0, 2.0), pinned(3.0, 3.0)], [*shared(15.0, 4.0, 5.0), pinned(7.0, 6.0)])
+    cores = ClusterCores(told)  # type: ignore[arg-type]
+    assert cores.count == 3
+    assert cores.read() == (0.0, 0.0), "nothing is known of what was before"
+    told.go_on()
+    assert cores.read() == (9.0, 5.0)
+
+
+def test_an_executor_that_has_ended_has_no_cores_and_takes_nothing_back() -> None:
+    before, after = (
+        [worker("0", lives=lives, passed=9.0, worked=9.0, own=own)] for lives, own in ((True, 9.0), (False, 0.0))
+    )
+    told = Told(before, after)
+    cores = ClusterCores(told)  # type: ignore[arg-type]
+    cores.read()
+    told.go_on()
+    assert cores.count == 0
+    assert cores.read() == (0.0, 0.0)

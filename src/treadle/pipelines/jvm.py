@@ -23,6 +23,8 @@ log = logging.getLogger("treadle.pipelines")
 CHANNEL = "treadle.Channel"
 """The data source of embedded channels, as Spark's `format`."""
 CHECKPOINTS = "treadle.LocalCheckpoints"
+WORKERS = "treadle.Workers"
+"""The plugin by which executors tell how busy their cores are."""
 _KEEPS_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 """Spark then holds on to columns that it gave to a pandas UDF, after their reader has gone on and freed them."""
 

@@ -21,7 +21,7 @@ from treadle.enforce.place import PlaceKnob
 from treadle.errors import ConfigError
 from treadle.model import Bools, Floats
 from treadle.pipelines.promises import COLD, WINDOW, Promises
-from treadle.pipelines.workers import Look, Table, Use, Worker, used
+from treadle.pipelines.workers import Look, Table, Use, Worker, can_place, used
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +61,9 @@ def start(
 
     `prefer` names for a sink, or in layout `hops` any node, workers or hosts that it is to be on while they have room.
     """
+    if not can_place(spark):
+        remedy = "make it with treadle.pipelines.workers.session"
+        raise ConfigError("the session can't place queries", where="spark", remedy=remedy)
     table = Table(spark)
     run: Run = pipeline.start(spark, **options)
     try:

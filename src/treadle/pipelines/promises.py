@@ -28,9 +28,10 @@ from treadle.pipelines.hop import Hop
 from treadle.pipelines.node import Node
 from treadle.pipelines.shedding import Shedding
 from treadle.pipelines.spread import Spread
+from treadle.pipelines.workers import ClusterCores, Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from treadle.pipelines.runner import Run
 
@@ -101,8 +102,7 @@ class Promises:
         self._period = run.options.cycle
         self._gate = run.gate if run.realtime is None else None
         self._off = not run.options.shed
-        here = str(run.spark.sparkContext.master).startswith("local") or self._gate is None
-        self._cores = Cores([jvm.pid(run.spark)]) if here and not self._off else None
+        self._cores = None if self._off else _cores(run.spark, gated=self._gate is not None)
         self._shedding = Shedding(run.spark)
         self._enforcer = Enforcer(ShedKnob(self._shedding))
         self._controller = Controller(self.flow, drain=DRAIN * self._period, cycle=self._period)
@@ -152,6 +152,8 @@ class Promises:
             return
         if self._looks and now - self._looks[-1][0] < self._period:
             return
+        if self._cores is not None and not self._cores.count:
+            return  # there is no executor yet
         self._looks.append(self._look())
         if len(self._looks) < 2:
             return
@@ -335,6 +337,13 @@ class Promises:
             cores = min(cores, HEADROOM * at_once * used.ours / held.sum())
             most = ceilings(cpu, held, count, used.ours + used.others)
         return cpu, cores, most
+
+
+def _cores(spark: SparkSession, *, gated: bool) -> Cores | ClusterCores | None:
+    """Those that Spark works on; None where a gate's slots are as good."""
+    if str(spark.sparkContext.master).startswith("local"):
+        return Cores([jvm.pid(spark)])
+    return None if gated else ClusterCores(Table(spark))
 
 
 def _lowest(flow: Flow, part: Floats) -> Floats:

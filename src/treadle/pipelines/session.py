@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_JOINED = {"spark.driver.extraClassPath": os.pathsep, "spark.jars": ",", "spark.plugins": ","}
+"""Ours are added to what the user has there."""
+
+
 class Setting(NamedTuple):
     """One setting, and what it is good for."""
 
@@ -48,6 +52,12 @@ def settings(*, fair: bool = False, local: bool = True) -> tuple[Setting, ...]:
             Setting("spark.driver.extraClassPath", str(jvm.jar()), "Treadle's channels and checkpoint files"),
             Setting("spark.sql.streaming.checkpointFileManagerClass", jvm.CHECKPOINTS, checkpoints),
             Setting("spark.driver.memory", "2g", "for all hops together"),
+        ]
+    else:
+        found += [
+            Setting("spark.driver.extraClassPath", str(jvm.jar()), "Treadle's classes for the driver"),
+            Setting("spark.jars", str(jvm.jar()), "and for the executors"),
+            Setting("spark.plugins", jvm.WORKERS, "executors tell how busy their cores are"),
         ]
     if fair:
         found += [
@@ -84,12 +94,12 @@ def session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     wanted = {s.key: s.value for s in settings(fair=fair, local=local)}
     if not cheap:
-        kept = ("spark.driver.extraClassPath", "spark.driver.memory", "spark.ui.showConsoleProgress")
+        kept = (*_JOINED, "spark.driver.memory", "spark.ui.showConsoleProgress")
         wanted = {key: value for key, value in wanted.items() if key in kept or key.startswith("spark.scheduler.")}
     given = {key: str(value) for key, value in (config or {}).items()}
-    for key in ("spark.driver.extraClassPath",):
-        if key in given and key in wanted:
-            given[key] = os.pathsep.join([given[key], wanted[key]])
+    for key, comma in _JOINED.items():
+        if given.get(key) and key in wanted:
+            given[key] = comma.join([given[key], wanted[key]])
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**wanted, **given}.items():
         builder = builder.config(key, value)
@@ -102,9 +112,8 @@ def missing(spark: SparkSession) -> list[Setting]:
     """The settings that a session was started without: its hops work, but cost more."""
     context = spark.sparkContext
     local = str(context.master).startswith("local")
-    path = {"spark.driver.extraClassPath"}  # loaded later just as well
-    conf = context.getConf()
-    return [s for s in settings(local=local) if s.key not in path and conf.get(s.key) != s.value]
+    conf = context.getConf()  # classes are loaded later just as well
+    return [s for s in settings(local=local) if s.key not in _JOINED and conf.get(s.key) != s.value]
 
 
 def folder_of(pipeline: str) -> Path:

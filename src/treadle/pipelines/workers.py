@@ -6,20 +6,21 @@ whatever machine it is. It knows the tables in the driver's JVM (`Places.java`),
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from treadle.errors import ConfigError
 from treadle.model import Floats
+from treadle.observe.cores import Used
 from treadle.pipelines import jvm
 from treadle.pipelines.session import session as plain_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PLUGIN = "treadle.Workers"
+EXTENSIONS = "spark.sql.extensions"
 EXTENSION = "treadle.Placed$Extension"
 PATIENT = "10min"
 """How long a task waits for its place while that lives: as good as for ever."""
@@ -27,13 +28,14 @@ PATIENT = "10min"
 
 def session(name: str, *, master: str, config: Mapping[str, object] | None = None) -> SparkSession:
     """As `treadle.session`, on a cluster whose workers queries can be placed on."""
-    given = {key: str(value) for key, value in (config or {}).items()}
-    jar = str(jvm.jar())
-    added = {"spark.jars": jar, "spark.plugins": PLUGIN, "spark.sql.extensions": EXTENSION}
-    joined = {key: ",".join(filter(None, (given.get(key), value))) for key, value in added.items()}
-    path = ":".join(filter(None, (given.get("spark.driver.extraClassPath"), jar)))
-    wanted = {"spark.locality.wait": PATIENT, **given, **joined, "spark.driver.extraClassPath": path}
-    return plain_session(name, master=master, config=wanted)
+    given = dict(config or {})
+    extensions = ",".join(filter(None, (str(given.get(EXTENSIONS, "")), EXTENSION)))
+    return plain_session(name, master=master, config={"spark.locality.wait": PATIENT, **given, EXTENSIONS: extensions})
+
+
+def can_place(spark: SparkSession) -> bool:
+    """Whether it was made by `session`."""
+    return EXTENSION in str(spark.sparkContext.getConf().get(EXTENSIONS, ""))
 
 
 class Worker(NamedTuple):
@@ -52,6 +54,8 @@ class Worker(NamedTuple):
     """Seconds of its cores, whoever they worked for."""
     own: float
     """Seconds of the CPU that it has used, with the processes that it started: Python."""
+    which: str = ""
+    """Its cores as its machine numbers them."""
 
 
 class Look(NamedTuple):
@@ -67,11 +71,9 @@ class Table:
     """Those of one session; also says where queries are to be."""
 
     def __init__(self, spark: SparkSession) -> None:
-        if PLUGIN not in str(spark.sparkContext.getConf().get("spark.plugins", "")):
+        if jvm.WORKERS not in str(spark.sparkContext.getConf().get("spark.plugins", "")):
             raise ConfigError(
-                "the session can't place queries",
-                where="spark",
-                remedy="make it with treadle.pipelines.workers.session",
+                "its executors don't tell what they use", where="spark", remedy="make the session with treadle.session"
             )
         self._places: Any = jvm.load(spark).treadle.Places
 
@@ -93,9 +95,50 @@ class Table:
 
 def _worker(parts: Sequence[str]) -> Worker:
     identity, lives, host, name, slots, *numbers = parts
-    cores, speed, passed, worked, own = numbers
+    cores, speed, passed, worked, own, which = numbers
     seconds = (float(passed), float(worked), float(own))
-    return Worker(identity, lives == "true", host, name, int(slots), int(cores), float(speed), *seconds)
+    return Worker(identity, lives == "true", host, name, int(slots), int(cores), float(speed), *seconds, which)
+
+
+class ClusterCores:
+    """As `observe.cores.Cores`: what executors have used of their cores, with all that they started, and others.
+
+    Executors of a machine that may use the same cores share them; where they differ, they are taken to have none in
+    common.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._last: Mapping[str, Worker] = {}
+        self._ours = self._others = 0.0
+
+    @property
+    def count(self) -> int:
+        """Of all executors that live; none before the first has told of itself."""
+        return sum(shared[0].cores for shared in self._places(self._table.look(0.0).workers))
+
+    def read(self) -> Used:
+        workers = self._table.look(0.0).workers
+        for shared in self._places(workers):
+            known = [(self._last[each.id], each) for each in shared if each.id in self._last]
+            own = sum(max(now.own - before.own, 0.0) for before, now in known)
+            worked = max((now.worked - before.worked for before, now in known), default=0.0)
+            self._ours += own
+            self._others += max(worked - own, 0.0)
+        self._last = workers
+        return Used(self._ours, self._others)
+
+    def close(self) -> None:
+        """There is nothing to close: the executors tell as long as they live."""
+
+    @staticmethod
+    def _places(workers: Mapping[str, Worker]) -> Collection[list[Worker]]:
+        """Those that live, by the cores that they may use."""
+        found: dict[tuple[str, str], list[Worker]] = {}
+        for each in workers.values():
+            if each.lives:
+                found.setdefault((each.host, each.which), []).append(each)
+        return found.values()
 
 
 class Use(NamedTuple):

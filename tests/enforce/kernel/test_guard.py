@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from treadle.enforce.kernel import alive, make, thread_ref
+from treadle.enforce.kernel.guard import OpenFiles
 from treadle.errors import ConfigError, TargetGone
 from treadle.model import ThreadRef
 
@@ -29,6 +30,40 @@ def test_a_thread_that_has_ended_is_gone() -> None:
         pass
     with pytest.raises(TargetGone, match="has ended"):
         alive(refs[0])
+
+
+def test_a_thread_that_was_asked_for_before_is_gone_when_it_has_ended() -> None:
+    """Its file is open still, and says so."""
+    refs: list[ThreadRef] = []
+    named, end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        refs.append(thread_ref(threading.get_native_id()))
+        named.set()
+        end.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    named.wait()
+    assert alive(refs[0]) is refs[0]
+    end.set()
+    thread.join()
+    while os.path.exists(f"/proc/{refs[0].pid}/task/{refs[0].tid}"):
+        pass
+    for _ in range(2):
+        with pytest.raises(TargetGone, match="has ended"):
+            alive(refs[0])
+
+
+def test_no_more_files_are_kept_open_than_are_allowed(threads: tuple[ThreadRef, ...]) -> None:
+    kept = OpenFiles(2)
+    before = len(os.listdir("/proc/self/fd"))
+    for thread in threads * 2:
+        assert kept.runs(thread)
+    assert not kept.runs(replace(threads[0], start_time=threads[0].start_time + 1))
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    kept.close()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_the_same_id_with_another_start_time_is_another_thread(threads: tuple[ThreadRef, ...]) -> None:

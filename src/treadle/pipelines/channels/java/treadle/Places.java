@@ -51,7 +51,8 @@ public final class Places {
 
   /**
    * A line for each executor that was ever heard of: id, whether it lives, host, its worker's name, task slots, cores, speed, and
-   * seconds so far: passed, in which its cores worked for anybody, and of the CPU for it and all that it started. By a tab.
+   * seconds so far: passed, in which its cores worked for anybody, and of the CPU for it and all that it started; its cores. By
+   * a tab.
    */
   public static String executors() {
     StringBuilder text = new StringBuilder();

@@ -76,9 +76,10 @@ public final class Workers implements SparkPlugin {
     double passed;
     double worked;
     double own;
+    String which;
 
     String numbers() {
-      return cores + "\t" + speed + "\t" + passed + "\t" + worked + "\t" + own;
+      return cores + "\t" + speed + "\t" + passed + "\t" + worked + "\t" + own + "\t" + which;
     }
   }
 
@@ -105,6 +106,7 @@ public final class Workers implements SparkPlugin {
     Load load = new Load();
     Set<String> cores = cores();
     load.cores = cores.size();
+    load.which = cores.stream().sorted().collect(Collectors.joining(","));
     for (String line : Files.readAllLines(Path.of("/proc/stat"))) {
       String[] parts = line.split("\\s+");
       if (cores.contains(parts[0])) {
