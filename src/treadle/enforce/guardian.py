@@ -7,6 +7,7 @@ owner, and leaves the way back to `leftovers`.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import select
 import signal
@@ -30,6 +31,8 @@ PAUSE = 0.1
 """Seconds between tries to put back what could not be put back."""
 FIRST, LONGEST = 0.5, 60.0
 """Seconds before a guardian that was killed is started again soon after another: twice as many each time."""
+LOOK = 0.5
+"""Seconds between two looks at whether it lives."""
 ABOVE_ALL = 99
 """A higher real-time priority there is not."""
 
@@ -44,6 +47,7 @@ class Guardian:
         self._pause = FIRST
         self._process = self._spawn()
         self._not_before = time.monotonic() + self._pause
+        self._seen = -math.inf
 
     @classmethod
     def start(cls, journal: Journal) -> Guardian:
@@ -57,13 +61,16 @@ class Guardian:
         return self._process.pid
 
     def check(self) -> None:
-        """Called once a round: one system call as long as it lives."""
-        if self._process.poll() is None:
-            if not self._lifted and self._journal.realtime:
-                self._lifted = True
-                lift(self.pid)
-            return
+        """Called once a round, so it is not always looked for."""
+        if not self._lifted and self._journal.realtime:
+            self._lifted = True
+            lift(self.pid)
         now = time.monotonic()
+        if now - self._seen < LOOK:
+            return
+        if self._process.poll() is None:
+            self._seen = now
+            return
         if now < self._not_before:
             return
         log.warning("the guardian has ended, another one is started", extra={"guardian": self.pid})

@@ -358,8 +358,8 @@ class Loop:
             return
         for phase in ("threads", "counters", "metrics"):
             self.stats.spent(phase, sum(watch.took.get(phase, 0.0) for watch in looked))
-        for phase, took in zip(("decision", "writing"), np.sum([r.took for r in self._rules], axis=0), strict=True):
-            self.stats.spent(phase, float(took))
+        for part, phase in enumerate(("decision", "writing")):
+            self.stats.spent(phase, sum(rule.took[part] for rule in self._rules))
         self.stats.spent("all", seconds)
 
     def _record(self, batches: list[DecisionBatch]) -> None:

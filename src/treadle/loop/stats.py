@@ -45,7 +45,10 @@ class Stats:
 
     def spent(self, phase: str, seconds: float) -> None:
         """Note what a part of a round took."""
-        self.phase_ms.setdefault(phase, deque(maxlen=1000)).append(seconds * 1e3)
+        known = self.phase_ms.get(phase)
+        if known is None:
+            known = self.phase_ms.setdefault(phase, deque(maxlen=1000))
+        known.append(seconds * 1e3)
 
     @property
     def last_ms(self) -> float:

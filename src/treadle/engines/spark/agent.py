@@ -219,6 +219,11 @@ class Agents:
         """The one that knows about jobs."""
         return next((agent for agent in list(self._agents.values()) if agent.drives), None)
 
+    @property
+    def tries_again(self) -> bool:
+        """Whether one that could not be loaded is to be, at its time."""
+        return bool(self._again)
+
     def look(self) -> None:
         """Take what they have said. As this is called once in each round, they are told when the next one is."""
         self._time(time.monotonic())

@@ -37,6 +37,8 @@ FIRST = 1.0
 """Seconds for which the first look waits for the agents."""
 LATER = 1.25
 """Periods after which threads are dumped if figures of Kafka that ought to come with it are late."""
+SOON = 0.9
+"""Periods after which they are dumped if new ones have come."""
 OTHERS = 2.0
 """Seconds between two looks at the counters of threads that are no task's main, of which there are many."""
 FROM_BEANS = frozenset({"external_queue", "tuples_in"})
@@ -94,6 +96,8 @@ class SparkEngine:
         self._stacks = 0
         self._settled = -math.inf
         self._seen: list[object] = []
+        self._calm: tuple[object, ...] = ()
+        self._calm_until = -math.inf
         self._facts: object = None
         self._topology = Topology((), ())
         self._rows = Rows((), (), ())
@@ -127,13 +131,21 @@ class SparkEngine:
 
     def news(self) -> bool:
         """Whether a look is due: figures of Kafka are not looked at alone, but with the next dump."""
-        return self._is_due(time.monotonic(), self._read_signs())
+        now = time.monotonic()
+        self._agents.look()
+        if now < self._calm_until and self._facets() == self._calm:
+            return False
+        if self._is_due(now, self._read_signs()):
+            return True
+        self._calm_down(now)
+        return False
 
     def topology(self) -> Topology:
         """What runs now; a new version only if anything differs."""
         now, pulse, layout = time.monotonic(), self._pulse, self._layout
         if not self._threads:
             self._agents.settle(FIRST)
+        self._agents.look()
         signs = self._read_signs()
         if not self._is_due(now, signs):
             return self._topology
@@ -194,15 +206,25 @@ class SparkEngine:
         signs = self._roster.signs(self._pids, self._layout.pooled)
         return [*signs, self._directory.generation, pulse.processes, pulse.workers]
 
+    def _facets(self) -> tuple[object, ...]:
+        """What tells of all news that come by themselves, and is quickly compared."""
+        pulse = self._pulse
+        return self._agents.generation, self._directory.generation, pulse.processes, pulse.workers
+
+    def _calm_down(self, now: float) -> None:
+        """There is no news: until when there can be none but those that the facets tell of."""
+        quiet = self._directory.told and self._roster.is_quiet(self._pids) and not self._agents.tries_again
+        self._calm = self._facets()
+        self._calm_until = self._roster.dumped + SOON * self._dump_period if quiet else now
+
     @property
     def _pids(self) -> list[int]:
         return [process.pid for process in self._pulse.processes]
 
     def _hear(self) -> None:
-        """Take what the agents have said."""
+        """Pass on what the agents have said."""
         agents = self._agents
         agents.keep(self._pids)
-        agents.look()
         if agents.generation != self._heard:
             self._heard = agents.generation
             if (driver := agents.driver) is not None:
@@ -221,7 +243,7 @@ class SparkEngine:
         hurry = not self._directory.told and (layout.hurries or (layout.waits and now - self._settled < WAITING))
         comes = self._kafka is not None and bool(self._kafka[1])
         due = age >= (LATER if comes else 1.0) * self._dump_period
-        soon = age >= 0.9 * self._dump_period and self._kafka_is_new()
+        soon = age >= SOON * self._dump_period and self._kafka_is_new()
         waits = (due or soon) and not self._roster.ask_for_stacks(now, self._pids)
         return hurry or waits or signs != self._seen
 

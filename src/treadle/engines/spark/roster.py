@@ -88,6 +88,12 @@ class Roster:
         again = [object() for known in self._known.values() if known.missing - known.unseen]  # equal to none
         return [*signs, *again, self._agents.generation, self.stacks]
 
+    def is_quiet(self, pids: Sequence[int]) -> bool:
+        """Whether agents tell of all of these, and nothing is under way: then only they can have news."""
+        return all(map(self._is_told, pids)) and not any(
+            known.coming is not None or known.missing - known.unseen for known in self._known.values()
+        )
+
     def ask_for_stacks(self, now: float, pids: Sequence[int]) -> bool:
         """Have threads dumped beside the rounds. False: that has to be done in the round, for some of them."""
         if not pids or not all(map(self._is_told, pids)):
