@@ -130,13 +130,14 @@ def kernel(minute: float, rounds: int, repetitions: int, tell: Progress) -> dict
             for phase, shares in SHARES.items()
         }
 
-        def measured(policy: str) -> list[Figures]:
+        def measured(policy: str, seconds: float = minute) -> list[Figures]:
             with attach(rig.application.pid, policy=policy, enforce="nice") as attachment:
                 limit = time.monotonic() + WARM
                 while not attachment.status()["rows"] and time.monotonic() < limit:
                     time.sleep(LOOK)
-                return [_of_kernel(rig.measure(rates[phase], minute), minute) for phase in phases]
+                return [_of_kernel(rig.measure(rates[phase], seconds), seconds) for phase in phases]
 
+        measured(SERVED[0], WARM)  # as they are later: who comes first would have all that is compiled for it
         chosen = variants(SERVED, JUDGED_BY, DELAY)
         return judged(_in_turns(chosen, repetitions, tell, measured), phases, SERVED, JUDGED_BY)
 

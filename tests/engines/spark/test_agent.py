@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,10 +10,10 @@ import pytest
 from applications import SparkProcess
 from support import until
 from treadle.broker import Broker
-from treadle.engines.spark.agent import Agent, Agents
+from treadle.engines.spark.agent import Agent, Agents, Told
 from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
-from treadle.engines.spark.naming import Kind, understand
+from treadle.engines.spark.naming import Kind, runs_task, understand
 from treadle.engines.spark.plan import parse
 from treadle.engines.spark.rest import Rest
 from treadle.engines.spark.roster import Roster
@@ -25,7 +25,7 @@ HOW_LONG = 10.0
 
 @pytest.fixture
 def agents(attached: SparkProcess) -> Iterator[Agents]:
-    loaded = Agents()
+    loaded = Agents(stacks=0.1)
     loaded.keep([attached.pid])
     loaded.settle(HOW_LONG)
     loaded.look()
@@ -33,17 +33,39 @@ def agents(attached: SparkProcess) -> Iterator[Agents]:
     loaded.close()
 
 
+def threads(agents: Agents, attached: SparkProcess) -> Mapping[int, Told]:
+    agent = agents.of(attached.pid)
+    return {} if agent is None else agent.threads
+
+
 def test_it_tells_of_every_java_thread_by_its_name(agents: Agents, attached: SparkProcess) -> None:
     def same() -> bool:
         dump = {(thread.number, thread.name) for thread in jvm.dump(attached.pid) if is_of_spark(thread.name)}
         agents.look()
-        told = agents.threads(attached.pid) or {}
+        told = threads(agents, attached)
         return {(number, thread.name) for number, thread in told.items() if is_of_spark(thread.name)} == dump
 
     def is_of_spark(name: str) -> bool:
         return understand(name).kind is not Kind.RUNTIME and name != "VM Thread"  # which Java knows nothing of
 
     until(same)  # some come and go between the two
+
+
+def test_it_tells_what_tasks_are_doing_as_a_dump_does(agents: Agents, attached: SparkProcess) -> None:
+    agent = agents.of(attached.pid)
+    assert agent is not None
+
+    def same() -> bool:
+        """Those that wait for the same all the time: others do something else a moment later."""
+        agents.look()
+        dumped = {thread.number: thread for thread in jvm.dump(attached.pid, frames=8) if runs_task(thread.name)}
+        both = [(dumped[number], stack) for number, stack in agent.stacks.items() if number in dumped]
+        alike = any(thread.stack == stack.frames and thread.state == stack.state for thread, stack in both)
+        return alike and agent.sampled > 3
+
+    until(same)
+    assert all(runs_task(agent.threads[number].name) for number in agent.stacks.keys() & agent.threads.keys())
+    assert {len(stack.frames) for stack in agent.stacks.values()} == {8}
 
 
 def test_it_tells_of_jobs_and_plans_what_the_ui_tells(agents: Agents, attached: SparkProcess) -> None:
@@ -63,7 +85,7 @@ def test_it_tells_of_jobs_and_plans_what_the_ui_tells(agents: Agents, attached: 
 def test_it_tells_whose_each_shuffle_is(agents: Agents, attached: SparkProcess) -> None:
     def writers() -> set[int]:
         agents.look()
-        named = [understand(told.name) for told in (agents.threads(attached.pid) or {}).values()]
+        named = [understand(told.name) for told in threads(agents, attached).values()]
         return {each.shuffle for each in named if each.kind is Kind.WRITER}
 
     driver = agents.driver
@@ -101,13 +123,13 @@ def test_with_it_and_without_the_same_threads_are_in_the_same_places(attached: S
 
 def test_threads_that_come_are_found_without_a_dump(agents: Agents, attached: SparkProcess) -> None:
     roster = Roster(agents)
-    roster.look(0.0, [attached.pid])
+    first = {thread.number for thread in roster.look(0.0, [attached.pid])[attached.pid]}
 
     def found_by_memory() -> bool:
         """Each new batch of `count` has threads that are not in the first dump."""
         agents.look()
         now = {thread.number: thread for thread in roster.look(1.0, [attached.pid])[attached.pid]}
-        new = [thread for thread in now.values() if thread.number and not thread.state]
+        new = [thread for number, thread in now.items() if number not in first]
         known = {thread.number: thread.tid for thread in jvm.dump(attached.pid)}
         same = [known[thread.number] == thread.tid for thread in new if thread.number in known]
         assert all(same)

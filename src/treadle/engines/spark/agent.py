@@ -2,8 +2,8 @@
 
 It knows how the agent is loaded, told when to look, and understood (`java/treadle/Agent.java` says what it does). A
 look takes it a fraction of a millisecond and stops nobody, so there is one just before each round, and what is new has
-come by then. The agent calls us, through a socket that only its JVM's user and we can open, and ends with that call:
-when we are gone, it is.
+come by then; at stacks, which stop all for a moment, it looks less often. The agent calls us, through a socket that
+only its JVM's user and we can open, and ends with that call: when we are gone, it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from importlib import resources
@@ -42,10 +42,10 @@ TRIES, PAUSE = 6, 0.1
 """How often it is tried to load one, and seconds before it is tried again, which double each time."""
 TROUBLES = 20
 """Answers in a row that say that Spark can't be read, after which that is believed: a few come of its own changes."""
-PROTOCOL = 2
+PROTOCOL = 3
 """A class that is loaded stays, also when its jar is replaced: it has to say what it speaks."""
 _LENGTH = struct.Struct(">i")
-_TIMES = struct.Struct(">qq")
+_TIMES = struct.Struct(">qqq")
 _MANIFEST = "Agent-Class: treadle.Agent\n"
 
 
@@ -55,6 +55,14 @@ class Told(NamedTuple):
     name: str
     address: int
     """Where the JVM keeps its record of it; 0 if unknown."""
+
+
+class Stack(NamedTuple):
+    """What the thread of a task was found doing."""
+
+    state: str
+    frames: tuple[str, ...]
+    """Innermost first, as `package.Class.method`."""
 
 
 class Agent:
@@ -72,8 +80,12 @@ class Agent:
         """By number of the SQL execution, as Spark describes them."""
         self.application = ("", "")
         """In a driver: Spark's id of it, and its name."""
-        self.answers = 0
-        """How many have come: each says something new."""
+        self.stacks: dict[int, Stack] = {}
+        """Of the threads of tasks, by the numbers of these, at the last look at them."""
+        self.changes = 0
+        """How many answers have said something new."""
+        self.sampled = 0
+        """How many have had stacks."""
         self.first = math.nan
         """When it was told to look for the first time."""
         self._protocol = 0
@@ -81,7 +93,7 @@ class Agent:
         self._received = bytearray()
         self._connection = call(pid, jar())
         try:
-            while not self.answers:
+            while not self.changes:
                 self.hear()
             if self._protocol != PROTOCOL:
                 raise EngineError(
@@ -105,9 +117,9 @@ class Agent:
     def close(self) -> None:
         self._connection.close()
 
-    def tell(self, first: float, period: float) -> None:
-        """To look at this time of the monotonic clock, which is Java's, and from then on in this period."""
-        self._connection.send(_TIMES.pack(int(first * 1e9), int(period * 1e9)))
+    def tell(self, first: float, period: float, stacks: float) -> None:
+        """To look at this time of the monotonic clock, which is Java's, and from then on in these periods."""
+        self._connection.send(_TIMES.pack(int(first * 1e9), int(period * 1e9), int(stacks * 1e9)))
         self.first = first
 
     def hear(self) -> None:
@@ -126,9 +138,17 @@ class Agent:
             self._take(text)
 
     def _take(self, text: str) -> None:
+        stacks: dict[int, Stack] = {}
         for line in text.split("\n"):
-            self._note(*line.split("\t"))
-        self.answers += 1
+            what, *fields = line.split("\t")
+            if what == "stack":
+                stacks[int(fields[0])] = Stack(fields[1], tuple(fields[2].split(",")))
+            else:
+                self._note(what, *fields)
+        if stacks:
+            self.stacks = stacks
+            self.sampled += 1
+        self.changes += text.count("\n") + 1 > len(stacks)
         self._trouble = self._trouble[-TROUBLES:] if "\ntrouble\t" in f"\n{text}" else []
         if len(self._trouble) == TROUBLES:
             raise EngineError(f"the agent can't read Spark: {self._trouble[-1]}", where=f"process {self.pid}")
@@ -165,10 +185,11 @@ class Agent:
 class Agents:
     """In all JVMs of an application. They are loaded by threads of their own, so a new one is there a moment later."""
 
-    def __init__(self, *, loads: bool = True, period: float = 0.05) -> None:
-        """`period` are the seconds between two rounds, before each of which they look."""
+    def __init__(self, *, loads: bool = True, period: float = 0.05, stacks: float = 0.0) -> None:
+        """`period` are the seconds between two rounds, before each of which they look; `stacks` as Agent.tell says."""
         self._loads = loads
         self._period = period
+        self._stacks = stacks
         self._agents: dict[int, Agent] = {}
         self._tried: dict[int, int] = {}
         """How often, by process."""
@@ -184,7 +205,9 @@ class Agents:
         self._ages: list[float] = []
         """Of the last rounds, how old a look is by then."""
         self.generation = 0
-        """Grows with all that is new."""
+        """Grows with all that is new but stacks."""
+        self.sampled = 0
+        """Grows with new stacks."""
 
     def keep(self, pids: Iterable[int]) -> None:
         """These are the processes now."""
@@ -209,10 +232,9 @@ class Agents:
             thread.join(max(0.0, end - time.monotonic()))
         self._loading = [thread for thread in self._loading if thread.is_alive()]
 
-    def threads(self, pid: int) -> Mapping[int, Told] | None:
-        """The Java threads of a process, by Java's numbers; None while no agent tells."""
-        agent = self._agents.get(pid)
-        return agent.threads if agent is not None and agent.answers else None
+    def of(self, pid: int) -> Agent | None:
+        """The one in this process, if it tells."""
+        return self._agents.get(pid)
 
     @property
     def driver(self) -> Agent | None:
@@ -229,7 +251,9 @@ class Agents:
         self._time(time.monotonic())
         for agent in list(self._agents.values()):
             if agent.first != self._first:
-                self._tried_with(agent, partial(Agent.tell, first=self._first, period=self._period))
+                self._tried_with(
+                    agent, partial(Agent.tell, first=self._first, period=self._period, stacks=self._stacks)
+                )
         for file, _ in self._speaking.poll(0):
             for agent in list(self._agents.values()):
                 if agent.fileno() == file:
@@ -255,9 +279,10 @@ class Agents:
         self._speaking.close()
 
     def _hear(self, agent: Agent) -> None:
-        before = agent.answers
+        changes, sampled = agent.changes, agent.sampled
         agent.hear()
-        self.generation += agent.answers - before
+        self.generation += agent.changes - changes
+        self.sampled += agent.sampled - sampled
 
     def _tried_with(self, agent: Agent, what: Callable[[Agent], None]) -> None:
         try:

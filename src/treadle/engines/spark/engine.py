@@ -35,10 +35,8 @@ WAITING = 2.0
 """Seconds for which threads that have no place yet are looked at in every round."""
 FIRST = 1.0
 """Seconds for which the first look waits for the agents."""
-LATER = 1.25
-"""Periods after which threads are dumped if figures of Kafka that ought to come with it are late."""
-SOON = 0.9
-"""Periods after which they are dumped if new ones have come."""
+RARELY = 10.0
+"""Seconds after which threads are dumped where agents tell of them, and of what tasks do: the JVM's own may be new."""
 OTHERS = 2.0
 """Seconds between two looks at the counters of threads that are no task's main, of which there are many."""
 FROM_BEANS = frozenset({"external_queue", "tuples_in"})
@@ -51,7 +49,7 @@ class SparkEngine:
     none of Kafka's lag and positions, and loads no Jolokia into the application; with `loads=False` they are known only
     where one is there already. With `agent` Treadle's own is loaded, for as long as this is open. `beans_period` are
     the seconds between two reads of the MBeans, `patience` those that a round may wait for the UI to say whose a new
-    stage is. `dump_period` are the seconds after which threads are dumped also without a sign that anything changed,
+    stage is. `dump_period` are the seconds after which it is seen what tasks do, also without a sign of a change,
     `period` those between two rounds, before each of which the agents look. `admits` says of each process whether it
     may be looked at and scheduled.
     """
@@ -84,7 +82,7 @@ class SparkEngine:
         self._knobs = knobs
         self._pulse = Pulse(application, beans_period, loads=loads, admits=admits)
         self._dump_period = dump_period
-        self._agents = Agents(loads=agent, period=period)
+        self._agents = Agents(loads=agent, period=period, stacks=dump_period)
         self._heard = 0
         """Of what the agents have said, how much was passed on."""
         self._agents.keep(self._pids)
@@ -106,7 +104,7 @@ class SparkEngine:
         self._estimate = Estimate()
         self._found: list[Doing] | None = None
         self._at_dump: tuple[float, _Own, Floats] | None = None
-        """When threads were last dumped: what the mains had used and waited for by then."""
+        """When it was last seen what tasks do: what the mains had used and waited for by then."""
         self._queue: Floats = np.empty(0)
         self._kafka: tuple[object, object, Floats, Floats] | None = None
 
@@ -130,7 +128,7 @@ class SparkEngine:
     # ------------------------------------------------------------ engine
 
     def news(self) -> bool:
-        """Whether a look is due: figures of Kafka are not looked at alone, but with the next dump."""
+        """Whether a look is due: figures of Kafka are not looked at alone, but with what tasks do."""
         now = time.monotonic()
         self._agents.look()
         if now < self._calm_until and self._facets() == self._calm:
@@ -150,8 +148,7 @@ class SparkEngine:
         if not self._is_due(now, signs):
             return self._topology
         self._threads = self._look(now)
-        names = {pid: [thread[:2] for thread in threads] for pid, threads in self._threads.items()}
-        facts = (names, self._directory.generation, pulse.workers)
+        facts = (self._roster.version, self._directory.generation, pulse.workers)
         if facts != self._facts or (layout.waits and now - self._settled < WAITING):
             drivers = [process.pid for process in pulse.processes if process.driver]
             rows = layout.lay_out(self._threads, drivers, pulse.workers)
@@ -209,13 +206,14 @@ class SparkEngine:
     def _facets(self) -> tuple[object, ...]:
         """What tells of all news that come by themselves, and is quickly compared."""
         pulse = self._pulse
-        return self._agents.generation, self._directory.generation, pulse.processes, pulse.workers
+        agents = self._agents
+        return agents.generation, agents.sampled, self._directory.generation, pulse.processes, pulse.workers
 
     def _calm_down(self, now: float) -> None:
         """There is no news: until when there can be none but those that the facets tell of."""
         quiet = self._directory.told and self._roster.is_quiet(self._pids) and not self._agents.tries_again
         self._calm = self._facets()
-        self._calm_until = self._roster.dumped + SOON * self._dump_period if quiet else now
+        self._calm_until = self._roster.dumped + RARELY if quiet else now
 
     @property
     def _pids(self) -> list[int]:
@@ -233,7 +231,7 @@ class SparkEngine:
                 self._directory.told = False
 
     def _is_due(self, now: float, signs: list[object]) -> bool:
-        """Whether to look: at a sign of a change, and at times without, together with new figures of Kafka.
+        """Whether to look: at a sign of a change, and at times without.
 
         Threads that have no place yet are looked at in every round, but not for ever.
         """
@@ -241,14 +239,9 @@ class SparkEngine:
         if not layout.waits:
             self._settled = now
         hurry = not self._directory.told and (layout.hurries or (layout.waits and now - self._settled < WAITING))
-        comes = self._kafka is not None and bool(self._kafka[1])
-        due = age >= (LATER if comes else 1.0) * self._dump_period
-        soon = age >= SOON * self._dump_period and self._kafka_is_new()
-        waits = (due or soon) and not self._roster.ask_for_stacks(now, self._pids)
+        due = age >= (RARELY if self._roster.is_told(self._pids) else self._dump_period)
+        waits = due and not self._roster.ask_for_dumps(now, self._pids)
         return hurry or waits or signs != self._seen
-
-    def _kafka_is_new(self) -> bool:
-        return self._kafka is not None and self._kafka[1] is not self._pulse.found
 
     def _look(self, now: float) -> dict[int, list[JavaThread]]:
         """The threads of all processes that are still there."""
@@ -275,7 +268,7 @@ class SparkEngine:
     # ------------------------------------------------------------ columns
 
     def _look_at_mains(self) -> list[Doing]:
-        """What the main thread of each row was doing in the last dump."""
+        """What the main thread of each row was last found doing."""
         mains = {ref.tid: place for place, ref in self._layout.mains.items()}
         found: dict[Place | None, Doing] = {}
         for threads in self._threads.values():

@@ -1,7 +1,7 @@
 """All threads of an application's processes, in each round anew, and at its own pace what they are found doing.
 
-Where an agent tells of threads by name, their kernel ids are looked up in the JVM's memory, and dumps, which have to
-wait for the slowest thread, are made beside the rounds. Where there is none, a dump is made in the round, at a sign
+Where an agent tells of threads by name, their kernel ids are looked up in the JVM's memory, and dumps, which tell of
+the JVM's own threads, are few and made beside the rounds. Where there is none, a dump is made in the round, at a sign
 that anything changed. It knows nothing of what threads are for.
 """
 
@@ -47,6 +47,12 @@ class _Known:
     """A dump that is being made."""
     fresh: bool = False
     """Whether one has come since the last look."""
+    renewed: bool = False
+    """Whether its threads have been put together anew since then."""
+    heard: tuple[int, int] = (-1, -1)
+    """What of the agent's changes and stacks is in it."""
+    names: list[tuple[str, int]] = field(default_factory=list)
+    """And kernel ids, when they were last noted."""
 
     def alone(self, tid: int | None, told: Collection[int]) -> int | None:
         """The id, if it is none of another thread that is told of."""
@@ -67,9 +73,12 @@ class Roster:
         self._signs = Signs()
         self._pool = ThreadPoolExecutor(8, "treadle-dump")
         self.dumped = -math.inf
-        """When stacks were last asked for."""
+        """When dumps were last asked for."""
+        self._dumps = 0
         self.stacks = 0
         """How often new ones have come."""
+        self.version = 0
+        """Grows with each change of what threads there are, and of their names."""
 
     def close(self) -> None:
         self._pool.shutdown(wait=False)
@@ -86,17 +95,21 @@ class Roster:
         silent = {pid for pid in pids if not self._is_told(pid)}
         signs = self._signs.read(silent, [thread for thread in pooled if thread[0] in silent]) if silent else []
         again = [object() for known in self._known.values() if known.missing - known.unseen]  # equal to none
-        return [*signs, *again, self._agents.generation, self.stacks]
+        return [*signs, *again, self._agents.generation, self._agents.sampled, self._dumps]
 
     def is_quiet(self, pids: Sequence[int]) -> bool:
         """Whether agents tell of all of these, and nothing is under way: then only they can have news."""
-        return all(map(self._is_told, pids)) and not any(
+        return self.is_told(pids) and not any(
             known.coming is not None or known.missing - known.unseen for known in self._known.values()
         )
 
-    def ask_for_stacks(self, now: float, pids: Sequence[int]) -> bool:
+    def is_told(self, pids: Sequence[int]) -> bool:
+        """Whether agents tell of all of these."""
+        return bool(pids) and all(map(self._is_told, pids))
+
+    def ask_for_dumps(self, now: float, pids: Sequence[int]) -> bool:
         """Have threads dumped beside the rounds. False: that has to be done in the round, for some of them."""
-        if not pids or not all(map(self._is_told, pids)):
+        if not self.is_told(pids):
             return False
         self.dumped = now
         for pid in pids:
@@ -109,7 +122,9 @@ class Roster:
         Dumps that some need are waited for, but not for long, and not those of a process that has just begun.
         """
         first = not self._known
-        self._known = {pid: self._known.get(pid) or _Known() for pid in pids}
+        if self._known.keys() != set(pids):
+            self._known = {pid: self._known.get(pid) or _Known() for pid in pids}
+            self.version += 1
         wanted = [pid for pid in pids if not (self._follow(pid) if self._is_told(pid) else self._known[pid].fresh)]
         if wanted:
             self.dumped = now
@@ -117,8 +132,8 @@ class Roster:
             wait([dump for pid, dump in dumps.items() if first or self._known[pid].java], None if first else PATIENCE)
         for pid in wanted:
             self._take(pid)
-        for known in self._known.values():
-            known.fresh = False
+        for pid, known in self._known.items():
+            self._settle(pid, known)
         return {pid: known.all for pid, known in self._known.items() if known.all}
 
     def _begin(self, pid: int) -> Future[Dump]:
@@ -131,12 +146,15 @@ class Roster:
     def _is_told(self, pid: int) -> bool:
         """Whether an agent tells of its threads, and a dump has told the rest."""
         known = self._known.get(pid)
-        return known is not None and bool(known.java) and self._agents.threads(pid) is not None
+        return known is not None and bool(known.java) and self._agents.of(pid) is not None
 
     def _follow(self, pid: int) -> bool:
         """Do as the agent says; False if that takes a dump, since a thread that stays can't be found."""
-        known, told = self._known[pid], self._agents.threads(pid)
-        assert told is not None
+        known, agent = self._known[pid], self._agents.of(pid)
+        assert agent is not None
+        if not (known.fresh or known.missing) and known.heard[0] == agent.changes:
+            return True
+        told = agent.threads
         if known.natives is None:
             known.natives = Natives(pid, known.java.values())
         java: dict[int, JavaThread] = {}
@@ -154,9 +172,24 @@ class Roster:
                 before = JavaThread(name, tid, "", (), number, address)
             java[number] = before if before.name == name else before._replace(name=name)
         again = missing & known.missing if known.natives.known else missing
-        known.java, known.missing = java, missing
+        known.java, known.missing, known.renewed = java, missing, True
         known.unseen &= missing
         return not again - known.unseen
+
+    def _settle(self, pid: int, known: _Known) -> None:
+        """After a look: what is new of stacks and names."""
+        agent = self._agents.of(pid)
+        heard = (-1, -1) if agent is None else (agent.changes, agent.sampled)
+        if known.renewed:
+            names = [(thread.name, thread.tid) for thread in known.all]
+            self.version += names != known.names
+            known.names = names
+        if agent is not None and heard[1] != known.heard[1]:
+            for number, stack in agent.stacks.items():
+                if number in known.java:
+                    known.java[number] = known.java[number]._replace(state=stack.state, stack=stack.frames)
+            self.stacks += 1
+        known.fresh, known.renewed, known.heard = False, False, heard
 
     def _take(self, pid: int) -> None:
         """What a dump has brought, if it is there."""
@@ -176,10 +209,11 @@ class Roster:
             return
         known.java = {thread.number: thread for thread in found if thread.number}
         known.own = [thread for thread in found if not thread.number]
-        known.fresh = True
+        known.fresh = known.renewed = True
         if known.natives is not None and not known.natives.known:
             known.natives = None  # by this dump it may be found out
         known.unseen = known.missing - known.java.keys()
+        self._dumps += 1
         self.stacks += 1
 
 

@@ -2,6 +2,8 @@ package treadle;
 
 import java.io.IOException;
 import java.lang.instrument.Instrumentation;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadInfo;
 import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
@@ -27,16 +29,20 @@ import java.util.concurrent.locks.LockSupport;
  * Says, from inside of a running Spark process, which threads there are and whose the stages are that run.
  *
  * It is loaded with the path of a Unix socket, calls there, and ends with that call: nothing listens, and nothing is
- * changed. It looks at once, and then when it is told to by two numbers of 8 bytes: a time of System.nanoTime(), and the
- * nanoseconds from there to the next one, and so on; twice as often for a second after a change. If anything differs from the last look it sends a length and what
- * differs, one thing a line, fields apart by tabs: at first `agent protocol`, `thread id address name`, `gone id`; from a driver also `driver 0
- * application's-id name`, `job id execution stage,… description`, `shuffle id stage`, `over id` and `plan execution
- * text`. A look takes some microseconds for each thread, and no safepoint. Spark is reached by reflection: whatever
- * version it is of, and whichever class loader has it.
+ * changed. It looks at once, and then when it is told to by three numbers of 8 bytes: a time of System.nanoTime(), the
+ * nanoseconds from there to the next one, and so on, and those between two looks at the stacks of task threads (0: none).
+ * For a second after a change it looks twice as often. If anything differs from the last look it sends a length and what
+ * differs, one thing a line, fields apart by tabs: at first `agent protocol`, `thread id address name`, `gone id`; from a
+ * driver also `driver 0 application's-id name`, `job id execution stage,… description`, `shuffle id stage`, `over id` and
+ * `plan execution text`; and after a look at the stacks, of all of them, `stack id state frame,…`. A look takes some
+ * microseconds for each thread, and only one at stacks needs a safepoint. Spark is reached by reflection: whatever version
+ * it is of, and whichever class loader has it.
  */
 public final class Agent {
     private static final String EXECUTION = "spark.sql.execution.root.id";
-    private static final int PROTOCOL = 2;
+    private static final int PROTOCOL = 3;
+    private static final String TASK = "Executor task launch worker";
+    private static final int FRAMES = 8; // what tells waiting for a shuffle from being blocked by one is the sixth
     private static final long SELDOM = 1_000_000_000;
     private static final long RESTLESS = 1_000_000_000;
     private final Instrumentation tools;
@@ -67,22 +73,27 @@ public final class Agent {
         try (channel; Selector waiting = Selector.open()) {
             channel.configureBlocking(false);
             channel.register(waiting, SelectionKey.OP_READ);
-            ByteBuffer told = ByteBuffer.allocate(2 * Long.BYTES);
+            ByteBuffer told = ByteBuffer.allocate(3 * Long.BYTES);
             long first = System.nanoTime();
             long pause = SELDOM;
             long next = first;
             long changed = first;
+            long stacks = 0;
+            long nextStacks = first;
             findSpark();
             while (channel.read(told) >= 0) {
                 if (!told.hasRemaining()) {
                     told.flip();
                     next = first = told.getLong();
                     pause = told.getLong();
+                    stacks = told.getLong();
                     told.clear();
                 }
                 long now = System.nanoTime();
                 if (now >= next) {
-                    changed = look(channel) ? now : changed;
+                    boolean stacksToo = stacks > 0 && now >= nextStacks;
+                    nextStacks = stacksToo ? now + stacks - pause / 2 : nextStacks;
+                    changed = look(channel, stacksToo) ? now : changed;
                     long step = now - changed < RESTLESS ? pause / 2 : pause; // what comes in the middle may be late
                     next = first + ((now - first) / step + 1) * step;
                 } else {
@@ -95,9 +106,8 @@ public final class Agent {
         }
     }
 
-    /** Whether anything was new. */
-    private boolean look(SocketChannel channel) throws IOException {
-        answer.setLength(0);
+    /** Whether anything was new but stacks. */
+    private boolean look(SocketChannel channel, boolean stacksToo) throws IOException {
         if (hello) {
             line("agent", PROTOCOL);
             hello = false;
@@ -106,14 +116,24 @@ public final class Agent {
         if (contexts != null) {
             lookAtJobs();
         }
+        boolean changed = answer.length() > 0;
+        send(channel); // what follows may take long
+        if (stacksToo) {
+            lookAtStacks();
+            send(channel);
+        }
+        return changed;
+    }
+
+    private void send(SocketChannel channel) throws IOException {
         if (answer.length() > 0) {
             byte[] text = answer.toString().getBytes(StandardCharsets.UTF_8);
             ByteBuffer whole = ByteBuffer.allocate(4 + text.length).putInt(text.length).put(text).flip();
             while (channel.write(whole) >= 0 && whole.hasRemaining()) {
                 LockSupport.parkNanos(1_000_000); // until there is room again
             }
+            answer.setLength(0);
         }
-        return answer.length() > 0;
     }
 
     private void findSpark() {
@@ -152,6 +172,24 @@ public final class Agent {
             }
         }
         Arrays.fill(found, 0, count, null);
+    }
+
+    private void lookAtStacks() {
+        long[] tasks =
+                threads.entrySet().stream()
+                        .filter(each -> each.getValue().startsWith(TASK))
+                        .mapToLong(each -> each.getKey().getId())
+                        .toArray();
+        for (ThreadInfo each : ManagementFactory.getThreadMXBean().getThreadInfo(tasks, FRAMES)) {
+            if (each != null) {
+                StringBuilder frames = new StringBuilder();
+                for (StackTraceElement frame : each.getStackTrace()) {
+                    frames.append(frames.length() == 0 ? "" : ",");
+                    frames.append(frame.getClassName()).append('.').append(frame.getMethodName());
+                }
+                line("stack", each.getThreadId(), each.getThreadState().name(), frames.toString());
+            }
+        }
     }
 
     /** Where the JVM keeps its record of a thread; 0 if that can't be known. */
