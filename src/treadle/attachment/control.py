@@ -10,11 +10,12 @@ from __future__ import annotations
 import atexit
 import logging
 import math
+import select
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -48,6 +49,8 @@ log = logging.getLogger("treadle.attach")
 
 NAP = 0.1
 """Seconds between looks at whether it is to end."""
+LONG_NAP = 0.2
+"""Seconds for which rounds are left out: agents tell of the threads that are born, but not of the JVM's own."""
 PATIENCE = 10.0
 """Seconds for which the first query is waited for."""
 WATCHED, UNWATCHED = 0.2, 1.0
@@ -387,9 +390,23 @@ class Attachment:
             if patient:
                 patient = not self._met.all
                 end = max(end, min(time.monotonic(), began + PATIENCE) + seconds)
+            if loop.settled:
+                self._nap(end)
             wake = min(loop.next_due, end)
             while (rest := wake - time.monotonic()) > 0 and not self._stopping:
                 time.sleep(min(rest, NAP))
+
+    def _nap(self, end: float) -> None:
+        """Leave out rounds that would have nothing to do, for a while, or until an agent speaks."""
+        now = time.monotonic()
+        rest = min(now + LONG_NAP, end, *(each.calm_until for each in self._engines)) - now
+        if rest > self.plan.period:
+            agents = select.poll()
+            for each in self._engines:
+                with suppress(ValueError):  # it is ending
+                    agents.register(each.engine, select.POLLIN)
+            agents.poll(rest * 1e3)
+            self.loop.put_off(time.monotonic())
 
     def _meet(self, passed: float = math.inf) -> None:
         """See which queries there are; after a while, say which patterns fit none."""

@@ -48,6 +48,15 @@ class Followed:
         self.settle()
         return False
 
+    @property
+    def calm_until(self) -> float:
+        """Until when nothing has to be seen to, unless an agent speaks; in the past, if that is not known."""
+        if self.ended:
+            return math.inf
+        if self._guard is not None or (self._heirs is not None and self._heirs.expects):
+            return -math.inf
+        return self.engine.calm_until
+
     def topology(self) -> Topology:
         if self.ended:
             return self._empty

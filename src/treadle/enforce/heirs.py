@@ -78,6 +78,11 @@ class Heirs:
             for pid in {thread.pid for thread in topology.threads} - self._known.keys():
                 self._meet(pid, journal=None if pid in scheduled else self._journal)
 
+    @property
+    def expects(self) -> bool:
+        """Whether there is somebody to look for in the next round."""
+        return bool(self._unborn)
+
     def close(self) -> None:
         """All is put back: no witness is needed any more."""
         for knob, witness in self._witnesses:

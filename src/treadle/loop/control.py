@@ -188,6 +188,17 @@ class Loop:
             self._weigh(looked, time.perf_counter() - began)
         return tuple(batches)
 
+    @property
+    def settled(self) -> bool:
+        """Whether the next round has nothing to do unless an engine has news."""
+        return all(rule.is_settled() for rule in self._rules)
+
+    def put_off(self, until: float) -> None:
+        """Leave rounds out up to then on purpose: none is missed, and the others are when they would have been."""
+        for rule in self._rules:
+            if rule.due < until:
+                rule.due += math.ceil((until - rule.due) / rule.binding.period - SLIVER) * rule.binding.period
+
     def rebind(self, policy: Policy, number: int = 0) -> None:
         """From the next round on this policy decides for that binding. One that can't be served changes nothing.
 

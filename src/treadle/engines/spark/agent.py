@@ -232,6 +232,10 @@ class Agents:
             thread.join(max(0.0, end - time.monotonic()))
         self._loading = [thread for thread in self._loading if thread.is_alive()]
 
+    def fileno(self) -> int:
+        """What can be read from when one of them speaks."""
+        return self._speaking.fileno()
+
     def of(self, pid: int) -> Agent | None:
         """The one in this process, if it tells."""
         return self._agents.get(pid)

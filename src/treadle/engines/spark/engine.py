@@ -138,6 +138,15 @@ class SparkEngine:
         self._calm_down(now)
         return False
 
+    @property
+    def calm_until(self) -> float:
+        """Until when there can be no news unless an agent speaks, which can be waited for by `fileno`."""
+        return self._calm_until if self._facets() == self._calm else -math.inf
+
+    def fileno(self) -> int:
+        """What can be read from when an agent speaks."""
+        return self._agents.fileno()
+
     def topology(self) -> Topology:
         """What runs now; a new version only if anything differs."""
         now, pulse, layout = time.monotonic(), self._pulse, self._layout
