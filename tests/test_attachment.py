@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -73,6 +74,21 @@ def test_the_more_important_query_gets_the_lower_nice_and_stopping_puts_all_back
             attach(application.pid)
     assert differences(before, application.pid) == {}
     assert not attachment.running
+
+
+def test_rounds_are_left_out_while_nothing_happens(application: SparkProcess) -> None:
+    needs("nice")
+    with attach(application.pid, priorities={"high": 10}) as attachment:
+        until(lambda: (s := standing(attachment, "low", application.pid)) and s.nice == 19)
+        stats, period = attachment.loop.stats, attachment.plan.period
+
+        def few() -> bool:
+            """In some second; batches that begin and end make others restless."""
+            began, rounds = time.monotonic(), stats.rounds
+            until(lambda: time.monotonic() - began > 1.0)
+            return (stats.rounds - rounds) * period < 0.6 * (time.monotonic() - began)
+
+        until(few)
 
 
 def test_candidates_of_a_learner_take_turns_over_the_threads_of_a_running_application(

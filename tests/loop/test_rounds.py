@@ -6,10 +6,11 @@ import logging
 import math
 import threading
 
+import numpy as np
 import pytest
 
 from loop.worlds import FOUND, ByQueue, MemoryEngine, TestClock, World, costs_seen, make_world
-from treadle.decide.policies import QueueSize
+from treadle.decide.policies import QueueSize, Random
 from treadle.loop import Binding, Engine, Loop
 from treadle.model import ThreadRef
 
@@ -63,6 +64,25 @@ class TestRounds:
         assert len(world.policy.asked) == 2
         assert loop.stats.skipped == 2
         assert loop.next_due == 104.0
+
+    def test_rounds_that_are_put_off_are_not_missed_and_the_next_is_when_it_would_have_been(self, world: World) -> None:
+        loop = world.loop(Binding(QueueSize(), "nice", 1.0))
+        assert not loop.settled
+        loop.round()
+        assert loop.settled
+        world.clock.time = 102.7
+        loop.put_off(world.clock.time)
+        assert loop.next_due == 103.0
+        assert loop.round() == ()
+        loop.put_off(103.0)
+        assert loop.next_due == 103.0
+        loop.run(until=104.5)
+        assert (loop.stats.rounds, loop.stats.skipped) == (3, 0)
+
+    def test_a_policy_that_decides_anew_on_what_it_has_seen_is_never_settled(self, world: World) -> None:
+        loop = world.loop(Binding(Random(np.random.default_rng(1)), "nice", 1.0))
+        loop.round()
+        assert not loop.settled
 
     def test_a_period_that_floats_cannot_hold_is_neither_skipped_nor_doubled(self, world: World) -> None:
         loop = world.loop(Binding(world.policy, "nice", 0.1))

@@ -49,8 +49,10 @@ class _Known:
     """Whether one has come since the last look."""
     renewed: bool = False
     """Whether its threads have been put together anew since then."""
-    heard: tuple[int, int] = (-1, -1)
-    """What of the agent's changes and stacks is in it."""
+    followed: int = -1
+    """How many of the agent's changes are in it; -1 after a dump, which may be older than what that has said."""
+    sampled: int = -1
+    """Likewise of its looks at stacks."""
     names: list[tuple[str, int]] = field(default_factory=list)
     """And kernel ids, when they were last noted."""
 
@@ -152,7 +154,7 @@ class Roster:
         """Do as the agent says; False if that takes a dump, since a thread that stays can't be found."""
         known, agent = self._known[pid], self._agents.of(pid)
         assert agent is not None
-        if not (known.fresh or known.missing) and known.heard[0] == agent.changes:
+        if not known.missing and known.followed == agent.changes:
             return True
         told = agent.threads
         if known.natives is None:
@@ -172,24 +174,27 @@ class Roster:
                 before = JavaThread(name, tid, "", (), number, address)
             java[number] = before if before.name == name else before._replace(name=name)
         again = missing & known.missing if known.natives.known else missing
-        known.java, known.missing, known.renewed = java, missing, True
+        known.java, known.missing = java, missing
+        known.renewed, known.followed = True, agent.changes
         known.unseen &= missing
         return not again - known.unseen
 
     def _settle(self, pid: int, known: _Known) -> None:
         """After a look: what is new of stacks and names."""
-        agent = self._agents.of(pid)
-        heard = (-1, -1) if agent is None else (agent.changes, agent.sampled)
         if known.renewed:
             names = [(thread.name, thread.tid) for thread in known.all]
             self.version += names != known.names
             known.names = names
-        if agent is not None and heard[1] != known.heard[1]:
+        agent = self._agents.of(pid)
+        if agent is None:
+            known.followed = known.sampled = -1
+        elif known.sampled != agent.sampled:
             for number, stack in agent.stacks.items():
                 if number in known.java:
                     known.java[number] = known.java[number]._replace(state=stack.state, stack=stack.frames)
             self.stacks += 1
-        known.fresh, known.renewed, known.heard = False, False, heard
+            known.sampled = agent.sampled
+        known.fresh = known.renewed = False
 
     def _take(self, pid: int) -> None:
         """What a dump has brought, if it is there."""
@@ -210,6 +215,7 @@ class Roster:
         known.java = {thread.number: thread for thread in found if thread.number}
         known.own = [thread for thread in found if not thread.number]
         known.fresh = known.renewed = True
+        known.followed = -1
         if known.natives is not None and not known.natives.known:
             known.natives = None  # by this dump it may be found out
         known.unseen = known.missing - known.java.keys()
