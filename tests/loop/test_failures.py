@@ -153,6 +153,16 @@ class TestFailures:
         world.loop().run(2.0)
         assert threads == [threading.current_thread()] * 2
 
+    def test_one_that_can_answer_at_once_from_now_on_is_asked_without_a_thread_from_now_on(self, world: World) -> None:
+        threads = note_threads(world.engine)
+        world.engine.in_process = False
+        with world.loop() as loop:
+            loop.run(1.0)
+            world.engine.in_process = True
+            loop.run(1.0)
+        assert threads[0].name == "treadle-look-at-mem"
+        assert threads[1] is threading.current_thread()
+
     def test_a_signal_that_breaks_a_round_leaves_no_old_answer_behind(self, world: World) -> None:
         answer, sample = threading.Event(), world.engine.sample
 

@@ -39,6 +39,11 @@ class Followed:
         self._empty = Topology((), (), -1)
         self._topology = self._empty
 
+    @property
+    def in_process(self) -> bool:
+        """Whether it answers at once, at present."""
+        return self.ended or self.engine.in_process
+
     def news(self) -> bool:
         """Whether to look at it: with real-time threads always. If not, new threads are seen to all the same."""
         if self.ended:

@@ -38,7 +38,7 @@ class Engine(Protocol):
 
     One that answers at once from this very process, as a simulator, may have an attribute `in_process` that is true: it
     is then called directly, without a limit of time. All others are asked in a thread of their own, always the same one
-    as long as they answer in time.
+    as long as they answer in time. It may change: whoever has to ask nobody else just now is called directly now.
 
     One that can tell at once whether a look at it would find anything new may have a method `news() -> bool`, which is
     called in each round, in the loop's own thread. While it says no, what was last seen holds and the round is short.

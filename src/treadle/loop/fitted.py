@@ -30,7 +30,10 @@ class _Fitted:
     def __init__(self, engine: Engine, added: Mapping[str, Knob]) -> None:
         self._engine = engine
         self._added = added
-        self.in_process = bool(getattr(engine, "in_process", False))
+
+    @property
+    def in_process(self) -> bool:
+        return bool(getattr(self._engine, "in_process", False))
 
     @property
     def name(self) -> str:

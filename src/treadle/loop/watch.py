@@ -93,7 +93,7 @@ class Watch:
         """Seconds that the parts of the last look took."""
         self._news: Callable[[], bool] | None = getattr(engine, "news", None)
         self._metrics = frozenset(metrics)
-        self._timeout = None if getattr(engine, "in_process", False) else timeout
+        self._timeout = timeout
         self._patience = patience
         self._asker: _Asker | None = None
         self._asked = math.nan
@@ -109,7 +109,7 @@ class Watch:
             if math.isnan(self._asked) and self.trouble.waits(now):
                 self.fresh = False
                 return
-            answer = self._ask() if self._timeout is None else self._ask_with_patience(self._timeout)
+            answer = self._ask_with_patience(self._timeout) if self._timeout and self._may_wait() else self._ask()
             if answer is None:
                 return
             self.looks += 1
@@ -140,6 +140,11 @@ class Watch:
         if self._asker is not None:
             self._asker.dismiss()
             self._asker = None
+
+    def _may_wait(self) -> bool:
+        """Whether it has to be asked in a thread of its own, or is still busy there."""
+        busy = not math.isnan(self._asked) or (self._hanging is not None and self._hanging.is_alive())
+        return busy or not getattr(self.engine, "in_process", False)
 
     def _ask(self) -> tuple[Topology, Sample]:
         began = time.perf_counter()

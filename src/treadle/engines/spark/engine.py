@@ -127,6 +127,11 @@ class SparkEngine:
 
     # ------------------------------------------------------------ engine
 
+    @property
+    def in_process(self) -> bool:
+        """Whether nobody has to be asked: agents tell of all, and files of the kernel are read."""
+        return bool(self._threads) and self._directory.told and self._roster.is_told(self._pids)
+
     def news(self) -> bool:
         """Whether a look is due: figures of Kafka are not looked at alone, but with what tasks do."""
         now = time.monotonic()
