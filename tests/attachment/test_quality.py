@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,18 @@ class TestQuery:
         query.hear(told(Progress(100.0, 10, 0.5, None)))
         query.hear(told(Progress(101.0, 0, 0.1, None), Progress(102.0, 20, 0.5, None), seen=20, kept=15))
         assert query.accuracy == 0.75
+
+    def test_who_has_to_shed_first_is_waited_for_until_it_is_measured_but_not_for_ever(self, query: Query) -> None:
+        dear = Query("dear", Promise(5.0, 0.5), real_time=False)
+        assert not query.comes_before(dear)  # it was met long ago, and has nothing to do
+        query.met = time.time()
+        assert query.comes_before(dear)
+        assert not dear.comes_before(query)
+        assert not Query("whole", Promise(0.0, 1.0), real_time=False).comes_before(dear)
+        now = time.time()
+        query.hear(told(Progress(now, 9, 1.0, None), Progress(now + 1.0, 9, 1.0, None)))
+        assert query.measured
+        assert not query.comes_before(dear)
 
     def test_batches_from_before_it_was_met_tell_nothing(self, query: Query) -> None:
         query.hear(told(Progress(50.0, 20, 2.0, None), Progress(60.0, 20, 2.0, None)))

@@ -98,7 +98,9 @@ def attach(
     promised = {} if qod is None else _promised(qod)
     if promised and agent is False:
         raise ConfigError(
-            "rows can be dropped by an agent only", where="qod", remedy="attach with agents, or without it"
+            "rows can be dropped by an agent only",
+            where="qod",
+            remedy="leave out --no-agent (agent=False), or the promises",
         )
     chosen = plan.make(policy, enforce, length, wanted, quotas or {}, tuple(queries))
     applications = targets.find(target, agent=_loads_own(agent, dry_run=dry_run))

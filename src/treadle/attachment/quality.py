@@ -44,6 +44,8 @@ WORTH = 0.1
 """A change of what is kept that is worth a line."""
 ALWAYS = 0.8
 """The part of its time from which on a query is in one batch after the other: what has come meanwhile has waited."""
+UNMEASURED = 30.0
+"""Seconds for which nobody sheds more in the place of one who comes before him but has not been measured yet."""
 LAST = 1e9
 """The priority of those of whom nothing may be dropped: their minimum gives way to none."""
 
@@ -98,6 +100,16 @@ class Query:
     def sheds(self) -> bool:
         """Whether it may."""
         return self.promise.accuracy < 1.0 and not self.real_time
+
+    @property
+    def measured(self) -> bool:
+        """Whether it has had a batch that tells what its rows cost."""
+        return bool(self._batches)
+
+    def comes_before(self, other: Query) -> bool:
+        """Whether it has to shed first, and can't yet."""
+        first = self.sheds and self.promise.priority < other.promise.priority
+        return first and not self.measured and time.time() - self.met < UNMEASURED
 
     def hear(self, report: Report) -> None:
         """What is new of it."""
@@ -200,6 +212,7 @@ class Quality:
                     "rate": round(each.rate, 3),
                     "waiting": round(each.waiting),
                     "real_time": each.real_time,
+                    "measured": each.measured,
                 }
                 for (application, _), each in sorted(queries.items(), key=lambda item: (item[0][0], item[1].name))
             ],
@@ -235,7 +248,9 @@ class Quality:
             return
         self._decision = self._controller.cycle(self._measured(list(batched.values())))
         for query, outside in zip(batched.values(), self._decision.outside.tolist(), strict=True):
-            query.desired = outside if query.sheds else 1.0
+            part = outside if query.sheds else 1.0
+            if part > query.desired or not any(each.comes_before(query) for each in batched.values()):
+                query.desired = part
         self._drop(batched)
         self._shortages.tell(self._decision.short)
 

@@ -126,7 +126,10 @@ def attach(
             limit = LOOKS
         _run(attachment, limit, as_json=as_json, leave=once, live=not dry_run and not once)
     if dry_run and qod is not None:
-        click.echo("what would be dropped is not known: for that an agent has to be in the driver", err=True)
+        click.echo(
+            "what would be dropped is not known: an agent in the driver measures it, which a dry run does not load",
+            err=True,
+        )
     if once and not dry_run:
         click.echo("it stays so until `treadle restore`, or the next attach to the same application", err=True)
     _tell_the_end(attachment)
@@ -210,7 +213,8 @@ def kept(quality: Mapping[str, Any]) -> str:
     for each in quality["queries"]:
         if each["min_accuracy"] < 1.0 and not each["real_time"]:
             wants, least, has = (_part(each[key]) for key in ("promised", "min_accuracy", "accuracy"))
-            parts.append(f"{each['query']} {wants} (at least {least}, has {has})")
+            now = f"has {has}" if each["measured"] else "not measured yet"
+            parts.append(f"{each['query']} {wants} (at least {least}, {now})")
     return "\n".join([f"rows kept: {', '.join(parts) or 'all'}", *quality["short"]])
 
 

@@ -22,5 +22,6 @@ class Shortages:
             if each.sink not in self._told:
                 self._log.warning("%s", each.told(self._kind), extra={self._kind: each.sink})
         for name in sorted(self._told - names):
-            self._log.info("%s '%s' has its minimum again", self._kind, name, extra={self._kind: name})
+            # As loud as what it is the end of.
+            self._log.warning("%s '%s' has its minimum again", self._kind, name, extra={self._kind: name})
         self._told = names
