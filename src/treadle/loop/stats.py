@@ -47,7 +47,7 @@ class Stats:
         """Note what a part of a round took."""
         known = self.phase_ms.get(phase)
         if known is None:
-            known = self.phase_ms.setdefault(phase, deque(maxlen=1000))
+            known = self.phase_ms[phase] = deque(maxlen=1000)
         known.append(seconds * 1e3)
 
     @property

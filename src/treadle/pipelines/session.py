@@ -45,18 +45,17 @@ def settings(*, fair: bool = False, local: bool = True) -> tuple[Setting, ...]:
         Setting("spark.ui.enabled", "false", "the page keeps every job and task of every batch in memory"),
         Setting("spark.ui.showConsoleProgress", "false", "no progress bars between log lines"),
         Setting("spark.sql.session.timeZone", "UTC", "one time zone for channels and results"),
+        Setting("spark.driver.extraClassPath", str(jvm.jar()), "Treadle's classes for the driver"),
     ]
     if local:
         checkpoints = "checkpoint files are renamed into place without forking chmod; other file systems as usual"
         found += [
-            Setting("spark.driver.extraClassPath", str(jvm.jar()), "Treadle's channels and checkpoint files"),
             Setting("spark.sql.streaming.checkpointFileManagerClass", jvm.CHECKPOINTS, checkpoints),
             Setting("spark.driver.memory", "2g", "for all hops together"),
         ]
     else:
         found += [
-            Setting("spark.driver.extraClassPath", str(jvm.jar()), "Treadle's classes for the driver"),
-            Setting("spark.jars", str(jvm.jar()), "and for the executors"),
+            Setting("spark.jars", str(jvm.jar()), "Treadle's classes for the executors"),
             Setting("spark.plugins", jvm.WORKERS, "executors tell how busy their cores are"),
         ]
     if fair:
