@@ -57,10 +57,10 @@ CHAIN: Mapping[str, dict[str, Any] | None] = {
     "fcfs, nice": {"policy": "fcfs", "enforce": "nice"},
 }
 COSTS = (20, 60, 30, 100, 40)
-LADDER = (0.9, 0.95, 1.0, 1.05)
-"""Rates, as shares of the first that the OS alone does not keep up with."""
 STEP, STEPS = 1.05, 16
-"""How that is looked for: rates that rise by this factor, so often."""
+"""Rates rise by this factor, so often until one is found that the OS alone does not keep up with."""
+BELOW, RATES = 0.9, 8
+"""From this part of it on all variants are measured, at so many rates at most."""
 KNOWN = 10.0
 """Seconds in which an attachment comes to know the queries, at most."""
 SETTLE = 2.0
@@ -120,51 +120,62 @@ def contention(repetitions: int, seconds: float, tell: Progress) -> dict[str, An
 
 
 def chain(repetitions: int, seconds: float, tell: Progress) -> dict[str, Any]:
-    """One query at rising rates; latencies are those at the rate that the OS can't sustain any more."""
+    """One query at rising rates; latencies are those at the first rate that the OS alone does not keep up with."""
     query = Chain("chain", COSTS)
     served = dict(CHAIN)
-    found: dict[tuple[str, float], list[dict[str, float]]] = {}
     refused: dict[str, str] = {}
+    by_rate: dict[tuple[str, float], dict[str, float]] = {}
+    rates: list[float] = []
     with Rig([query]) as rig:
         tell("chain: warming up", 0.0)
-        first = _saturation(rig, query.name, rig.capacity(seconds), seconds)
-        rates = [round(first * share, -1) for share in LADDER]
-        total = repetitions * len(rates) * len(CHAIN)
-        for number in range(total):
-            rate = rates[number // len(CHAIN) % len(rates)]
-            name = list(CHAIN)[number % len(CHAIN)]
-            if name not in served:
-                continue
-            tell(f"chain: {name} at {rate:.0f} rows/s", number / total)
-            try:
-                with _attached(rig, served[name]):
-                    outcome = rig.measure({query.name: rate}, seconds)
-            except EngineError as error:  # a policy whose metrics can't be had here
-                refused[name] = str(error)
-                del served[name]
-                continue
-            ages = outcome.ages[query.name]
-            figures = {
-                "p50_ms": float(np.percentile(ages, 50)) * 1e3,
-                "p99_ms": float(np.percentile(ages, 99)) * 1e3,
-                "rows_per_s": outcome.rows[query.name] / seconds,
-                "behind_s": outcome.left[query.name] / rate,
-                **_queued(outcome.queued[query.name]),
-                "switches_per_s": outcome.switches,
-            }
-            found.setdefault((name, rate), []).append(figures)
-    by_rate = {(name, rate): medians(each) for (name, rate), each in found.items()}
+        start = BELOW * _saturation(rig, query.name, rig.capacity(seconds), seconds)
+        while len(rates) < RATES and _worth_more(by_rate, rates):
+            rate = round(start * STEP ** len(rates), -1)
+            runs: dict[str, list[dict[str, float]]] = {}
+            for number, name in enumerate(list(served) * repetitions):
+                if name in refused:
+                    continue
+                done = (len(rates) + number / (repetitions * len(served))) / RATES
+                tell(f"chain: {name} at {rate:.0f} rows/s", done)
+                try:
+                    runs.setdefault(name, []).append(_tried(rig, query.name, served[name], rate, seconds))
+                except EngineError as error:  # a policy whose metrics can't be had here
+                    refused[name] = str(error)
+            by_rate.update({(name, rate): medians(each) for name, each in runs.items() if each})
+            served = {name: options for name, options in served.items() if name not in refused}
+            rates.append(rate)
     return {"refused": refused, **_at_saturation(by_rate, rates, list(served))}
 
 
+def _tried(rig: Rig, query: str, options: dict[str, Any] | None, rate: float, seconds: float) -> dict[str, float]:
+    with _attached(rig, options):
+        outcome = rig.measure({query: rate}, seconds)
+    return {
+        "p50_ms": float(np.percentile(outcome.ages[query], 50)) * 1e3,
+        "p99_ms": float(np.percentile(outcome.ages[query], 99)) * 1e3,
+        "rows_per_s": outcome.rows[query] / seconds,
+        "behind_s": outcome.left[query] / rate,
+        **_queued(outcome.queued[query]),
+        "switches_per_s": outcome.switches,
+    }
+
+
 def _saturation(rig: Rig, query: str, capacity: float, seconds: float) -> float:
-    """The first rate that the OS alone does not keep up with, from somewhat below what a flooded query gets done."""
+    """The first rate that the OS alone does not keep up with, from somewhat below what a flooded query gets done.
+
+    A JVM goes on compiling for minutes, so it is where to begin, not what is reported.
+    """
     rate = 0.85 * capacity
     for _ in range(STEPS):
         if rig.measure({query: rate}, seconds).left[query] / rate > BEHIND:
             break
         rate *= STEP
     return rate
+
+
+def _worth_more(by_rate: Mapping[tuple[str, float], Mapping[str, float]], rates: Sequence[float]) -> bool:
+    """Whether a higher rate has something to tell: the OS or Treadle has kept up with all so far."""
+    return any(all(by_rate[name, rate]["behind_s"] <= BEHIND for rate in rates) for name in ("os", "treadle"))
 
 
 def _at_saturation(
