@@ -7,6 +7,7 @@ threads, which the rounds measure. Of queries in Real-Time Mode nothing is dropp
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -22,7 +23,8 @@ from treadle.decide.quality import Controller, Decision, Flow, InputRate, Measur
 from treadle.decide.quality.room import ceilings, room
 from treadle.decide.quality.shortages import Shortages
 from treadle.engines.spark.application import Process
-from treadle.engines.spark.shedder import Progress, Report, Shedder
+from treadle.engines.spark.progress import Progress
+from treadle.engines.spark.shedder import Report, Shedder
 from treadle.errors import TargetGone, TreadleError
 from treadle.model import Role
 from treadle.observe.cores import Cores, Used
@@ -115,13 +117,14 @@ class Query:
         """What is new of it."""
         for each in report.progress:
             self.rows += each.rows
-            if (rate := self._input.update(each.time, self.rows, each.waiting or 0.0)) is not None:
+            unread = 0.0 if math.isnan(each.waiting) else each.waiting
+            if (rate := self._input.update(each.began, self.rows, unread)) is not None:
                 self.rate = rate.arriving
-            self.waiting = (each.waiting or 0.0) + self._late(each)
-            if self._last is not None and each.rows and each.time >= self.met:
+            self.waiting = unread + self._late(each)
+            if self._last is not None and each.rows and each.began >= self.met:
                 self._batches.append(each)  # not the first, which compiles what the others use
             self._last = each
-        while len(self._batches) > BATCHES and _end(self._batches[-1]) - self._batches[1].time > WINDOW * CYCLE:
+        while len(self._batches) > BATCHES and _end(self._batches[-1]) - self._batches[1].began > WINDOW * CYCLE:
             self._batches.popleft()
         if report.progress:
             self._counted.append((self.rows, float(report.seen), float(report.seen - report.kept)))
@@ -138,7 +141,7 @@ class Query:
     def use(self, now: float, seconds: float) -> None:
         """So many core seconds more."""
         self._used.append((now, self._used[-1][1] + seconds))
-        if len(self._used) > MOST_SAMPLES or (self._batches and self._used[1][0] < self._batches[0].time - CYCLE):
+        if len(self._used) > MOST_SAMPLES or (self._batches and self._used[1][0] < self._batches[0].began - CYCLE):
             del self._used[0]
 
     def cores(self, begin: float, end: float) -> float:
@@ -151,7 +154,7 @@ class Query:
         """Nothing if it has had no batch yet that tells."""
         if not self._batches:
             return NOTHING
-        begin, end = self._batches[0].time, max(map(_end, self._batches))
+        begin, end = self._batches[0].began, max(map(_end, self._batches))
         passed = max(end - begin, 1e-3)
         rows, held = sum(each.rows for each in self._batches), sum(each.seconds for each in self._batches)
         return Done(rows / passed, len(self._batches) / passed, self.cores(begin, end), min(1.0, held / passed))
@@ -159,7 +162,7 @@ class Query:
     def _late(self, batch: Progress) -> float:
         """Rows of a batch that had waited for the one before it for longer than a cycle."""
         before = self._last
-        if before is None or before.seconds < ALWAYS * (batch.time - before.time):
+        if before is None or before.seconds < ALWAYS * (batch.began - before.began):
             return 0.0
         return max(0.0, batch.rows - self.rate * CYCLE)
 
@@ -389,7 +392,7 @@ class Quality:
 
 
 def _end(batch: Progress) -> float:
-    return batch.time + batch.seconds
+    return batch.began + batch.seconds
 
 
 def _names(queries: Mapping[Key, Query]) -> list[str]:

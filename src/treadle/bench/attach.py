@@ -129,7 +129,7 @@ def chain(repetitions: int, seconds: float, tell: Progress) -> dict[str, Any]:
     with Rig([query]) as rig:
         tell("chain: warming up", 0.0)
         start = BELOW * _saturation(rig, query.name, rig.capacity(seconds), seconds)
-        while len(rates) < RATES and _worth_more(by_rate, rates):
+        while len(rates) < RATES and worth_more(by_rate, rates):
             rate = round(start * STEP ** len(rates), -1)
             runs: dict[str, list[dict[str, float]]] = {}
             for number, name in enumerate(list(served) * repetitions):
@@ -144,7 +144,7 @@ def chain(repetitions: int, seconds: float, tell: Progress) -> dict[str, Any]:
             by_rate.update({(name, rate): medians(each) for name, each in runs.items() if each})
             served = {name: options for name, options in served.items() if name not in refused}
             rates.append(rate)
-    return {"refused": refused, **_at_saturation(by_rate, rates, list(served))}
+    return {"refused": refused, **at_saturation(by_rate, rates, list(served))}
 
 
 def _tried(rig: Rig, query: str, options: dict[str, Any] | None, rate: float, seconds: float) -> dict[str, float]:
@@ -173,12 +173,12 @@ def _saturation(rig: Rig, query: str, capacity: float, seconds: float) -> float:
     return rate
 
 
-def _worth_more(by_rate: Mapping[tuple[str, float], Mapping[str, float]], rates: Sequence[float]) -> bool:
+def worth_more(by_rate: Mapping[tuple[str, float], Mapping[str, float]], rates: Sequence[float]) -> bool:
     """Whether a higher rate has something to tell: the OS or Treadle has kept up with all so far."""
     return any(all(by_rate[name, rate]["behind_s"] <= BEHIND for rate in rates) for name in ("os", "treadle"))
 
 
-def _at_saturation(
+def at_saturation(
     by_rate: Mapping[tuple[str, float], Mapping[str, float]], rates: Sequence[float], names: Sequence[str]
 ) -> dict[str, Any]:
     """The figures of all at the first rate that the OS alone does not keep up with."""

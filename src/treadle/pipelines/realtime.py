@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from treadle.enforce.elastic import usable_cores
 from treadle.enforce.gate import Gate
+from treadle.engines.spark.progress import Progress
 from treadle.errors import ConfigError
 from treadle.pipelines import arrivals, build, graph, plans, queries
 from treadle.pipelines.channels import encoded
@@ -24,7 +25,6 @@ from treadle.pipelines.hop import Hop, State
 from treadle.pipelines.node import Kind, Node
 from treadle.pipelines.options import Options
 from treadle.pipelines.outside import note_bad_rows
-from treadle.pipelines.progress import Progress
 from treadle.pipelines.steering import Steering
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from treadle.enforce.gate import HopStats
+from treadle.engines.spark.progress import Progress
 from treadle.model import Instance
+from treadle.pipelines.ages import Arrivals
 from treadle.pipelines.hop import State
-from treadle.pipelines.progress import Arrivals, Progress
 from treadle.pipelines.queries import Stopped
 from treadle.pipelines.status import known
 
@@ -122,7 +123,7 @@ class Wrapped:
                 self._read += self._last.behind(progress.ends)
             if math.isnan(self._read):  # its sources don't tell, or have changed: what is known of arrivals is void
                 self._read, self._arrivals = 0.0, Arrivals()
-            self._queue = progress.behind(progress.latest)
+            self._queue = progress.waiting
             self._arrivals.note(progress.began, self._read + self._queue)
             self._last = progress
 
@@ -163,7 +164,7 @@ class Wrapped:
 
         Spark reports that only when the batch is done; without a limit of rows per batch that would always be nothing.
         """
-        if self._last is None or not self._last.counts_rows:
+        if self._last is None or math.isnan(self._last.waiting):
             return {}
         found: dict[str, Any] = {}
         with suppress(Exception):  # inner parts of Spark: without them the last report has to do

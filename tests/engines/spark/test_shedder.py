@@ -16,34 +16,11 @@ import pytest
 from applications import SparkProcess, feed
 from support import named, until
 from treadle.broker import Broker
-from treadle.engines.spark.shedder import Report, Shedder, progress
+from treadle.engines.spark.shedder import Report, Shedder
 from treadle.errors import TargetGone
 
 ROWS = 4000
 """In a batch: enough for one part in four to be told from one in three."""
-
-
-def said(**source: Any) -> dict[str, Any]:
-    return {
-        "timestamp": "2026-11-16T05:00:01.500Z",
-        "batchDuration": 250,
-        "sources": [{"numInputRows": 7, **source}],
-    }
-
-
-class TestProgress:
-    def test_offsets_of_kafka_are_rows(self) -> None:
-        found = progress(said(endOffset={"t": {"0": 10, "1": 20}}, latestOffset={"t": {"0": 15, "1": 20}}))
-        assert (found.rows, found.seconds, found.waiting) == (7, 0.25, 5)
-        assert found.time == 1794805201.5
-
-    def test_those_of_others_are_not(self) -> None:
-        assert progress(said(endOffset=3, latestOffset=4)).waiting is None
-        assert progress(said(endOffset={"logOffset": 3}, latestOffset={"logOffset": 4})).waiting is None
-        assert progress(said()).waiting is None
-
-    def test_what_was_not_counted_is_nothing(self) -> None:
-        assert progress({**said(), "sources": [{"numInputRows": -1}]}).rows == 0
 
 
 @pytest.fixture(scope="module")

@@ -1,39 +1,26 @@
 """Drops rows of streaming queries in a running driver, which is not changed for it, and reads how far each query is.
 
-It knows how the agent in `java/treadle/shed` is asked and told, and what Spark's progress says; not what part is right.
+It knows how the agent in `java/treadle/shed` is asked and told, not what part is right.
 The agent puts a filter above the sources in the plan of each micro-batch, and ends with its connection: whatever
 happens to this process, queries keep all of their rows again from their next batch on.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from datetime import datetime
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from treadle import classes
 from treadle.engines.spark.agent import call
+from treadle.engines.spark.progress import Progress
 from treadle.errors import EngineError, TargetGone
 
 ANSWER = 5.0
 """Seconds: it has to wait for nobody in the JVM but the collector."""
 PROTOCOL = 1
 _MANIFEST = "Agent-Class: treadle.shed.Shedder\n"
-
-
-class Progress(NamedTuple):
-    """What Spark says of a batch that is over, or of a moment in which there was nothing to do."""
-
-    time: float
-    """When it began, in seconds of the world's clock."""
-    rows: int
-    """Read, before any was dropped."""
-    seconds: float
-    waiting: int | None
-    """Rows that were there already but not read; None if the source does not say."""
 
 
 class Report(NamedTuple):
@@ -115,7 +102,7 @@ def _reports(lines: list[list[str]]) -> list[Report]:
     new: dict[str, list[Progress]] = {}
     for what, run, *rest in lines:
         if what == "progress":
-            new.setdefault(run, []).append(progress(json.loads(rest[0])))
+            new.setdefault(run, []).append(Progress.parse(rest[0]))
     return [
         Report(
             run=run,
@@ -127,32 +114,3 @@ def _reports(lines: list[list[str]]) -> list[Report]:
         )
         for run, identity, real_time, seen, kept, name in (rest for what, *rest in lines if what == "query")
     ]
-
-
-def progress(said: Mapping[str, Any]) -> Progress:
-    """From what Spark calls a StreamingQueryProgress."""
-    waiting = [_waiting(source) for source in said["sources"]]
-    known = [rows for rows in waiting if rows is not None]
-    return Progress(
-        time=datetime.fromisoformat(said["timestamp"]).timestamp(),
-        rows=sum(max(0, source["numInputRows"]) for source in said["sources"]),
-        seconds=max(0, said.get("batchDuration", 0)) / 1e3,
-        waiting=sum(known) if known else None,
-    )
-
-
-def _waiting(source: Mapping[str, Any]) -> int | None:
-    """Of Kafka, whose offsets are rows by topic and partition."""
-    end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-    return None if end is None or latest is None else max(0, latest - end)
-
-
-def _offsets(said: object) -> int | None:
-    if not isinstance(said, Mapping) or not said:
-        return None
-    found = 0
-    for partitions in said.values():
-        if not isinstance(partitions, Mapping) or not all(isinstance(offset, int) for offset in partitions.values()):
-            return None
-        found += sum(partitions.values())
-    return found

@@ -1,0 +1,94 @@
+"""What Spark says of a streaming query's last batch: how many rows it took, and how many its sources still had.
+
+It reads the progress report and the offsets in it, both JSON. What waits is the difference of two offsets, where those
+count rows, as Kafka's do.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+NOT_ROWS = ("RateStream", "RatePerMicroBatch", "FileStream", "MemoryStream")
+"""How sources describe themselves whose offsets are seconds, files or batches."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One batch that is over, or a moment in which there was nothing to do."""
+
+    run: str
+    batch: int
+    began: float
+    """When Spark looked for new rows, in seconds since 1970."""
+    seconds: float
+    rows: int
+    ends: Mapping[str, Any]
+    """By source the offset up to which it read."""
+    waiting: float
+    """Rows that were there already but not read; NaN where a source does not tell."""
+
+    @classmethod
+    def parse(cls, text: str) -> Progress:
+        """From what Spark calls a StreamingQueryProgress."""
+        report = json.loads(text)
+        sources = report["sources"]
+        waiting = [
+            _rows(source["description"], _offset(source.get("latestOffset")), _offset(source.get("endOffset")))
+            for source in sources
+        ]
+        return cls(
+            run=report["runId"],
+            batch=report["batchId"],
+            began=datetime.fromisoformat(report["timestamp"]).timestamp(),
+            seconds=max(0, report.get("batchDuration", 0)) / 1e3,
+            rows=max(0, report["numInputRows"]),
+            ends={source["description"]: _offset(source.get("endOffset")) for source in sources},
+            waiting=sum(waiting) if waiting else math.nan,
+        )
+
+    def behind(self, latest: Mapping[str, Any]) -> float:
+        """The rows between the end of this batch and these offsets; NaN where a source does not tell."""
+        if not self.ends:
+            return math.nan
+        return sum(_rows(name, latest.get(name), end) for name, end in self.ends.items())
+
+
+def _rows(source: str, later: Any, earlier: Any) -> float:
+    return math.nan if source.startswith(NOT_ROWS) else difference(later, earlier)
+
+
+def difference(later: Any, earlier: Any) -> float:
+    """The sum over all numbers of two offsets of one shape; NaN if they have none or hold anything but numbers.
+
+    A part that only the later one has, as a partition that was added, began at zero.
+    """
+    if isinstance(later, dict) and isinstance(earlier, dict):
+        if not later or earlier.keys() - later.keys():
+            return math.nan
+        return sum(difference(part, earlier.get(key, _nothing(part))) for key, part in later.items())
+    if _is_number(later) and _is_number(earlier):
+        return max(0.0, float(later - earlier))
+    return math.nan
+
+
+def _nothing(part: Any) -> Any:
+    return {} if isinstance(part, dict) else 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _offset(value: Any) -> Any:
+    """An offset stands in the report as JSON or, where that is quoted, as text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return None
