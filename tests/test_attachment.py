@@ -18,7 +18,16 @@ from applications import SparkProcess, Standing, differences, groups_left, stand
 from support import until
 from treadle import config
 from treadle.attachment import Attachment, attach, checks, plan, report, watch
-from treadle.attachment.policies import AnswersFirst, Caps, Grouped, HelpersFirst, Judged, Nested, WithinQuery
+from treadle.attachment.policies import (
+    AnswersFirst,
+    Caps,
+    Grouped,
+    HelpersFirst,
+    Judged,
+    Nested,
+    StartsFirst,
+    WithinQuery,
+)
 from treadle.broker import Broker
 from treadle.decide import registry
 from treadle.decide.adaptive import Adaptive
@@ -406,6 +415,53 @@ def test_the_threads_by_which_a_jvm_answers_are_as_urgent_as_the_most_urgent() -
     queue = np.array([5.0, 1.0, 5.0, 9.0, np.nan, np.nan])
     schedule = AnswersFirst(QueueSize()).decide(Snapshot(topology, 0.0, {"queue": queue}))
     np.testing.assert_array_equal(schedule.scalar, [5.0, 1.0, 5.0, 9.0, 9.0, np.nan])
+
+
+class TestWhatABatchNeedsToBegin:
+    ENGINE = ("plan b", "scheduler", "checkpoint", "compilers", "network")
+
+    def snapshot(self) -> Snapshot:
+        seen = snapshot([5.0, 1.0, 5.0, 9.0])
+        engine = Query("driver", tuple(map(Operator, self.ENGINE)), 7.0)
+        instances = [*seen.topology.instances, *(Instance("driver", (name,), 0, "spark") for name in self.ENGINE)]
+        topology = Topology((*seen.topology.queries, engine), tuple(instances), 2)
+        return Snapshot(topology, 0.0, {"queue": np.array([5.0, 1.0, 5.0, 9.0, *[np.nan] * len(self.ENGINE)])})
+
+    def test_is_as_urgent_as_the_most_urgent_and_compilers_are_held_back(self) -> None:
+        schedule = StartsFirst(QueueSize()).decide(self.snapshot())
+        np.testing.assert_array_equal(schedule.scalar, [5.0, 1.0, 5.0, 9.0, 9.0, 9.0, 9.0, 3.0, np.nan])
+
+    def test_is_as_the_policy_says_where_it_says_anything(self) -> None:
+        schedule = StartsFirst(UserPriority()).decide(self.snapshot())
+        assert schedule.scalar[-len(self.ENGINE) :].tolist() == [7.0] * len(self.ENGINE)
+
+    def test_is_left_alone_where_nothing_is_known(self) -> None:
+        seen = self.snapshot()
+        unknown = Snapshot(seen.topology, 0.0, {"queue": np.full(len(seen.topology), np.nan)})
+        assert np.isnan(StartsFirst(QueueSize()).decide(unknown).scalar).all()
+
+    @pytest.mark.parametrize(
+        ("policy", "enforce", "held"),
+        [
+            (None, None, True),
+            ("queue-size", "nice", True),
+            ("downstream-first", "nice+slice", True),
+            ("user-priority", "nice", False),
+            ("downstream-first", "cgroup+nice", False),
+            ("downstream-first", "rt", False),
+            ("downstream-first", "slice", False),
+        ],
+    )
+    def test_compilers_are_held_back_by_nice_where_users_have_said_nothing(
+        self, policy: str | None, enforce: str | None, held: bool
+    ) -> None:
+        made = plan.make(policy, enforce, 0.05, {}, {}, ("*",))
+        assert made.holds_compilers is held
+        bindings = {binding.knob: binding for binding in made.bindings(1)[0]}
+        if held:
+            schedule = bindings["nice"].policy.decide(self.snapshot())
+            row = schedule.scalar[4 + self.ENGINE.index("compilers")]
+            assert np.nanmin(schedule.scalar) < row < np.nanmax(schedule.scalar)
 
 
 def test_within_a_query_each_has_the_whole_scale() -> None:

@@ -28,6 +28,11 @@ def test_rates_rise_until_both_have_fallen_behind() -> None:
     assert not attach.worth_more(by_rate, rates)
 
 
+def test_those_that_are_compared_have_a_turn_between_the_others() -> None:
+    order = attach.turns(["os", "a", "treadle", "b", "c", "d"])
+    assert order == ["os", "treadle", "a", "d", "os", "treadle", "b", "os", "treadle", "c"]
+
+
 def test_a_rate_kept_up_with_after_one_that_was_not_is_no_reason_to_go_on() -> None:
     rates = [1000.0, 1050.0]
     assert not attach.worth_more(runs({"os": [0.9, 0.1], "treadle": [0.9, 0.1]}, rates), rates)

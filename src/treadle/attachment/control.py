@@ -355,6 +355,7 @@ class Attachment:
             beans_period=period,
             period=self.plan.period,
             admits=(lambda _: True) if self.dry_run else self._claims.admit,
+            compilers=self.plan.holds_compilers,
         )
         self._closing.callback(engine.close)
         if self.dry_run:

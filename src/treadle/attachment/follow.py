@@ -17,7 +17,7 @@ from treadle.enforce.heirs import Heirs
 from treadle.enforce.leash import Leash
 from treadle.enforce.watchdog import Watchdog
 from treadle.engines.spark.engine import SparkEngine
-from treadle.engines.spark.layout import DRIVER
+from treadle.engines.spark.layout import of_driver
 from treadle.errors import TargetGone
 from treadle.model import Topology
 from treadle.values import Sample
@@ -143,8 +143,3 @@ class Guard:
         if self._blind and (not math.isnan(progress) or time.monotonic() - self._began > BLIND):
             self._blind = False
             self.leash.resume()
-
-
-def of_driver(query: str) -> bool:
-    """Whether it is the engine itself, and no query of the user's; of several, with its application's name before."""
-    return query.rpartition("/")[2] in (DRIVER, f"spark {DRIVER}")

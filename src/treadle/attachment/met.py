@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from treadle.attachment.follow import of_driver
-from treadle.engines.spark.layout import DRIVER, PLANS
+from treadle.engines.spark.layout import DRIVER, PLANS, of_driver
 from treadle.model import Topology
 
 

@@ -19,6 +19,7 @@ from treadle.attachment.policies import (
     MainsOnly,
     Nested,
     Seen,
+    StartsFirst,
     WithinQuery,
 )
 from treadle.decide import adaptive, registry
@@ -83,6 +84,14 @@ class Plan:
         """Whether to load one, if that was left open (None): it stays for good, so only where it is needed."""
         return (self.reads_kafka and not dry_run) if agent is None else agent
 
+    @property
+    def holds_compilers(self) -> bool:
+        """Whether the JVMs' compilers are held back: where the kernel weighs their threads beside those of stages.
+
+        Users' priorities say what is less urgent than the driver, and compilers are between the two as they are.
+        """
+        return "nice" in self.parts and "cgroup" not in self.parts and not isinstance(self.policy, UserPriority)
+
     def bindings(self, version: int) -> tuple[list[Binding], Seen]:
         """The loop's bindings where cgroups are of this version, and the policy that keeps what was last seen."""
         seen = Seen(Caps(self.caps) if set(self.parts) == {"quota"} else self.policy)
@@ -109,6 +118,8 @@ class Plan:
             policy = MainsOnly(policy)
         elif name == "rt":
             policy = HelpersFirst(policy, spare_least=options["low"] == 0)
+        if name == "nice" and self.holds_compilers:
+            policy = StartsFirst(policy)
         policy = AnswersFirst(policy)
         scale_of: Mapping[str, Callable[..., Scale]] = {"nice": nice, "rt": rt, "slice": slices}
         scale = scale_of[name](low=options["low"], high=options["high"])

@@ -5,7 +5,7 @@ They know rows and priorities, and no knob. `Seen` keeps what was last decided, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
@@ -18,7 +18,8 @@ from treadle.decide.grouping import group
 from treadle.decide.logical import operator_sets
 from treadle.decide.policy import Policy
 from treadle.decide.transform import SCALES
-from treadle.engines.spark.naming import ANSWERS
+from treadle.engines.spark.layout import PLANS, of_driver
+from treadle.engines.spark.naming import ANSWERS, COMPILERS, STARTS
 from treadle.errors import ConfigError
 from treadle.model import Topology
 from treadle.observe.plan import plannable
@@ -142,6 +143,46 @@ class AnswersFirst(Around):
         scalar = scalar.copy()
         scalar[rows] = highest
         return replace(schedule, priority=scalar)
+
+
+class StartsFirst(Around):
+    """What a batch needs to begin is as urgent as the most urgent one, and compilers are held back.
+
+    Only where the policy has nothing to say of them. Between two batches all stages wait for their planner, a single
+    thread; that is when the JVM's compilers have most to do, and without this they take the greater part of a core.
+    """
+
+    HELD_BACK = 0.25
+    """Where they stand between the least urgent and the most urgent: what takes in more rows still waits for them."""
+
+    def __init__(self, inner: Policy) -> None:
+        super().__init__(inner)
+        self._found: tuple[Topology | None, list[int], list[int]] = (None, [], [])
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        schedule, topology = self.inner.decide(snapshot), snapshot.topology
+        if self._found[0] is not topology:
+            self._found = topology, _rows(topology, _starts), _rows(topology, lambda name: name == COMPILERS)
+        _, starting, compiling = self._found
+        scalar = schedule.scalar
+        known = scalar[np.isfinite(scalar)]
+        if not len(known) or not np.isnan(scalar[starting + compiling]).all():
+            return schedule
+        scalar = scalar.copy()
+        least, most = known.min(), known.max()
+        scalar[starting] = most
+        scalar[compiling] = least + self.HELD_BACK * (most - least)
+        return replace(schedule, priority=scalar)
+
+
+def _starts(operator: str) -> bool:
+    return operator in STARTS or operator.startswith(PLANS)
+
+
+def _rows(topology: Topology, are: Callable[[str], bool]) -> list[int]:
+    """Those of the engine itself whose names are so."""
+    rows = enumerate(topology.instances)
+    return [row for row, each in rows if of_driver(each.query) and are(each.operators[0])]
 
 
 class MainsOnly(Around):

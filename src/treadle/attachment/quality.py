@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from treadle.attachment import promises
-from treadle.attachment.follow import of_driver
 from treadle.decide.quality import Controller, Decision, Flow, InputRate, Measured, Promise
 from treadle.decide.quality.room import ceilings, room
 from treadle.decide.quality.shortages import Shortages
 from treadle.engines.spark.application import Process
+from treadle.engines.spark.layout import of_driver
 from treadle.engines.spark.progress import Progress
 from treadle.engines.spark.shedder import Report, Shedder
 from treadle.errors import TargetGone, TreadleError

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from treadle import jars
 from treadle.attachment import attach
 from treadle.bench.apart import claim, medians
 from treadle.broker import Broker, free_port
@@ -59,8 +60,10 @@ CHAIN: Mapping[str, dict[str, Any] | None] = {
 COSTS = (20, 60, 30, 100, 40)
 STEP, STEPS = 1.05, 16
 """Rates rise by this factor, so often until one is found that the OS alone does not keep up with."""
-BELOW, RATES = 0.9, 8
+BELOW, RATES = 0.95, 8
 """From this part of it on all variants are measured, at so many rates at most."""
+COMPARED, COMPARISONS = ("os", "treadle"), 3
+"""What is claimed is of these two, so at each rate they are measured so often."""
 KNOWN = 10.0
 """Seconds in which an attachment comes to know the queries, at most."""
 SETTLE = 2.0
@@ -132,11 +135,11 @@ def chain(repetitions: int, seconds: float, tell: Progress) -> dict[str, Any]:
         while len(rates) < RATES and worth_more(by_rate, rates):
             rate = round(start * STEP ** len(rates), -1)
             runs: dict[str, list[dict[str, float]]] = {}
-            for number, name in enumerate(list(served) * repetitions):
+            order = turns(list(served)) * repetitions
+            for number, name in enumerate(order):
                 if name in refused:
                     continue
-                done = (len(rates) + number / (repetitions * len(served))) / RATES
-                tell(f"chain: {name} at {rate:.0f} rows/s", done)
+                tell(f"chain: {name} at {rate:.0f} rows/s", (len(rates) + number / len(order)) / RATES)
                 try:
                     runs.setdefault(name, []).append(_tried(rig, query.name, served[name], rate, seconds))
                 except EngineError as error:  # a policy whose metrics can't be had here
@@ -145,6 +148,12 @@ def chain(repetitions: int, seconds: float, tell: Progress) -> dict[str, Any]:
             served = {name: options for name, options in served.items() if name not in refused}
             rates.append(rate)
     return {"refused": refused, **at_saturation(by_rate, rates, list(served))}
+
+
+def turns(names: Sequence[str]) -> list[str]:
+    """Each in turn, and those that are compared again and again in between: near saturation one run tells little."""
+    others = [name for name in names if name not in COMPARED]
+    return [name for part in range(COMPARISONS) for name in (*COMPARED, *others[part::COMPARISONS])]
 
 
 def _tried(rig: Rig, query: str, options: dict[str, Any] | None, rate: float, seconds: float) -> dict[str, float]:
@@ -174,8 +183,8 @@ def _saturation(rig: Rig, query: str, capacity: float, seconds: float) -> float:
 
 
 def worth_more(by_rate: Mapping[tuple[str, float], Mapping[str, float]], rates: Sequence[float]) -> bool:
-    """Whether a higher rate has something to tell: the OS or Treadle has kept up with all so far."""
-    return any(all(by_rate[name, rate]["behind_s"] <= BEHIND for rate in rates) for name in ("os", "treadle"))
+    """Whether a higher rate has something to tell: one of the compared has kept up with all so far."""
+    return any(all(by_rate[name, rate]["behind_s"] <= BEHIND for rate in rates) for name in COMPARED)
 
 
 def at_saturation(
@@ -274,6 +283,7 @@ class Rig:
                 closing.callback(os.sched_setaffinity, 0, cores)
             folder = Path(tempfile.mkdtemp(prefix="treadle-"))
             closing.callback(shutil.rmtree, folder, ignore_errors=True)
+            jars.fetch("jolokia")  # without it `attach` does not know how far behind its queries are
             broker = Broker.start(folder, free_port())
             closing.callback(broker.stop)
             _make_topics(broker.bootstrap, [*self.queries, *(query.source for query in self.queries.values())])

@@ -24,3 +24,13 @@ def test_jobs_of_one_run_side_by_side_share_no_rows_and_break_nothing() -> None:
     name = "Executor task launch worker for task 0.0 in stage 4.0 (TID 4)"
     rows = layout.lay_out({pid: [JavaThread(name, tid, "RUNNABLE", ())]}, [], ())
     assert [len(instance.threads) for instance in rows.instances] == [1]
+
+
+def test_compilers_are_laid_out_where_they_are_asked_for() -> None:
+    directory, pid, tid = Directory(Rest("http://127.0.0.1:1"), patience=0.0), os.getpid(), threading.get_native_id()
+    threads = {
+        pid: [JavaThread(name, tid, "RUNNABLE", ()) for name in ("C2 CompilerThread0", "dag-scheduler-event-loop")]
+    }
+    asked, not_asked = (Layout("spark", directory, {}, compilers=compilers) for compilers in (True, False))
+    assert [each.operators for each in asked.lay_out(threads, [pid], ()).instances] == [("compilers",), ("scheduler",)]
+    assert [each.operators for each in not_asked.lay_out(threads, [pid], ()).instances] == [("scheduler",)]

@@ -71,6 +71,7 @@ class SparkEngine:
         dump_period: float = 1.0,
         period: float = 0.05,
         admits: Callable[[Process], bool] = lambda _: True,
+        compilers: bool = False,
     ) -> None:
         self.name = name
         self.application = application
@@ -78,7 +79,7 @@ class SparkEngine:
         rest = Rest(application.ui)
         rest.application = "" if application.local else application.id
         self._directory = Directory(rest, patience=patience)
-        self._layout = Layout(name, self._directory, priorities or {})
+        self._layout = Layout(name, self._directory, priorities or {}, compilers=compilers)
         self._knobs = knobs
         self._pulse = Pulse(application, beans_period, loads=loads, admits=admits)
         self._dump_period = dump_period

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from treadle.engines.spark.naming import SERVICES, Kind, Named, plain, understand
+from treadle.engines.spark.naming import COMPILERS, SERVICES, Kind, Named, plain, understand
 from treadle.engines.spark.plan import Plan, Stage
 from treadle.engines.spark.rest import Directory, Job
 from treadle.engines.spark.shuffles import Hop, Shuffles
@@ -74,12 +74,18 @@ class _Sorted:
 
 
 class Layout:
-    """Lays an application out, again and again. `priorities` are patterns of query names with their priorities."""
+    """Lays an application out, again and again. `priorities` are patterns of query names with their priorities.
 
-    def __init__(self, engine: str, directory: Directory, priorities: Mapping[str, float]) -> None:
+    The compilers of its JVMs are among the services of the driver only if they are asked for.
+    """
+
+    def __init__(
+        self, engine: str, directory: Directory, priorities: Mapping[str, float], *, compilers: bool = False
+    ) -> None:
         self._engine = engine
         self._directory = directory
         self._priorities = dict(priorities)
+        self._compilers = compilers
         self._runs: dict[str, _Run] = {}
         self._shuffles = Shuffles()
         self._refs: dict[tuple[int, int, str], ThreadRef] = {}
@@ -121,7 +127,7 @@ class Layout:
         for pid, threads in named.items():
             number = self._order.setdefault(pid, len(self._order))
             for what, thread in threads:
-                if what.kind in (Kind.IDLE, Kind.RUNTIME):
+                if what.kind in (Kind.IDLE, Kind.RUNTIME) or (what.service == COMPILERS and not self._compilers):
                     continue
                 key = (pid, thread.tid, thread.name)
                 ref = self._refs.get(key) or _ref(pid, thread, what)
@@ -321,3 +327,8 @@ def _ref(pid: int, thread: JavaThread, what: Named) -> ThreadRef | None:
 def python_worker(pid: int, began: int) -> ThreadRef:
     """The main thread of a Python worker process."""
     return ThreadRef(pid, pid, began, Role.HELPER, "python worker")
+
+
+def of_driver(query: str) -> bool:
+    """Whether it is the engine itself, and no query of the user's; of several, with its application's name before."""
+    return query.rpartition("/")[2] in (DRIVER, f"spark {DRIVER}")

@@ -37,7 +37,7 @@ class Kind(StrEnum):
     PYTHON = "python"
     """Feeds a Python worker of a task, or watches over it."""
     RUNTIME = "runtime"
-    """The JVM's own: garbage collection, compilers, signals."""
+    """The JVM's own: garbage collection, signals."""
 
 
 class Named(NamedTuple):
@@ -64,7 +64,11 @@ class Named(NamedTuple):
 
 ANSWERS = "jvm"
 """The service that answers whoever asks a JVM: how its threads are, what its beans say. All its work waits for that."""
-SERVICES = (ANSWERS, "scheduler", "checkpoint", "network", "listeners", "python gateway", "other")
+COMPILERS = "compilers"
+"""The service that makes machine code of what the JVM runs often."""
+STARTS = ("scheduler", "checkpoint")
+"""The services that, beside a query's planner, have to be done before a batch begins."""
+SERVICES = (ANSWERS, COMPILERS, *STARTS, "network", "listeners", "python gateway", "other")
 """The parts of the engine itself, as operators of its pseudo query."""
 
 _HELPERS = frozenset({Kind.WRITER, Kind.FLUSHER, Kind.READER, Kind.PRODUCER, Kind.PYTHON})
@@ -93,11 +97,12 @@ _SERVICE_OF = (
     ("python gateway", re.compile(r"Thread-\d+$|py4j")),
 )
 _ANSWERS = re.compile(r"VM Thread|Attach Listener|treadle-agent|[Jj]olokia|HTTP-Dispatcher")
+_COMPILERS = re.compile(r"C[12] CompilerThread|JVMCI")
 _RUNTIME = re.compile(
-    r"GC Thread|G1 |VM |C[12] CompilerThread|Sweeper thread|Reference Handler|Finalizer|Common-Cleaner|"
+    r"GC Thread|G1 |VM |Sweeper thread|Reference Handler|Finalizer|Common-Cleaner|"
     r"Signal Dispatcher|Service Thread|Monitor Deflation|Notification Thread|SIG\w+ handler|"
     r"[ZX](?:Worker|Director|Driver|Stat|Uncommitter|Unmapper)|"
-    r"ZGC|Shenandoah|ParGC|Concurrent |JVMCI|JFR |RMI |JMX |DestroyJavaVM|process reaper|"
+    r"ZGC|Shenandoah|ParGC|Concurrent |JFR |RMI |JMX |DestroyJavaVM|process reaper|"
     r"StrDedup|server-timer|Cleaner-\d"
 )
 
@@ -123,6 +128,8 @@ def understand(name: str) -> Named:
         return _of_python(name)
     if _ANSWERS.match(name):
         return Named(Kind.SERVICE, service=ANSWERS)
+    if _COMPILERS.match(name):
+        return Named(Kind.SERVICE, service=COMPILERS)
     if _RUNTIME.match(name):
         return Named(Kind.RUNTIME)
     return Named(Kind.SERVICE, service=next((s for s, pattern in _SERVICE_OF if pattern.match(name)), "other"))
