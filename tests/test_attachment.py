@@ -64,6 +64,13 @@ def standing(attachment: Attachment, query: str, pid: int) -> Standing | None:
     return None if tid is None else standings(pid).get(tid)
 
 
+def comm(pid: int, tid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/task/{tid}/comm").read_text()
+    except OSError:  # it has ended
+        return ""
+
+
 # ------------------------------------------------------------ on a real application
 
 
@@ -83,6 +90,22 @@ def test_the_more_important_query_gets_the_lower_nice_and_stopping_puts_all_back
             attach(application.pid)
     assert differences(before, application.pid) == {}
     assert not attachment.running
+
+
+def test_without_priorities_what_plans_goes_first_and_compilers_are_held_back(application: SparkProcess) -> None:
+    needs("nice")
+    before = standings(application.pid)
+
+    def nices(name: str) -> set[int]:
+        """Of the threads that the kernel knows by it."""
+        named = [tid for tid in standings(application.pid) if comm(application.pid, tid).startswith(name)]
+        return {each.nice for tid, each in standings(application.pid).items() if tid in named}
+
+    with attach(application.pid):
+        until(lambda: nices("stream executio") == {-20})
+        until(lambda: nices("C2 Compiler") == {9})
+        assert nices("GC Thread") | nices("kafka-producer") <= {0}
+    assert differences(before, application.pid) == {}
 
 
 def test_rounds_are_left_out_while_nothing_happens(application: SparkProcess) -> None:

@@ -324,13 +324,13 @@ class Rig:
             self._came = {sink: [] for sink in self.queries}
             began, before, switches = time.time_ns(), dict(self._seen), self._switches()
             self._take(seconds)
-            now = self._switches()
+            switched = sum(count - switches.get(tid, 0.0) for tid, count in self._switches().items())
             rows = {query.name: self._seen[sink] - before[sink] for sink, query in self.queries.items()}
             self._produce({query.source: 0.0 for query in self.queries.values()})
             left = {query.name: self._sent[sink] - self._seen[sink] for sink, query in self.queries.items()}
         ages = {query.name: _ages(self._came[sink], began) for sink, query in self.queries.items()}
         queued = {query.name: _inside(self._came[sink], began, seconds) for sink, query in self.queries.items()}
-        return Outcome(ages, rows, left, queued, max(0.0, now - switches) / seconds)
+        return Outcome(ages, rows, left, queued, switched / seconds)
 
     def _produce(self, rates: Mapping[str, float]) -> None:
         sent = self._producer.rates(rates)
@@ -358,11 +358,13 @@ class Rig:
                 raise EngineError(f"what waits is not worked off in {PATIENCE:g} s", remedy="see what else runs here")
             self._take_some()
 
-    def _switches(self) -> float:
+    def _switches(self) -> dict[int, float]:
+        """By thread; of one that has ended nothing is known any more."""
         pid = self.application.pid
         threads = tuple((pid, int(name)) for name in os.listdir(f"/proc/{pid}/task"))
         counts = self._times.switches(threads)
-        return float(np.nansum(counts.voluntary) + np.nansum(counts.involuntary))
+        both = np.nan_to_num(counts.voluntary) + np.nan_to_num(counts.involuntary)
+        return dict(zip((tid for _, tid in threads), both.tolist(), strict=True))
 
 
 def _queued(rows: Ints) -> dict[str, float]:
