@@ -104,7 +104,7 @@ def test_without_priorities_what_plans_goes_first_and_compilers_are_held_back(ap
     with attach(application.pid):
         until(lambda: nices("stream executio") == {-20})
         until(lambda: nices("C2 Compiler") == {9})
-        assert nices("GC Thread") | nices("kafka-producer") <= {0}
+        assert nices("Signal Dispatch") == {0}
     assert differences(before, application.pid) == {}
 
 
@@ -456,7 +456,13 @@ class TestWhatABatchNeedsToBegin:
 
     def test_is_as_the_policy_says_where_it_says_anything(self) -> None:
         schedule = StartsFirst(UserPriority()).decide(self.snapshot())
-        assert schedule.scalar[-len(self.ENGINE) :].tolist() == [7.0] * len(self.ENGINE)
+        np.testing.assert_array_equal(schedule.scalar[-len(self.ENGINE) :], [7.0, 7.0, 7.0, np.nan, 7.0])
+
+    @pytest.mark.parametrize("policy", ["rr", "random", "weighted:user-priority=1,queue-size=1"])
+    def test_compilers_are_left_alone_where_the_policy_has_ranked_the_driver(self, policy: str) -> None:
+        schedule = StartsFirst(registry.create(policy)).decide(self.snapshot())
+        assert np.isnan(schedule.scalar[4 + self.ENGINE.index("compilers")])
+        assert not np.isnan(schedule.scalar[4 + self.ENGINE.index("plan b")])
 
     def test_is_left_alone_where_nothing_is_known(self) -> None:
         seen = self.snapshot()
@@ -468,7 +474,9 @@ class TestWhatABatchNeedsToBegin:
         [
             (None, None, True),
             ("queue-size", "nice", True),
-            ("downstream-first", "nice+slice", True),
+            ("downstream-first", "nice+slice", False),
+            ("downstream-first", "nice:low=-10,high=0", False),
+            ("downstream-first", "nice:low=-5,high=10", True),
             ("user-priority", "nice", False),
             ("downstream-first", "cgroup+nice", False),
             ("downstream-first", "rt", False),

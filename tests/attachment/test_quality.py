@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,8 @@ RATE = 400
 """Rows a second, each of which costs the dear query some milliseconds: more than there is anywhere."""
 
 
-def batch(began: float, rows: int, seconds: float, waiting: float = math.nan) -> Progress:
-    return Progress("run", 0, began, seconds, rows, {}, waiting)
+def batch(began: float, rows: int, seconds: float, unread: float = 0.0) -> Progress:
+    return Progress("run", 0, began, seconds, rows, {}, {}, unread)
 
 
 def told(*progress: Progress, seen: int = 0, kept: int = 0) -> Report:

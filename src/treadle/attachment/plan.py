@@ -86,11 +86,14 @@ class Plan:
 
     @property
     def holds_compilers(self) -> bool:
-        """Whether the JVMs' compilers are held back: where the kernel weighs their threads beside those of stages.
+        """Whether the JVMs' compilers are held back: where nothing but nice orders them and stages, and can do so.
 
         Users' priorities say what is less urgent than the driver, and compilers are between the two as they are.
         """
-        return "nice" in self.parts and "cgroup" not in self.parts and not isinstance(self.policy, UserPriority)
+        if set(self.parts) != {"nice"} or isinstance(self.policy, UserPriority):
+            return False
+        low, high = (self.parts["nice"][limit] for limit in ("low", "high"))
+        return bool(high - StartsFirst.HELD_BACK * (high - low) >= 1.0)  # else they would be sped up
 
     def bindings(self, version: int) -> tuple[list[Binding], Seen]:
         """The loop's bindings where cgroups are of this version, and the policy that keeps what was last seen."""
@@ -118,7 +121,7 @@ class Plan:
             policy = MainsOnly(policy)
         elif name == "rt":
             policy = HelpersFirst(policy, spare_least=options["low"] == 0)
-        if name == "nice" and self.holds_compilers:
+        if name == "nice" and not within:
             policy = StartsFirst(policy)
         policy = AnswersFirst(policy)
         scale_of: Mapping[str, Callable[..., Scale]] = {"nice": nice, "rt": rt, "slice": slices}

@@ -7,7 +7,6 @@ threads, which the rounds measure. Of queries in Real-Time Mode nothing is dropp
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections import deque
@@ -117,10 +116,9 @@ class Query:
         """What is new of it."""
         for each in report.progress:
             self.rows += each.rows
-            unread = 0.0 if math.isnan(each.waiting) else each.waiting
-            if (rate := self._input.update(each.began, self.rows, unread)) is not None:
+            if (rate := self._input.update(each.began, self.rows, each.unread)) is not None:
                 self.rate = rate.arriving
-            self.waiting = unread + self._late(each)
+            self.waiting = each.unread + self._late(each)
             if self._last is not None and each.rows and each.began >= self.met:
                 self._batches.append(each)  # not the first, which compiles what the others use
             self._last = each

@@ -143,6 +143,8 @@ def chain(repetitions: int, seconds: float, tell: Progress) -> dict[str, Any]:
                 try:
                     runs.setdefault(name, []).append(_tried(rig, query.name, served[name], rate, seconds))
                 except EngineError as error:  # a policy whose metrics can't be had here
+                    if name in COMPARED:
+                        raise
                     refused[name] = str(error)
             by_rate.update({(name, rate): medians(each) for name, each in runs.items() if each})
             served = {name: options for name, options in served.items() if name not in refused}
@@ -363,8 +365,8 @@ class Rig:
         pid = self.application.pid
         threads = tuple((pid, int(name)) for name in os.listdir(f"/proc/{pid}/task"))
         counts = self._times.switches(threads)
-        both = np.nan_to_num(counts.voluntary) + np.nan_to_num(counts.involuntary)
-        return dict(zip((tid for _, tid in threads), both.tolist(), strict=True))
+        both = (counts.voluntary + counts.involuntary).tolist()
+        return {tid: count for (_, tid), count in zip(threads, both, strict=True) if count == count}
 
 
 def _queued(rows: Ints) -> dict[str, float]:

@@ -32,7 +32,7 @@ def report(description: str, end: Any, latest: Any) -> str:
 def test_kafkas_offsets_tell_the_rows_that_wait() -> None:
     progress = Progress.parse(report(KAFKA, {"payments": {"0": 10, "1": 5}}, {"payments": {"0": 25, "1": 5}}))
     assert (progress.batch, progress.rows, progress.began, progress.seconds) == (3, 7, 1735689601.5, 0.25)
-    assert progress.waiting == 15
+    assert progress.waiting == progress.unread == 15
     assert progress.behind({KAFKA: {"payments": {"0": 30, "1": 6}}}) == 21
 
 
@@ -57,6 +57,7 @@ def test_a_partition_that_was_added_began_at_zero() -> None:
 def test_what_does_not_count_rows_is_unknown(description: str, end: Any, latest: Any) -> None:
     progress = Progress.parse(report(description, end, latest))
     assert math.isnan(progress.waiting)
+    assert progress.unread == 0
 
 
 def test_one_source_that_does_not_tell_makes_the_whole_unknown() -> None:
@@ -65,13 +66,17 @@ def test_one_source_that_does_not_tell_makes_the_whole_unknown() -> None:
         json.loads(report("RateStreamV2", 1, 1)),
     )
     known["sources"] += other["sources"]
-    assert math.isnan(Progress.parse(json.dumps(known)).waiting)
+    progress = Progress.parse(json.dumps(known))
+    assert math.isnan(progress.waiting)
+    assert progress.unread == 1, "what is known of the other is told apart"
 
 
-def test_two_sources_that_describe_themselves_alike_both_have_rows_that_wait() -> None:
+def test_a_topic_that_is_read_twice_has_rows_for_both() -> None:
     twice = json.loads(report(KAFKA, {"t": {"0": 1}}, {"t": {"0": 3}}))
     twice["sources"] *= 2
-    assert Progress.parse(json.dumps(twice)).waiting == 4
+    progress = Progress.parse(json.dumps(twice))
+    assert progress.unread == 4
+    assert progress.waiting == progress.behind(progress.latest) == 2, "by name, as all that is compared with it"
 
 
 def test_what_was_not_counted_is_nothing() -> None:

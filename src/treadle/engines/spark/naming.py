@@ -68,7 +68,7 @@ COMPILERS = "compilers"
 """The service that makes machine code of what the JVM runs often."""
 STARTS = ("scheduler", "checkpoint")
 """The services that, beside a query's planner, have to be done before a batch begins."""
-SERVICES = (ANSWERS, COMPILERS, *STARTS, "network", "listeners", "python gateway", "other")
+SERVICES = (ANSWERS, COMPILERS, *STARTS, "state store", "network", "listeners", "python gateway", "other")
 """The parts of the engine itself, as operators of its pseudo query."""
 
 _HELPERS = frozenset({Kind.WRITER, Kind.FLUSHER, Kind.READER, Kind.PRODUCER, Kind.PYTHON})
@@ -88,10 +88,11 @@ _SERVICE_OF = (
         "scheduler",
         re.compile(
             r"dag-scheduler-|task-result-getter|dispatcher-|task-scheduler-|map-output-dispatcher|driver-|executor-|"
-            r"streaming-shuffle-location|heartbeat-|broadcast-exchange|subquery-|speculation|ForkJoinPool"
+            r"streaming-shuffle-location|heartbeat-|broadcast-exchange|subquery-|speculation"
         ),
     ),
-    ("checkpoint", re.compile(r"ChecksumCheckpoint|async-log-|state-store-|StateStore|rocksdb|microbatch|RocksDB")),
+    ("checkpoint", re.compile(r"ChecksumCheckpoint|async-log-|microbatch")),
+    ("state store", re.compile(r"state-store-|StateStore|rocksdb|RocksDB")),
     ("network", re.compile(r"rpc-|shuffle-|files-|netty-|streaming-shuffle|kafka-|block-manager|CompletableFuture")),
     ("listeners", re.compile(r"spark-listener-group-|element-tracking-|SparkUI|qtp\d")),
     ("python gateway", re.compile(r"Thread-\d+$|py4j")),

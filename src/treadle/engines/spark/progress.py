@@ -29,27 +29,34 @@ class Progress:
     rows: int
     ends: Mapping[str, Any]
     """By source the offset up to which it read."""
-    waiting: float
-    """Rows that were there already but not read; NaN where a source does not tell."""
+    latest: Mapping[str, Any]
+    """By source the offset up to which it could have."""
+    unread: float
+    """Rows that were there already but not read, of sources that tell; a topic that is read twice counts twice."""
 
     @classmethod
     def parse(cls, text: str) -> Progress:
         """From what Spark calls a StreamingQueryProgress."""
         report = json.loads(text)
-        sources = report["sources"]
-        waiting = [
-            _rows(source["description"], _offset(source.get("latestOffset")), _offset(source.get("endOffset")))
-            for source in sources
-        ]
+        names = [source["description"] for source in report["sources"]]
+        ends, latest = (
+            [_offset(source.get(key)) for source in report["sources"]] for key in ("endOffset", "latestOffset")
+        )
         return cls(
             run=report["runId"],
             batch=report["batchId"],
             began=datetime.fromisoformat(report["timestamp"]).timestamp(),
             seconds=max(0, report.get("batchDuration", 0)) / 1e3,
             rows=max(0, report["numInputRows"]),
-            ends={source["description"]: _offset(source.get("endOffset")) for source in sources},
-            waiting=sum(waiting) if waiting else math.nan,
+            ends=dict(zip(names, ends, strict=True)),
+            latest=dict(zip(names, latest, strict=True)),
+            unread=sum(rows for each in zip(names, latest, ends, strict=True) if not math.isnan(rows := _rows(*each))),
         )
+
+    @property
+    def waiting(self) -> float:
+        """The rows between its end and what there was; NaN where a source does not tell."""
+        return self.behind(self.latest)
 
     def behind(self, latest: Mapping[str, Any]) -> float:
         """The rows between the end of this batch and these offsets; NaN where a source does not tell."""
