@@ -13,7 +13,7 @@ from treadle.broker import Broker
 from treadle.engines.spark.agent import Agent, Agents, Told
 from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
-from treadle.engines.spark.naming import Kind, runs_task, understand
+from treadle.engines.spark.naming import COMPILERS, Kind, runs_task, understand
 from treadle.engines.spark.plan import parse
 from treadle.engines.spark.rest import Rest
 from treadle.engines.spark.roster import Roster
@@ -46,7 +46,9 @@ def test_it_tells_of_every_java_thread_by_its_name(agents: Agents, attached: Spa
         return {(number, thread.name) for number, thread in told.items() if is_of_spark(thread.name)} == dump
 
     def is_of_spark(name: str) -> bool:
-        return understand(name).kind is not Kind.RUNTIME and name != "VM Thread"  # which Java knows nothing of
+        """Java knows nothing of the JVM's own."""
+        named = understand(name)
+        return named.kind is not Kind.RUNTIME and named.service != COMPILERS and name != "VM Thread"
 
     until(same)  # some come and go between the two
 

@@ -136,6 +136,11 @@ def understand(name: str) -> Named:
     return Named(Kind.SERVICE, service=next((s for s, pattern in _SERVICE_OF if pattern.match(name)), "other"))
 
 
+def is_hidden(name: str) -> bool:
+    """Whether Java itself does not show a thread of this name, though it has a number like those that it shows."""
+    return _COMPILERS.match(name) is not None
+
+
 def runs_task(name: str) -> bool:
     """Whether a thread of this name may be the main thread of a task."""
     return name.startswith("Executor task launch")

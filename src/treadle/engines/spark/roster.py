@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from treadle.engines.spark.agent import Agents
-from treadle.engines.spark.naming import runs_task
+from treadle.engines.spark.naming import is_hidden, runs_task
 from treadle.engines.spark.signs import Signs
 from treadle.errors import TargetGone, TreadleError
 from treadle.observe import jvm
@@ -212,8 +212,8 @@ class Roster:
         if found is None:
             del self._known[pid]
             return
-        known.java = {thread.number: thread for thread in found if thread.number}
-        known.own = [thread for thread in found if not thread.number]
+        known.java = {thread.number: thread for thread in found if thread.number and not is_hidden(thread.name)}
+        known.own = [thread for thread in found if thread.number not in known.java]
         known.fresh = known.renewed = True
         known.followed = -1
         if known.natives is not None and not known.natives.known:
