@@ -165,6 +165,8 @@ class TestFailures:
 
     def test_a_signal_that_breaks_a_round_leaves_no_old_answer_behind(self, world: World) -> None:
         answer, sample = threading.Event(), world.engine.sample
+        # Who was started in the background ignores it.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
         def hang(wanted: frozenset[str]) -> Sample:
             os.kill(os.getpid(), signal.SIGINT)
@@ -185,6 +187,7 @@ class TestFailures:
             (batch,) = loop.round()
             assert batch.time == world.clock.time
             assert loop.stats.troubles == {}
+        signal.signal(signal.SIGINT, before)
 
     def test_a_failing_policy_leaves_the_others_alone(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
         class Broken(ByQueue):
