@@ -134,8 +134,7 @@ class AnswersFirst(Around):
     def decide(self, snapshot: Snapshot) -> Schedule:
         schedule, topology = self.inner.decide(snapshot), snapshot.topology
         if self._found[0] is not topology:
-            answering = [row for row, each in enumerate(topology.instances) if each.operators == (ANSWERS,)]
-            self._found = topology, answering
+            self._found = topology, _rows(topology, lambda name: name == ANSWERS)
         scalar, rows = schedule.scalar, self._found[1]
         if not rows or np.isnan(scalar).all():
             return schedule
