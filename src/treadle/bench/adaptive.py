@@ -10,7 +10,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,9 @@ SHARES: Mapping[str, Mapping[str, float]] = {
 }
 """By phase the parts of the load that queries have."""
 BUSY = 0.9
-"""The load, as a share of what is done when all are flooded with so many rows a second."""
+"""The load, as a share of what the first candidate does in that phase when there is too much for it."""
+OVER = 1.3
+"""So much is too much: times what is done when all queries are flooded with so many rows a second."""
 FLOOD = 4000.0
 SERVED = ("downstream-first", "queue-size", "congestion-aware")
 JUDGED_BY = "max throughput 0.3+min total_queue 0.7"
@@ -121,23 +124,21 @@ def kernel(minute: float, rounds: int, repetitions: int, tell: Progress) -> dict
     phases = tuple(SHARES) * rounds
     tell("warming up", 0.0)
     with Rig(queries) as rig:
-        burns = 0.0
-        for _ in range(2):  # the JVM compiles in the first
-            outcome = rig.measure(dict.fromkeys(IN_REAL_TIME, FLOOD), WARM)
-            burns = sum(outcome.rows[name] * sum(costs) for name, costs in IN_REAL_TIME.items()) / WARM
-        rates = {
-            phase: {name: BUSY * burns * shares.get(name, 0.0) / sum(IN_REAL_TIME[name]) for name in IN_REAL_TIME}
-            for phase, shares in SHARES.items()
-        }
 
-        def measured(policy: str, seconds: float = minute) -> list[Figures]:
-            with attach(rig.application.pid, policy=policy, enforce="nice") as attachment:
-                limit = time.monotonic() + WARM
-                while not attachment.status()["rows"] and time.monotonic() < limit:
-                    time.sleep(LOOK)
-                return [_of_kernel(rig.measure(rates[phase], seconds), seconds) for phase in phases]
+        def done(rates: Mapping[str, float]) -> float:
+            outcome = rig.measure(rates, WARM)
+            return sum(outcome.rows[name] * sum(costs) for name, costs in IN_REAL_TIME.items()) / WARM
 
-        measured(SERVED[0], WARM)  # as they are later: who comes first would have all that is compiled for it
+        at_once = [done(dict.fromkeys(IN_REAL_TIME, FLOOD)) for _ in range(2)][-1]  # the JVM compiles in the first
+        rates: dict[str, dict[str, float]] = {}
+        for policy in SERVED[::-1] * 2:  # as they are later: who comes first would have all that is compiled for it
+            with _attached(rig, policy):
+                rates = {phase: _shared(phase, BUSY * done(_shared(phase, OVER * at_once))) for phase in SHARES}
+
+        def measured(policy: str) -> list[Figures]:
+            with _attached(rig, policy):
+                return [_of_kernel(rig.measure(rates[phase], minute), minute) for phase in phases]
+
         chosen = variants(SERVED, JUDGED_BY, DELAY)
         return judged(_in_turns(chosen, repetitions, tell, measured), phases, SERVED, JUDGED_BY)
 
@@ -284,6 +285,21 @@ def _busy_seconds() -> float:
     with open("/proc/stat", "rb") as file:
         user, nice, system, _, _, *interrupts = (int(field) for field in file.readline().split()[1:8])
     return (user + nice + system + sum(interrupts)) * TICK
+
+
+def _shared(phase: str, hashes: float) -> dict[str, float]:
+    """By query the rows a second that make so many hashes a second in this phase."""
+    return {name: hashes * SHARES[phase].get(name, 0.0) / sum(costs) for name, costs in IN_REAL_TIME.items()}
+
+
+@contextmanager
+def _attached(rig: Rig, policy: str) -> Iterator[None]:
+    """Once it sees the application's threads."""
+    with attach(rig.application.pid, policy=policy, enforce="nice") as attachment:
+        limit = time.monotonic() + WARM
+        while not attachment.status()["rows"] and time.monotonic() < limit:
+            time.sleep(LOOK)
+        yield
 
 
 def _of_kernel(outcome: Outcome, seconds: float) -> Figures:
