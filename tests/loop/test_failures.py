@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,14 @@ from loop.worlds import ByQueue, MemoryEngine, TestClock, World, note_threads
 from treadle.decide.policies import QueueSize, UserPriority
 from treadle.loop import Binding, Loop
 from treadle.values import Sample, Schedule, Snapshot
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT as usual: who was started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class TestFailures:
@@ -163,10 +172,9 @@ class TestFailures:
         assert threads[0].name == "treadle-look-at-mem"
         assert threads[1] is threading.current_thread()
 
+    @pytest.mark.usefixtures("interruptible")
     def test_a_signal_that_breaks_a_round_leaves_no_old_answer_behind(self, world: World) -> None:
         answer, sample = threading.Event(), world.engine.sample
-        # Who was started in the background ignores it.
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
         def hang(wanted: frozenset[str]) -> Sample:
             os.kill(os.getpid(), signal.SIGINT)
@@ -187,7 +195,6 @@ class TestFailures:
             (batch,) = loop.round()
             assert batch.time == world.clock.time
             assert loop.stats.troubles == {}
-        signal.signal(signal.SIGINT, before)
 
     def test_a_failing_policy_leaves_the_others_alone(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
         class Broken(ByQueue):
