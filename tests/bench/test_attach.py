@@ -57,3 +57,13 @@ def test_claims_fail_where_treadle_is_no_better() -> None:
     rates = [1000.0, 1050.0]
     figures = attach.at_saturation(runs({"os": [0.1, 0.9], "treadle": [0.9, 0.9]}, rates), rates, ["os", "treadle"])
     assert [made["holds"] for made in attach.claims({"chain": figures})] == [False, True, False]
+
+
+def test_a_row_belongs_to_the_phase_that_it_came_in_and_is_under_way_until_it_is_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    came = [(5, 15), (12, 25), (18, 19), (22, 24)]
+    assert [attach._ages(came, *phase).tolist() for phase in ((10, 20), (20, 30))] == [[13e-9, 1e-9], [2e-9]]
+    monkeypatch.setattr(attach, "MOMENTS", 5)
+    assert attach._inside(came, 10, 14).tolist() == [1, 1, 2, 2, 2]
+    assert attach._inside(came, 22, 26).tolist() == [2, 2, 1, 0, 0]

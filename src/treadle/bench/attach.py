@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -264,6 +265,15 @@ class Outcome:
     """Context switches a second of all threads of the application."""
 
 
+class _Mark(NamedTuple):
+    """What had been counted at a moment, in nanoseconds; rows by sink, switches by thread."""
+
+    time: int
+    sent: Mapping[str, int]
+    seen: Mapping[str, int]
+    switches: Mapping[int, float]
+
+
 class Rig:
     """The application on the last core, everything else on the others."""
 
@@ -321,18 +331,36 @@ class Rig:
 
     def measure(self, rates: Mapping[str, float], seconds: float) -> Outcome:
         """Let so much come in for so long, and wait until all of it is out."""
-        with self.flowing(rates):
+        return self.follow([rates], seconds)[0]
+
+    def follow(self, phases: Sequence[Mapping[str, float]], seconds: float) -> list[Outcome]:
+        """Each phase for so long, one after the other without a pause, and wait until all is out."""
+        marks = []
+        with self.flowing(phases[0]):
             self._take(SETTLE)
             self._came = {sink: [] for sink in self.queries}
-            began, before, switches = time.time_ns(), dict(self._seen), self._switches()
-            self._take(seconds)
-            switched = sum(count - switches.get(tid, 0.0) for tid, count in self._switches().items())
-            rows = {query.name: self._seen[sink] - before[sink] for sink, query in self.queries.items()}
-            self._produce({query.source: 0.0 for query in self.queries.values()})
-            left = {query.name: self._sent[sink] - self._seen[sink] for sink, query in self.queries.items()}
-        ages = {query.name: _ages(self._came[sink], began) for sink, query in self.queries.items()}
-        queued = {query.name: _inside(self._came[sink], began, seconds) for sink, query in self.queries.items()}
-        return Outcome(ages, rows, left, queued, switched / seconds)
+            marks.append(self._mark())
+            for following in (*phases[1:], dict.fromkeys(phases[0], 0.0)):
+                self._take(seconds)
+                self._produce({query.source: following[query.name] for query in self.queries.values()})
+                marks.append(self._mark())
+        return [self._between(start, end) for start, end in pairwise(marks)]
+
+    def _mark(self) -> _Mark:
+        return _Mark(time.time_ns(), dict(self._sent), dict(self._seen), self._switches())
+
+    def _between(self, start: _Mark, end: _Mark) -> Outcome:
+        """Once all is out."""
+        seconds = (end.time - start.time) / 1e9
+        switched = sum(count - start.switches.get(tid, 0.0) for tid, count in end.switches.items())
+        by_query = {query.name: sink for sink, query in self.queries.items()}
+        return Outcome(
+            ages={name: _ages(self._came[sink], start.time, end.time) for name, sink in by_query.items()},
+            rows={name: end.seen[sink] - start.seen[sink] for name, sink in by_query.items()},
+            left={name: end.sent[sink] - end.seen[sink] for name, sink in by_query.items()},
+            queued={name: _inside(self._came[sink], start.time, end.time) for name, sink in by_query.items()},
+            switches=switched / seconds,
+        )
 
     def _produce(self, rates: Mapping[str, float]) -> None:
         sent = self._producer.rates(rates)
@@ -373,16 +401,16 @@ def _queued(rows: Ints) -> dict[str, float]:
     return {"queued_rows": float(rows.mean()), "queue_variance": float(rows.var())}
 
 
-def _inside(came: list[tuple[int, int]], since: int, seconds: float) -> Ints:
+def _inside(came: list[tuple[int, int]], since: int, until: int) -> Ints:
     """How many rows were under way at each moment: all that are still to come out have come in by then."""
     begun, ended = np.array(came, dtype=np.int64).reshape(-1, 2).T
-    moments = since + (np.linspace(0.0, seconds, MOMENTS) * 1e9).astype(np.int64)
+    moments = np.linspace(since, until, MOMENTS, dtype=np.int64)
     return np.searchsorted(np.sort(begun), moments, "right") - np.searchsorted(np.sort(ended), moments, "right")
 
 
-def _ages(came: list[tuple[int, int]], since: int) -> Floats:
+def _ages(came: list[tuple[int, int]], since: int, until: int) -> Floats:
     table = np.array(came, dtype=np.int64).reshape(-1, 2)
-    table = table[table[:, 0] >= since]
+    table = table[(table[:, 0] >= since) & (table[:, 0] < until)]
     return np.asarray((table[:, 1] - table[:, 0]) / 1e9, dtype=np.float64)
 
 
