@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def pytest_configure() -> None:
+    """SIGINT as usual: what was started in the background ignores it, and so would all that tests start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(scope="session")
 def kafka_jars() -> list[Path]:
     """The jars of the Kafka broker, fetched into the user's cache if they are not there."""

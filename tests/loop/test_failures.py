@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -17,14 +16,6 @@ from loop.worlds import ByQueue, MemoryEngine, TestClock, World, note_threads
 from treadle.decide.policies import QueueSize, UserPriority
 from treadle.loop import Binding, Loop
 from treadle.values import Sample, Schedule, Snapshot
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """SIGINT as usual: who was started in the background ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 class TestFailures:
@@ -172,7 +163,6 @@ class TestFailures:
         assert threads[0].name == "treadle-look-at-mem"
         assert threads[1] is threading.current_thread()
 
-    @pytest.mark.usefixtures("interruptible")
     def test_a_signal_that_breaks_a_round_leaves_no_old_answer_behind(self, world: World) -> None:
         answer, sample = threading.Event(), world.engine.sample
 
