@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from treadle.enforce.kernel import Cgroups, GroupKnob, Mount, find_mount, thread_ref
@@ -21,6 +21,8 @@ V1 = "33 31 0:30 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgro
 
 @settings(deadline=None)
 @given(st.text())
+@example("\0")
+@example("a//%")
 def test_any_text_is_a_name_that_can_be_read_back(name: str) -> None:
     path = escape_parts(name)
     parts = path.split("/")

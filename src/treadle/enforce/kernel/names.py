@@ -11,11 +11,13 @@ LONGEST = 255
 FILES = frozenset({"tasks", "notify_on_release", "release_agent"})
 CONTROL_FILE = re.compile(r"[a-z_]+\.")
 """The kernel keeps such beginnings for files of its own: cpu.shares, cgroup.procs."""
+EMPTY = "%"
+"""What a part without a character is called: no other part is, since its own % would be written as a code."""
 
 
 def escape(part: str) -> str:
     """One part of a name as the name of a directory. A very long one is cut, and ends in what tells it from others."""
-    text = "".join(char if char >= " " and char not in "/%\x7f" else _code(char) for char in part) or _code("\0")
+    text = "".join(char if char >= " " and char not in "/%\x7f" else _code(char) for char in part) or EMPTY
     if text in FILES or text[0] == ".":
         text = _code(text[0]) + text[1:]
     elif CONTROL_FILE.match(text):
@@ -34,7 +36,7 @@ def escape_parts(name: str) -> str:
 
 def unescape(path: str) -> str:
     """The name, if it was not too long."""
-    return "/".join("" if part == _code("\0") else unquote(part, errors="surrogateescape") for part in path.split("/"))
+    return "/".join("" if part == EMPTY else unquote(part, errors="surrogateescape") for part in path.split("/"))
 
 
 def _code(char: str) -> str:
