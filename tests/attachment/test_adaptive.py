@@ -50,11 +50,11 @@ def test_an_agent_is_loaded_where_objectives_need_kafkas_figures() -> None:
     assert not blind.loads_agent(None, dry_run=False)
 
 
-def test_rows_taken_and_rows_that_wait_in_kafka_are_what_is_judged() -> None:
+def test_what_goes_through_the_whole_application_is_judged_whosever_rows_they_are() -> None:
     judged = make("adaptive:delay=1").policy
     topology = Topology((Query("q", (Operator("a"), Operator("b"))),), (Instance("q", ("a",)), Instance("q", ("b",))))
-    columns = {"rate": np.array([np.nan, 50.0]), "external_queue": np.array([7.0, np.nan]), "queue": np.ones(2)}
-    snapshot = Snapshot(topology, 0.0, columns, {"queue_variance": 3.0})
+    columns = {"rate": np.array([np.nan, 5.0]), "external_queue": np.array([1.0, np.nan]), "queue": np.ones(2)}
+    snapshot = Snapshot(topology, 0.0, columns, {"output_rate": 50.0, "total_queue": 7.0, "queue_variance": 3.0})
     for second in range(3):
         judged.decide(replace(snapshot, time=float(second)))
     kept = learner_of(judged).state()["memory"]["history"]

@@ -9,6 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -98,7 +99,7 @@ class Followed:
             return self.engine.sample(wanted)
         found = self.engine.sample(wanted | (Guard.METRICS & self.offers))
         self._guard.feed(self.name, found, self._topology, *self.engine.taken)
-        return Sample(found.time, {metric: found.columns[metric] for metric in wanted if metric in found.columns})
+        return replace(found, columns={metric: found.columns[metric] for metric in wanted if metric in found.columns})
 
     def knobs(self) -> Mapping[str, Knob]:
         return self.engine.knobs()

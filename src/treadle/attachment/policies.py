@@ -64,8 +64,8 @@ class Seen(Around):
 class Judged(Around):
     """A learner, with what it can judge its candidates by where an application only is looked at (AMoS section 3.2).
 
-    Rows that all queries take in a second are their throughput, rows that wait in Kafka what waits in total: what is
-    inside of a batch in Real-Time Mode is not counted, and how old its rows are is not known.
+    Rows that the application is done with in a second are its throughput, rows that wait in Kafka or are under way what
+    waits in total (`engines.spark.flow`). How old they are is not known.
     """
 
     COLUMNS: ClassVar[Mapping[str, str]] = {
@@ -73,7 +73,7 @@ class Judged(Around):
         "total_queue": "external_queue",
         "queue_variance": "queue",
     }
-    """By objective the metric that it is made from."""
+    """By objective a metric that is measured together with it."""
 
     def __init__(self, inner: Adaptive, offers: Collection[str]) -> None:
         """Refuse candidates and objectives for which not enough is measured."""
@@ -93,11 +93,7 @@ class Judged(Around):
         self.wants = tuple(metric for metric in inner.wants if metric not in self.needs)
 
     def decide(self, snapshot: Snapshot) -> Schedule:
-        totals = dict(snapshot.totals)
-        for name in ("output_rate", "total_queue"):
-            column = snapshot.columns.get(self.COLUMNS[name], np.empty(0))
-            totals[name] = float(np.nansum(column)) if np.isfinite(column).any() else np.nan
-        return self.inner.decide(replace(snapshot, totals={"queue_variance": np.nan, **totals}))
+        return self.inner.decide(replace(snapshot, totals={**dict.fromkeys(self.COLUMNS, np.nan), **snapshot.totals}))
 
 
 class WithinQuery(Around):

@@ -42,7 +42,7 @@ TRIES, PAUSE = 6, 0.1
 """How often it is tried to load one, and seconds before it is tried again, which double each time."""
 TROUBLES = 20
 """Answers in a row that say that Spark can't be read, after which that is believed: a few come of its own changes."""
-PROTOCOL = 3
+PROTOCOL = 4
 """A class that is loaded stays, also when its jar is replaced: it has to say what it speaks."""
 _LENGTH = struct.Struct(">i")
 _TIMES = struct.Struct(">qqq")
@@ -78,6 +78,8 @@ class Agent:
         """By number, the stage that writes it."""
         self.plans: dict[int, str] = {}
         """By number of the SQL execution, as Spark describes them."""
+        self.batches: dict[int, tuple[int, int]] = {}
+        """By number of a streaming query's thread, what its last batch took and put out (-1: not known)."""
         self.application = ("", "")
         """In a driver: Spark's id of it, and its name."""
         self.stacks: dict[int, Stack] = {}
@@ -110,6 +112,13 @@ class Agent:
     def drives(self) -> bool:
         """Whether it is in a driver."""
         return bool(self.application[0])
+
+    @property
+    def selectivity(self) -> float:
+        """Rows put out for each row taken in, over the last batches of all queries; NaN where one does not tell."""
+        taken, put_out = (sum(counts) for counts in zip((0, 0), *self.batches.values(), strict=True))
+        known = taken > 0 and all(out >= 0 for _, out in self.batches.values())
+        return put_out / taken if known else math.nan
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -160,6 +169,7 @@ class Agent:
                 self.threads[key] = Told(_plain(name), int(address))
             case "gone", _:
                 self.threads.pop(key, None)
+                self.batches.pop(key, None)
             case "job", (execution, stages, description):
                 numbers = map(int, filter(None, stages.split(",")))
                 self.jobs[key] = job(_plain(description), numbers, int(execution))
@@ -169,6 +179,8 @@ class Agent:
                 self._end(self.jobs.pop(key, None))
             case "plan", (text,):
                 self.plans[key] = _plain(text)
+            case "batch", (taken, put_out):
+                self.batches[key] = int(taken), int(put_out)
             case "driver", (identity, name):
                 self.application = identity, _plain(name)
             case "agent", _:

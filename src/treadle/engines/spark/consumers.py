@@ -20,11 +20,19 @@ from treadle.observe.jvm.mbeans import Beans
 
 _FETCHES = "kafka.consumer:type=consumer-fetch-manager-metrics,client-id=*"
 REQUESTS = (
-    (f"{_FETCHES},topic=*,partition=*", ("records-lag",)),
+    ("kafka.producer:type=producer-metrics,client-id=*", ("record-send-total",)),
     (f"{_FETCHES},topic=*", ("records-consumed-total",)),
-    ("kafka.consumer:type=consumer-metrics,client-id=*", ("incoming-byte-total", "outgoing-byte-total")),
+    (f"{_FETCHES},topic=*,partition=*", ("records-lag",)),
+    (
+        "kafka.consumer:type=consumer-metrics,client-id=*",
+        ("incoming-byte-total", "outgoing-byte-total", "last-poll-seconds-ago"),
+    ),
 )
-"""What is read of each JVM, in one request."""
+"""What is read of each JVM, in one request, and in this order.
+
+A busy JVM takes a while to answer. So what was sent is read before what was taken, and that before what is left: what
+moves on meanwhile is not counted twice, nor as sent before it has come.
+"""
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 4.0
 """Seconds between two tries to match the same consumers to the same tasks."""
 OURS = "consumer-spark-kafka-source-"
@@ -40,24 +48,35 @@ class Consumer(NamedTuple):
     consumed: float
     """Records that it has taken since it was made."""
     traffic: Traffic
+    polled: float = math.nan
+    """Seconds since it last asked for more."""
 
 
 Key = tuple[int, str]
-"""The process and the client id of a consumer."""
+"""The process and the client id of a consumer or producer."""
 
 
 def consumers(pid: int, answer: list[Beans]) -> dict[Key, Consumer]:
     """The consumers of Spark's sources in a JVM, from its answer to `REQUESTS`."""
-    lags, counts, bytes_ = answer
+    _, counts, lags, bytes_ = answer
     found: dict[Key, Consumer] = {}
     for name, values in bytes_.items():
         client = _client(name)
         if client.startswith(OURS):
             traffic = Traffic(_count(values, "outgoing-byte-total"), _count(values, "incoming-byte-total"))
             found[pid, client] = Consumer(
-                _sum(lags, client, "records-lag"), _sum(counts, client, "records-consumed-total"), traffic
+                _sum(lags, client, "records-lag"),
+                _sum(counts, client, "records-consumed-total"),
+                traffic,
+                _number(values, "last-poll-seconds-ago"),
             )
     return found
+
+
+def sent(pid: int, answer: list[Beans]) -> dict[Key, float]:
+    """By Kafka producer of a JVM the records that it has sent since it was made, from its answer to `REQUESTS`."""
+    counts = {(pid, _client(name)): _number(values, "record-send-total") for name, values in answer[0].items()}
+    return {key: count for key, count in counts.items() if not math.isnan(count)}
 
 
 class Matches:

@@ -178,6 +178,7 @@ class SparkEngine:
         """Of the topology that was last looked at. NaN: no thread, no Kafka, or nobody knows."""
         now = time.monotonic()
         columns: dict[str, Floats] = {}
+        totals: dict[str, float] = {}
         mains = self._times.sample(self._own.mains)
         if wanted & {"cpu_time", "run_wait"}:
             columns["cpu_time"], columns["run_wait"] = self._from_kernel(mains)
@@ -190,7 +191,8 @@ class SparkEngine:
         if wanted & FROM_BEANS & self.offers:
             self._pulse.wants_beans = True
             columns["external_queue"], columns["tuples_in"] = self._from_kafka()
-        return Sample(now, {metric: columns[metric] for metric in wanted & columns.keys()})
+            totals = {"output_rate": self._pulse.flow.rate, "total_queue": self._pulse.flow.waiting}
+        return Sample(now, {metric: columns[metric] for metric in wanted & columns.keys()}, totals)
 
     @property
     def processes(self) -> Sequence[Process]:
@@ -242,6 +244,8 @@ class SparkEngine:
             self._heard = agents.generation
             if (driver := agents.driver) is not None:
                 self._directory.tell(driver.jobs.values(), driver.shuffles, driver.plans)
+                if self.application.local:  # elsewhere what is taken here may leave from another host
+                    self._pulse.selectivity = driver.selectivity
             else:
                 self._directory.told = False
 

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from treadle.engines.spark.application import Application, Process
-from treadle.engines.spark.consumers import REQUESTS, Consumer, Key, Matches, consumers
+from treadle.engines.spark.consumers import REQUESTS, Consumer, Key, Matches, consumers, sent
+from treadle.engines.spark.flow import Flow
 from treadle.engines.spark.layout import Place, python_worker
 from treadle.errors import TargetGone, TreadleError
 from treadle.model import ThreadRef
@@ -52,6 +53,9 @@ class Pulse:
         """Records that all of them have taken together, also those of which nobody knows whose they are."""
         self.asked = -math.inf
         """When they were asked for that, which is before they answered."""
+        self.flow = Flow()
+        self.selectivity = math.nan
+        """Set by the engine: rows that all queries put out for each that they take in."""
         self.sources: Mapping[Place, ThreadRef] = {}
         """Set by the engine: the tasks that read from Kafka."""
         self.matches = Matches()
@@ -115,6 +119,7 @@ class Pulse:
     def _read(self) -> None:
         now = time.monotonic()
         found: dict[Key, Consumer] = {}
+        left: dict[Key, float] = {}
         for process in self.processes:
             pause, again = self._pauses.get(process.pid, (self._period, 0.0))
             if now < again:
@@ -122,7 +127,9 @@ class Pulse:
             try:
                 if process.pid not in self._beans:
                     self._beans[process.pid] = MBeans(process.pid, load=self._loads)
-                found.update(consumers(process.pid, self._beans[process.pid].read(REQUESTS)))
+                answer = self._beans[process.pid].read(REQUESTS)
+                found.update(consumers(process.pid, answer))
+                left.update(sent(process.pid, answer))
                 self._pauses.pop(process.pid, None)
             except TargetGone:
                 self._drop(process.pid)
@@ -141,6 +148,8 @@ class Pulse:
                 self._pauses[process.pid] = (min(2 * pause, LONGEST_PAUSE), now + pause)
         self.asked = now  # first: who sees new counts must not hold them for older
         self._count(found)
+        if self._beans.keys() >= self._alive() and not self._pauses:  # who is missing has taken nothing back
+            self.flow.update(now, found, left, self.selectivity)
         self.matches.match(found, self.sources)
         self.found = found
 

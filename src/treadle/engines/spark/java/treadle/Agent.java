@@ -33,15 +33,18 @@ import java.util.concurrent.locks.LockSupport;
  * nanoseconds from there to the next one, and so on, and those between two looks at the stacks of task threads (0: none).
  * For a second after a change it looks twice as often. If anything differs from the last look it sends a length and what
  * differs, one thing a line, fields apart by tabs: at first `agent protocol`, `thread id address name`, `gone id`; from a
- * driver also `driver 0 application's-id name`, `job id execution stage,… description`, `shuffle id stage`, `over id` and
- * `plan execution text`; and after a look at the stacks, of all of them, `stack id state frame,…`. A look takes some
- * microseconds for each thread, and only one at stacks needs a safepoint. Spark is reached by reflection: whatever version
- * it is of, and whichever class loader has it.
+ * driver also `driver 0 application's-id name`, `job id execution stage,… description`, `shuffle id stage`, `over id`,
+ * `plan execution text` and, of a streaming query's last batch with rows, `batch id-of-its-thread taken put-out` (-1: not
+ * known); and after a look at the stacks, of all of them, `stack id state frame,…`. A look takes some microseconds for
+ * each thread, and only one at stacks needs a safepoint. Spark is reached by reflection: whatever version it is of, and
+ * whichever class loader has it.
  */
 public final class Agent {
     private static final String EXECUTION = "spark.sql.execution.root.id";
-    private static final int PROTOCOL = 3;
+    private static final int PROTOCOL = 4;
     private static final String TASK = "Executor task launch worker";
+    private static final String QUERY = "stream execution thread for";
+    private static final Object NONE = new Object();
     private static final int FRAMES = 8; // what tells waiting for a shuffle from being blocked by one is the sixth
     private static final long SELDOM = 1_000_000_000;
     private static final long RESTLESS = 1_000_000_000;
@@ -50,6 +53,7 @@ public final class Agent {
     private final Map<Thread, String> threads = new IdentityHashMap<>();
     private final Map<Integer, String> jobs = new TreeMap<>();
     private final Set<String> planless = new HashSet<>();
+    private final Map<Thread, Object> batches = new IdentityHashMap<>();
     private final Map<String, Method> methods = new HashMap<>();
     private Class<?> contexts;
     private Class<?> executions;
@@ -115,6 +119,7 @@ public final class Agent {
         lookAtThreads(); // before the jobs, so that of each task that is seen the job is too
         if (contexts != null) {
             lookAtJobs();
+            lookAtBatches();
         }
         boolean changed = answer.length() > 0;
         send(channel); // what follows may take long
@@ -158,6 +163,9 @@ public final class Agent {
             String name = found[place].getName();
             if (!name.equals(threads.put(found[place], name))) {
                 line("thread", found[place].getId(), Long.toString(address(found[place])), name);
+                if (name.startsWith(QUERY)) {
+                    batches.put(found[place], NONE);
+                }
             }
         }
         if (threads.size() > count) {
@@ -167,6 +175,7 @@ public final class Agent {
                 Thread thread = each.next();
                 if (!alive.contains(thread)) {
                     line("gone", thread.getId());
+                    batches.remove(thread);
                     each.remove();
                 }
             }
@@ -246,6 +255,28 @@ public final class Agent {
             }
         } catch (ReflectiveOperationException | RuntimeException error) {
             line("trouble", 0, error.toString());
+        }
+    }
+
+    /** The thread of a query is an inner class of it, which has a report of its last batch. */
+    private void lookAtBatches() {
+        for (Iterator<Map.Entry<Thread, Object>> each = batches.entrySet().iterator(); each.hasNext(); ) {
+            Map.Entry<Thread, Object> last = each.next();
+            try {
+                Field query = last.getKey().getClass().getDeclaredField("$outer");
+                query.setAccessible(true);
+                Object report = call(query.get(last.getKey()), "lastProgress");
+                if (report != null && report != last.getValue()) {
+                    last.setValue(report);
+                    long taken = (Long) call(report, "numInputRows");
+                    if (taken > 0) {
+                        long out = (Long) call(call(report, "sink"), "numOutputRows");
+                        line("batch", last.getKey().getId(), Long.toString(taken), Long.toString(out));
+                    }
+                }
+            } catch (ReflectiveOperationException | RuntimeException unknown) {
+                each.remove(); // this Spark has no such thing: nobody is told
+            }
         }
     }
 
