@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from applications import SparkProcess, Standing, differences, groups_left, standings
+from applications import SparkProcess, Standing, differences, feed, groups_left, standings
 from support import until
 from treadle import config
 from treadle.attachment import Attachment, attach, checks, plan, report, watch
@@ -36,6 +36,7 @@ from treadle.decide.policy import Policy
 from treadle.enforce import kernel
 from treadle.enforce.kernel import Mount, cgroup, find_mount, realtime
 from treadle.engines.spark.application import Application, Process
+from treadle.engines.spark.engine import SparkEngine
 from treadle.errors import ConfigError, EngineError
 from treadle.model import Instance, Operator, Query, Topology
 from treadle.values import Schedule, Snapshot
@@ -140,6 +141,25 @@ def test_candidates_of_a_learner_take_turns_over_the_threads_of_a_running_applic
         assert not attachment.status()["failures"]
     assert {choice.chosen for choice in learner.history} == {"downstream-first", "random"}
     assert differences(before, application.pid) == {}
+
+
+def test_rows_are_counted_from_when_they_come_until_they_have_left(application: SparkProcess, broker: Broker) -> None:
+    """Both queries read the same topic, and write about 15 of 16 of its rows into Kafka."""
+    with SparkEngine(Application.find(pid=application.pid), knobs={}, beans_period=0.1) as engine:
+
+        def waiting() -> float:
+            engine.topology()
+            return engine.sample(frozenset({"external_queue"})).totals["total_queue"]
+
+        def sent() -> float:
+            return sum(engine._pulse.flow._sent.values())
+
+        feed(broker, application.topic, 100)
+        until(lambda: waiting() == 0.0 and 0.9 < engine._pulse.selectivity < 1.0)  # once a batch of each is over
+        before = sent()
+        feed(broker, application.topic, 500)
+        until(lambda: sent() > before + 900.0)
+        until(lambda: waiting() == 0.0)
 
 
 def test_a_dry_run_changes_nothing_and_says_what_it_would(application: SparkProcess) -> None:

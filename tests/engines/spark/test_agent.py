@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -96,6 +97,27 @@ def test_it_tells_whose_each_shuffle_is(agents: Agents, attached: SparkProcess) 
     mine = {shuffle: stage for shuffle, stage in driver.shuffles.items() if stage in chain.stages}
     assert sorted(mine.values()) == list(chain.stages[:-1])
     until(lambda: mine.keys() <= writers())
+
+
+def test_it_tells_what_a_batch_took_and_put_into_kafka(agents: Agents, attached: SparkProcess) -> None:
+    def batch(query: str) -> tuple[int, int]:
+        agents.look()
+        told = threads(agents, attached)
+        numbers = [number for number, thread in told.items() if f"thread for {query} " in thread.name]
+        return driver.batches.get(numbers[0], (0, 0)) if numbers else (0, 0)
+
+    driver = agents.driver
+    assert driver is not None
+    attached.start("brief", "chain", 2)
+    try:
+        until(lambda: batch("brief")[0] > 0 and batch("count")[0] > 0)
+        taken, put_out = batch("brief")
+        assert 0 < put_out < taken  # it drops some
+        assert batch("count")[1] == -1  # it goes nowhere
+        assert math.isnan(driver.selectivity)
+    finally:
+        attached.stop("brief")
+    until(lambda: batch("brief") == (0, 0))
 
 
 def test_it_ends_with_whoever_asked_and_leaves_no_file(attached: SparkProcess) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.engines.spark.consumers import Consumer, Key
-from treadle.engines.spark.flow import QUIET, Flow
+from treadle.engines.spark.flow import LONGEST, QUIET, Flow
 from treadle.engines.spark.sockets import Traffic
 
 A: Key = (1, "a")
@@ -73,6 +73,14 @@ def test_a_task_that_can_not_get_rid_of_its_rows_hears_of_no_new_ones() -> None:
     assert flow.waiting == 300.0
     flow.update(8.0, {A: consumer(400.0, lag=400.0)}, {OUT: 400.0}, 1.0)
     assert flow.waiting == 400.0
+
+
+def test_a_consumer_that_is_left_over_from_a_query_that_ended_expects_nothing() -> None:
+    flow = Flow()
+    for second in range(5):
+        flow.update(second, {A: consumer(100.0 * second)}, {OUT: 100.0 * second}, 1.0)
+    flow.update(5.0 + LONGEST, {A: consumer(400.0, polled=LONGEST + 1.0)}, {OUT: 400.0}, 1.0)
+    assert flow.waiting == 0.0
 
 
 def test_no_rows_are_expected_where_it_asks_and_none_come() -> None:

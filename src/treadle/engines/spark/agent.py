@@ -79,7 +79,7 @@ class Agent:
         self.plans: dict[int, str] = {}
         """By number of the SQL execution, as Spark describes them."""
         self.batches: dict[int, tuple[int, int]] = {}
-        """By number of a streaming query's thread, what its last batch took and put out (-1: not known)."""
+        """By number of a streaming query's thread, what its last batch took and put into Kafka (-1: not known)."""
         self.application = ("", "")
         """In a driver: Spark's id of it, and its name."""
         self.stacks: dict[int, Stack] = {}
@@ -115,7 +115,7 @@ class Agent:
 
     @property
     def selectivity(self) -> float:
-        """Rows put out for each row taken in, over the last batches of all queries; NaN where one does not tell."""
+        """Rows put into Kafka for each taken in, over the last batches of all queries; NaN where one does not tell."""
         taken, put_out = (sum(counts) for counts in zip((0, 0), *self.batches.values(), strict=True))
         known = taken > 0 and all(out >= 0 for _, out in self.batches.values())
         return put_out / taken if known else math.nan

@@ -15,8 +15,9 @@ from treadle.engines.spark.consumers import Consumer, Key
 
 MEMORY = 10.0
 """Seconds over which it is seen how fast rows come."""
-LONGEST = 10.0
-"""Seconds for which a consumer that asks for no more is believed to be sent as many rows as before."""
+LONGEST = 30.0
+"""Seconds for which a consumer that asks for no more is believed to be sent as many rows as before: then its query may
+have ended."""
 QUIET = 3.0
 """Seconds in which nothing moves, after which nothing is inside."""
 
@@ -44,12 +45,11 @@ class Flow:
         While one of these is not known, what consumers have taken is done with.
         """
         counted = {key: each for key, each in found.items() if not math.isnan(each.consumed)}
-        same = counted.keys() == self._sources.keys() and not math.isnan(self._time)
+        same = counted.keys() == self._sources.keys()
         self._sources = {key: self._sources.get(key) or _Source() for key in counted}
-        came, taken = -self._sum("end"), -self._sum("taken")
-        for key, consumer in counted.items():
-            self._sources[key].update(now, consumer)
-        came, taken, lag = came + self._sum("end"), taken + self._sum("taken"), self._sum("lag")
+        grown = [source.update(now, counted[key]) for key, source in self._sources.items()]
+        came, taken = sum(end for end, _ in grown), sum(count for _, count in grown)
+        lag = sum(source.lag for source in self._sources.values())
         left = sum(max(0.0, count - self._sent.get(key, 0.0)) for key, count in sent.items())
         if came or left:
             self._moved = now
@@ -59,15 +59,11 @@ class Flow:
         else:
             self._known = lag  # what is inside is not known, or it is nothing
         done = left / selectivity if sees_ends else taken
-        self.rate = done / (now - self._time) if same and now > self._time else math.nan
-        self.waiting = self._known + sum(source.unheard(now) for source in self._sources.values())
-        if not counted:
-            self.rate = self.waiting = math.nan
+        unheard = sum(source.unheard(now) for source in self._sources.values())
+        self.rate = done / (now - self._time) if counted and same else math.nan
+        self.waiting = self._known + unheard if counted else math.nan
         self._time = now
         self._sent.update(sent)
-
-    def _sum(self, what: str) -> float:
-        return math.fsum(getattr(source, what) for source in self._sources.values())
 
 
 class _Source:
@@ -78,12 +74,14 @@ class _Source:
     """
 
     def __init__(self) -> None:
-        self.taken = self.end = self.lag = 0.0
-        self._polled = 0.0
+        self.end = self.lag = 0.0
+        self._taken = self._polled = 0.0
         self._ends: deque[tuple[float, float]] = deque()
 
-    def update(self, now: float, consumer: Consumer) -> None:
-        self.taken = max(self.taken, consumer.consumed)
+    def update(self, now: float, consumer: Consumer) -> tuple[float, float]:
+        """By how much the end and what was taken have grown."""
+        before = self.end, self._taken
+        self._taken = max(self._taken, consumer.consumed)
         self.lag = 0.0 if math.isnan(consumer.lag) else consumer.lag
         self._polled = 0.0 if math.isnan(consumer.polled) else consumer.polled
         end = max(self.end, consumer.consumed + self.lag)
@@ -92,6 +90,7 @@ class _Source:
             self._ends.append((now, end))
             while len(self._ends) > 2 and self._ends[1][0] < now - MEMORY:
                 self._ends.popleft()
+        return self.end - before[0], self._taken - before[1]
 
     def unheard(self, now: float) -> float:
         """Records that have come since it last heard how many there are.
@@ -100,4 +99,4 @@ class _Source:
         """
         (first, least), (last, most) = self._ends[0], self._ends[-1]
         age = now - last if self.lag > 0.0 else self._polled
-        return (most - least) / (last - first) * min(age, LONGEST) if last > first else 0.0
+        return (most - least) / (last - first) * age if last > first and age < LONGEST else 0.0

@@ -35,7 +35,7 @@ import java.util.concurrent.locks.LockSupport;
  * differs, one thing a line, fields apart by tabs: at first `agent protocol`, `thread id address name`, `gone id`; from a
  * driver also `driver 0 application's-id name`, `job id execution stage,… description`, `shuffle id stage`, `over id`,
  * `plan execution text` and, of a streaming query's last batch with rows, `batch id-of-its-thread taken put-out` (-1: not
- * known); and after a look at the stacks, of all of them, `stack id state frame,…`. A look takes some microseconds for
+ * known, or not into Kafka); and after a look at the stacks, of all of them, `stack id state frame,…`. A look takes some microseconds for
  * each thread, and only one at stacks needs a safepoint. Spark is reached by reflection: whatever version it is of, and
  * whichever class loader has it.
  */
@@ -270,7 +270,9 @@ public final class Agent {
                     last.setValue(report);
                     long taken = (Long) call(report, "numInputRows");
                     if (taken > 0) {
-                        long out = (Long) call(call(report, "sink"), "numOutputRows");
+                        Object sink = call(report, "sink");
+                        boolean kafka = ((String) call(sink, "description")).contains("kafka");
+                        long out = kafka ? (Long) call(sink, "numOutputRows") : -1;
                         line("batch", last.getKey().getId(), Long.toString(taken), Long.toString(out));
                     }
                 }
