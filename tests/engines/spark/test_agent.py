@@ -103,24 +103,43 @@ def test_it_tells_what_a_batch_took_and_put_into_kafka(agents: Agents, attached:
     driver = agents.driver
     assert driver is not None
 
-    def batch(query: str) -> tuple[int, int]:
+    def batch(query: str) -> tuple[float, float]:
         agents.look()
         batches = [driver.batches.get(key) for key, thread in driver.threads.items() if named(thread, query)]
-        return next(filter(None, batches), (0, 0))
+        return next(filter(None, batches), (0.0, 0.0))
 
     def named(thread: Told, query: str) -> bool:
         return f"thread for {query} " in thread.name
 
     attached.start("brief", "chain", 2)
     try:
-        until(lambda: batch("brief")[1] > 0 and batch("count")[0] > 0)
-        taken, put_out = batch("brief")
-        assert put_out <= taken  # it drops some
-        assert batch("count")[1] == -1  # it goes nowhere
+        until(lambda: batch("brief")[1] > 0.0 and batch("count")[0] > 0.0)
+        assert batch("brief")[0] > 0.0
+        assert batch("brief")[1] <= 1.0  # it drops some
+        assert batch("count")[1] == -1.0  # it goes nowhere
+        assert batch("chain") == (0.0, -1.0)  # its first batch takes minutes
         assert math.isnan(driver.selectivity)
     finally:
         attached.stop("brief")
-    until(lambda: batch("brief") == (0, 0))
+    until(lambda: batch("brief") == (0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("batches", "selectivity"),
+    [
+        ([], math.nan),
+        ([(0.0, 0.0)], math.nan),
+        ([(10.0, 0.5)], 0.5),
+        ([(10.0, 0.5), (30.0, 0.1), (0.0, 0.0)], 0.2),
+        ([(10.0, 0.5), (0.0, -1.0)], math.nan),
+    ],
+)
+def test_queries_count_by_their_rows_and_where_one_is_not_known_nothing_is(
+    batches: list[tuple[float, float]], selectivity: float
+) -> None:
+    agent = Agent.__new__(Agent)
+    agent.batches = dict(enumerate(batches))
+    assert agent.selectivity == pytest.approx(selectivity, nan_ok=True)
 
 
 def test_it_ends_with_whoever_asked_and_leaves_no_file(attached: SparkProcess) -> None:

@@ -78,8 +78,10 @@ class Agent:
         """By number, the stage that writes it."""
         self.plans: dict[int, str] = {}
         """By number of the SQL execution, as Spark describes them."""
-        self.batches: dict[int, tuple[int, int]] = {}
-        """By number of a streaming query's thread, what its last batch took and put into Kafka (-1: not known)."""
+        self.batches: dict[int, tuple[float, float]] = {}
+        """By number of a streaming query's thread, rows that its last batch took a second, and put into Kafka for each.
+
+        The latter is -1 where that is not known, as before the first batch."""
         self.application = ("", "")
         """In a driver: Spark's id of it, and its name."""
         self.stacks: dict[int, Stack] = {}
@@ -115,10 +117,10 @@ class Agent:
 
     @property
     def selectivity(self) -> float:
-        """Rows put into Kafka for each taken in, over the last batches of all queries; NaN where one does not tell."""
-        taken, put_out = (sum(counts) for counts in zip((0, 0), *self.batches.values(), strict=True))
-        known = taken > 0 and all(out >= 0 for _, out in self.batches.values())
-        return put_out / taken if known else math.nan
+        """Rows put into Kafka for each taken from there, over the last batches of all queries; NaN if not all tell."""
+        taken = sum(rate for rate, _ in self.batches.values())
+        known = taken > 0.0 and all(each >= 0.0 for _, each in self.batches.values())
+        return sum(rate * each for rate, each in self.batches.values()) / taken if known else math.nan
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -179,8 +181,8 @@ class Agent:
                 self._end(self.jobs.pop(key, None))
             case "plan", (text,):
                 self.plans[key] = _plain(text)
-            case "batch", (taken, put_out):
-                self.batches[key] = int(taken), int(put_out)
+            case "batch", (rate, each):
+                self.batches[key] = float(rate), float(each)
             case "driver", (identity, name):
                 self.application = identity, _plain(name)
             case "agent", _:

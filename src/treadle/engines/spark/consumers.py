@@ -23,10 +23,7 @@ REQUESTS = (
     ("kafka.producer:type=producer-metrics,client-id=*", ("record-send-total",)),
     (f"{_FETCHES},topic=*", ("records-consumed-total",)),
     (f"{_FETCHES},topic=*,partition=*", ("records-lag",)),
-    (
-        "kafka.consumer:type=consumer-metrics,client-id=*",
-        ("incoming-byte-total", "outgoing-byte-total", "last-poll-seconds-ago"),
-    ),
+    ("kafka.consumer:type=consumer-metrics,client-id=*", ("incoming-byte-total", "outgoing-byte-total")),
 )
 """What is read of each JVM, in one request, and in this order.
 
@@ -48,8 +45,6 @@ class Consumer(NamedTuple):
     consumed: float
     """Records that it has taken since it was made."""
     traffic: Traffic
-    polled: float = math.nan
-    """Seconds since it last asked for more."""
 
 
 Key = tuple[int, str]
@@ -65,10 +60,7 @@ def consumers(pid: int, answer: list[Beans]) -> dict[Key, Consumer]:
         if client.startswith(OURS):
             traffic = Traffic(_count(values, "outgoing-byte-total"), _count(values, "incoming-byte-total"))
             found[pid, client] = Consumer(
-                _sum(lags, client, "records-lag"),
-                _sum(counts, client, "records-consumed-total"),
-                traffic,
-                _number(values, "last-poll-seconds-ago"),
+                _sum(lags, client, "records-lag"), _sum(counts, client, "records-consumed-total"), traffic
             )
     return found
 

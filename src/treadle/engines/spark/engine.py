@@ -248,6 +248,7 @@ class SparkEngine:
                     self._pulse.selectivity = driver.selectivity
             else:
                 self._directory.told = False
+                self._pulse.selectivity = math.nan
 
     def _is_due(self, now: float, signs: list[object]) -> bool:
         """Whether to look: at a sign of a change, and at times without.

@@ -16,10 +16,11 @@ from treadle.engines.spark.consumers import Consumer, Key
 MEMORY = 10.0
 """Seconds over which it is seen how fast rows come."""
 LONGEST = 30.0
-"""Seconds for which a consumer that asks for no more is believed to be sent as many rows as before: then its query may
-have ended."""
+"""Seconds for which a consumer that hears nothing is sent as many rows as before: after that its query has ended."""
 QUIET = 3.0
-"""Seconds in which nothing moves, after which nothing is inside."""
+"""Seconds in which consumers ask and nothing moves, after which nothing is inside."""
+FADES = 120.0
+"""Seconds in which what is inside counts for e times less, where not as many rows leave as come: errors add up."""
 
 
 class Flow:
@@ -45,23 +46,26 @@ class Flow:
         While one of these is not known, what consumers have taken is done with.
         """
         counted = {key: each for key, each in found.items() if not math.isnan(each.consumed)}
-        same = counted.keys() == self._sources.keys()
+        same, seconds = counted.keys() == self._sources.keys(), now - self._time
         self._sources = {key: self._sources.get(key) or _Source() for key in counted}
+        sources = self._sources.values()
         grown = [source.update(now, counted[key]) for key, source in self._sources.items()]
         came, taken = sum(end for end, _ in grown), sum(count for _, count in grown)
-        lag = sum(source.lag for source in self._sources.values())
         left = sum(max(0.0, count - self._sent.get(key, 0.0)) for key, count in sent.items())
+        lag = sum(source.lag for source in sources)
         if came or left:
             self._moved = now
+        asked = all(source.heard > self._moved or now - source.heard >= LONGEST for source in sources)
+        is_empty = lag == 0.0 and asked and now - self._moved >= QUIET
         sees_ends = bool(sent) and selectivity > 0.0
-        if same and sees_ends and (lag > 0.0 or now - self._moved < QUIET):
-            self._known = max(self._known + came - left / selectivity, lag)
+        if same and sees_ends and not is_empty:
+            kept = 1.0 if selectivity == 1.0 else math.exp(-seconds / FADES)
+            self._known = max(kept * self._known + came - left / selectivity, lag)
         else:
             self._known = lag  # what is inside is not known, or it is nothing
         done = left / selectivity if sees_ends else taken
-        unheard = sum(source.unheard(now) for source in self._sources.values())
-        self.rate = done / (now - self._time) if counted and same else math.nan
-        self.waiting = self._known + unheard if counted else math.nan
+        self.rate = done / seconds if counted and same else math.nan
+        self.waiting = self._known + sum(source.unheard(now) for source in sources) if counted else math.nan
         self._time = now
         self._sent.update(sent)
 
@@ -75,28 +79,27 @@ class _Source:
 
     def __init__(self) -> None:
         self.end = self.lag = 0.0
-        self._taken = self._polled = 0.0
+        self.heard = -math.inf
+        """When it last got an answer: it asks for no more while it has some, nor while its task is stuck."""
+        self._taken = 0.0
+        self._received = -1
         self._ends: deque[tuple[float, float]] = deque()
 
     def update(self, now: float, consumer: Consumer) -> tuple[float, float]:
         """By how much the end and what was taken have grown."""
         before = self.end, self._taken
-        self._taken = max(self._taken, consumer.consumed)
-        self.lag = 0.0 if math.isnan(consumer.lag) else consumer.lag
-        self._polled = 0.0 if math.isnan(consumer.polled) else consumer.polled
-        end = max(self.end, consumer.consumed + self.lag)
-        if end > self.end or not self._ends:
-            self.end = end
-            self._ends.append((now, end))
-            while len(self._ends) > 2 and self._ends[1][0] < now - MEMORY:
+        lag = 0.0 if math.isnan(consumer.lag) else consumer.lag
+        self._taken, self.end = max(self._taken, consumer.consumed), max(self.end, consumer.consumed + lag)
+        if consumer.traffic.received > self._received or self.end > before[0]:
+            self._received, self.heard = consumer.traffic.received, now
+            self._ends.append((now, self.end))
+            while self._ends[0][0] < now - MEMORY and len(self._ends) > 2:
                 self._ends.popleft()
+        self.lag = lag if now - self.heard < LONGEST else 0.0
         return self.end - before[0], self._taken - before[1]
 
     def unheard(self, now: float) -> float:
-        """Records that have come since it last heard how many there are.
-
-        It asks for no more while it has some, nor while its task can't get rid of what it has.
-        """
+        """Records that have come since, if as many come as before."""
         (first, least), (last, most) = self._ends[0], self._ends[-1]
-        age = now - last if self.lag > 0.0 else self._polled
-        return (most - least) / (last - first) * age if last > first and age < LONGEST else 0.0
+        silent = now - last
+        return (most - least) / (last - first) * silent if last > first and silent < LONGEST else 0.0

@@ -115,6 +115,8 @@ class Pulse:
         self.workers = python_workers(pids) if self.wants_workers else ()
         for pid in self._beans.keys() - self._alive():
             self._beans.pop(pid).close()
+        for pid in self._pauses.keys() - self._alive():
+            del self._pauses[pid]
 
     def _read(self) -> None:
         now = time.monotonic()
@@ -148,8 +150,10 @@ class Pulse:
                 self._pauses[process.pid] = (min(2 * pause, LONGEST_PAUSE), now + pause)
         self.asked = now  # first: who sees new counts must not hold them for older
         self._count(found)
-        if self._beans.keys() >= self._alive() and not self._pauses:  # who is missing has taken nothing back
-            self.flow.update(now, found, left, self.selectivity)
+        if self._beans.keys() >= self._alive() and not self._pauses:
+            self.flow.update(time.monotonic(), found, left, self.selectivity)
+        else:  # consumers of which nothing was heard would seem to have ended
+            self.flow.rate = self.flow.waiting = math.nan
         self.matches.match(found, self.sources)
         self.found = found
 

@@ -19,6 +19,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.IdentityHashMap;
 import java.util.Iterator;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
@@ -34,10 +35,10 @@ import java.util.concurrent.locks.LockSupport;
  * For a second after a change it looks twice as often. If anything differs from the last look it sends a length and what
  * differs, one thing a line, fields apart by tabs: at first `agent protocol`, `thread id address name`, `gone id`; from a
  * driver also `driver 0 application's-id name`, `job id execution stage,… description`, `shuffle id stage`, `over id`,
- * `plan execution text` and, of a streaming query's last batch with rows, `batch id-of-its-thread taken put-out` (-1: not
- * known, or not into Kafka); and after a look at the stacks, of all of them, `stack id state frame,…`. A look takes some microseconds for
- * each thread, and only one at stacks needs a safepoint. Spark is reached by reflection: whatever version it is of, and
- * whichever class loader has it.
+ * `plan execution text` and of a streaming query's last batch with rows `batch id-of-its-thread rows-a-second rows-put-out`
+ * for each taken (-1: not known, or not from Kafka into Kafka); and after a look at the stacks, of all of them, `stack id
+ * state frame,…`. A look takes some microseconds for each thread, and only one at stacks needs a safepoint. Spark is
+ * reached by reflection: whatever version it is of, and whichever class loader has it.
  */
 public final class Agent {
     private static final String EXECUTION = "spark.sql.execution.root.id";
@@ -165,6 +166,7 @@ public final class Agent {
                 line("thread", found[place].getId(), Long.toString(address(found[place])), name);
                 if (name.startsWith(QUERY)) {
                     batches.put(found[place], NONE);
+                    line("batch", found[place].getId(), "0", "-1");
                 }
             }
         }
@@ -267,19 +269,33 @@ public final class Agent {
                 query.setAccessible(true);
                 Object report = call(query.get(last.getKey()), "lastProgress");
                 if (report != null && report != last.getValue()) {
-                    last.setValue(report);
+                    boolean first = last.setValue(report) == NONE;
                     long taken = (Long) call(report, "numInputRows");
-                    if (taken > 0) {
-                        Object sink = call(report, "sink");
-                        boolean kafka = ((String) call(sink, "description")).contains("kafka");
-                        long out = kafka ? (Long) call(sink, "numOutputRows") : -1;
-                        line("batch", last.getKey().getId(), Long.toString(taken), Long.toString(out));
+                    if (taken > 0 || first) {
+                        tell(last.getKey(), report, taken);
                     }
                 }
-            } catch (ReflectiveOperationException | RuntimeException unknown) {
-                each.remove(); // this Spark has no such thing: nobody is told
+            } catch (ReflectiveOperationException | RuntimeException | LinkageError unknown) {
+                each.remove(); // this Spark has no such thing: it stays unknown
             }
         }
+    }
+
+    private void tell(Thread query, Object report, long taken) throws ReflectiveOperationException {
+        Object sink = call(report, "sink");
+        boolean kafka = isKafka(sink);
+        for (Object source : (Object[]) call(report, "sources")) {
+            kafka &= isKafka(source);
+        }
+        long out = kafka ? (Long) call(sink, "numOutputRows") : -1;
+        double rate = (Double) call(report, "inputRowsPerSecond"); // not a number for a first batch
+        rate = rate > 0 ? rate : (Double) call(report, "processedRowsPerSecond");
+        String each = taken == 0 && kafka ? "0" : Double.toString(out < 0 ? -1 : (double) out / taken);
+        line("batch", query.getId(), Double.toString(taken > 0 ? rate : 0), each);
+    }
+
+    private boolean isKafka(Object end) throws ReflectiveOperationException {
+        return ((String) call(end, "description")).toLowerCase(Locale.ROOT).contains("kafka");
     }
 
     private void begin(Object scheduler, int number, Object job) throws ReflectiveOperationException {
