@@ -71,6 +71,11 @@ def sent(pid: int, answer: list[Beans]) -> dict[Key, float]:
     return {key: count for key, count in counts.items() if not math.isnan(count)}
 
 
+def grown(counts: Mapping[Key, float], before: Mapping[Key, float]) -> float:
+    """What all have counted since: who ends takes nothing back, and who is new began at zero."""
+    return sum(max(0.0, count - before.get(key, 0.0)) for key, count in counts.items())
+
+
 class Matches:
     """Which task a consumer works for."""
 

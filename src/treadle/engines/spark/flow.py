@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 
-from treadle.engines.spark.consumers import Consumer, Key
+from treadle.engines.spark.consumers import Consumer, Key, grown
 
 MEMORY = 10.0
 """Seconds over which it is seen how fast rows come."""
@@ -49,9 +49,9 @@ class Flow:
         same, seconds = counted.keys() == self._sources.keys(), now - self._time
         self._sources = {key: self._sources.get(key) or _Source() for key in counted}
         sources = self._sources.values()
-        grown = [source.update(now, counted[key]) for key, source in self._sources.items()]
-        came, taken = sum(end for end, _ in grown), sum(count for _, count in grown)
-        left = sum(max(0.0, count - self._sent.get(key, 0.0)) for key, count in sent.items())
+        steps = [source.update(now, counted[key]) for key, source in self._sources.items()]
+        came, taken = sum(end for end, _ in steps), sum(count for _, count in steps)
+        left = grown(sent, self._sent)
         lag = sum(source.lag for source in sources)
         if came or left:
             self._moved = now

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from treadle.engines.spark.application import Application, Process
-from treadle.engines.spark.consumers import REQUESTS, Consumer, Key, Matches, consumers, sent
+from treadle.engines.spark.consumers import REQUESTS, Consumer, Key, Matches, consumers, grown, sent
 from treadle.engines.spark.flow import Flow
 from treadle.engines.spark.layout import Place, python_worker
 from treadle.errors import TargetGone, TreadleError
@@ -158,11 +158,9 @@ class Pulse:
         self.found = found
 
     def _count(self, found: Mapping[Key, Consumer]) -> None:
-        """A consumer that ends, and one that begins at zero, take nothing back."""
         counts = {key: consumer.consumed for key, consumer in found.items() if not math.isnan(consumer.consumed)}
         if counts:
-            grown = sum(max(0.0, count - self._counts.get(key, 0.0)) for key, count in counts.items())
-            self.taken = grown + (0.0 if math.isnan(self.taken) else self.taken)
+            self.taken = grown(counts, self._counts) + (0.0 if math.isnan(self.taken) else self.taken)
         self._counts = {key: count for key, count in (self._counts | counts).items() if key[0] in self._alive()}
 
     def _alive(self) -> set[int]:
