@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from treadle.engines.spark.application import Application, Process
-from treadle.observe.peer import peer
+from treadle.linux.peer import peer
 
 PATIENCE = 2.0
 """Seconds for an answer."""

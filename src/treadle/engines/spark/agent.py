@@ -28,7 +28,7 @@ from treadle import classes
 from treadle.engines.spark.rest import Job, job
 from treadle.errors import EngineError, TargetGone, TreadleError
 from treadle.observe.jvm import loading
-from treadle.observe.peer import peer
+from treadle.linux.peer import peer
 
 log = logging.getLogger("treadle.engines.spark")
 

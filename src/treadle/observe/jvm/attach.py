@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from treadle.errors import ConfigError, EngineError, RightsError, TargetGone
-from treadle.observe.peer import peer
+from treadle.linux.peer import peer
 from treadle.observe.threads import start_time
 
 TIMEOUT = 5.0
