@@ -27,8 +27,8 @@ from typing import NamedTuple
 from treadle import classes
 from treadle.engines.spark.rest import Job, job
 from treadle.errors import EngineError, TargetGone, TreadleError
-from treadle.observe.jvm import loading
 from treadle.linux.peer import peer
+from treadle.observe.jvm import loading
 
 log = logging.getLogger("treadle.engines.spark")
 
