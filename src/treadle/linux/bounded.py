@@ -1,0 +1,74 @@
+"""Reading what another process sends: never more than so many bytes, never longer than so many seconds.
+
+A timeout of a socket begins anew with each piece that arrives, so a peer that sends one byte a second never exceeds
+it. Here the time counts from the first byte asked for to the last.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+from treadle.errors import EngineError
+
+PIECE = 1 << 16
+"""Bytes that are received at once."""
+_KEPT = 1 << 22
+"""Bytes of the largest buffer that a thread keeps for its next answer."""
+
+
+class TimeOverError(EngineError):
+    """The peer took longer than it may."""
+
+
+def receive(connection: socket.socket, most: int, seconds: float) -> bytes:
+    """Read until the end of the stream; an error if more than `most` bytes come, or the time is over."""
+    end = time.monotonic() + seconds
+    room, filled = _BUFFERS.mine, 0
+    while count := _within(connection, memoryview(room)[filled:], end, seconds):
+        filled += count
+        if filled > most:
+            raise too_long(most)
+        if filled == len(room):
+            room = room + bytes(len(room))
+            if len(room) <= _KEPT:
+                _BUFFERS.mine = room
+    return bytes(memoryview(room)[:filled])
+
+
+def piece(connection: socket.socket, end: float, seconds: float) -> bytes:
+    """Receive what has arrived, and wait for it until `end` of the monotonic clock; nothing at the end of the stream.
+
+    `seconds` is how long the whole answer may take, for the error.
+    """
+    room = _BUFFERS.mine
+    return bytes(memoryview(room)[: _within(connection, memoryview(room)[:PIECE], end, seconds)])
+
+
+def too_long(most: int) -> EngineError:
+    """The error for a peer that sends more than `most` bytes."""
+    return EngineError(f"sends more than {most} bytes", remedy="see whether it is the program that it should be")
+
+
+def _within(connection: socket.socket, room: memoryview, end: float, seconds: float) -> int:
+    left = end - time.monotonic()
+    try:
+        if left <= 0.0:
+            raise TimeoutError
+        connection.settimeout(left)
+        return connection.recv_into(room)
+    except TimeoutError:
+        raise TimeOverError(
+            f"does not answer within {seconds:g} s", remedy="see whether it hangs, or has no CPU to run on"
+        ) from None
+
+
+class _Buffers(threading.local):
+    """For each thread a buffer that is kept: new memory costs more than what is written to it."""
+
+    def __init__(self) -> None:
+        self.mine = bytearray(1 << 18)
+
+
+_BUFFERS = _Buffers()
