@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import select
 import signal
 import socket
@@ -17,9 +18,10 @@ from click.testing import CliRunner
 from support import until
 from treadle import jars
 from treadle.cli import parts
-from treadle.errors import ConfigError, EngineError
+from treadle.errors import ConfigError, EngineError, RightsError
 from treadle.jars import Bundle
 
+NOBODY = 65534
 CONTENT = b"the bytes of a jar"
 TOY = Bundle(
     "toy",
@@ -96,6 +98,72 @@ def test_a_bundle_is_fetched_once_and_tells_how_far_it_is(registry: Path, elsewh
     (registry / "horse-1.0.jar").unlink()
     assert jars.fetch(TOY) == {"toy": folder}
     assert kept(elsewhere) == [folder.name]
+
+
+def test_a_jar_that_was_changed_after_it_was_fetched_is_not_used(registry: Path, elsewhere: Path) -> None:
+    jar = jars.fetch(TOY)["toy"] / "horse-1.0.jar"
+    jar.write_bytes(b"something else")
+    with pytest.raises(EngineError, match=r"horse-1\.0\.jar has SHA-256 .*rm -r"):
+        jars.fetch(TOY)
+    jar.write_bytes(CONTENT)
+    (jar.parent / "cow.jar").touch()  # a class path of the whole folder would have it
+    with pytest.raises(EngineError, match=r"cow\.jar came"):
+        jars.fetch(TOY)
+
+
+def test_a_jar_that_others_can_write_is_not_used(registry: Path, elsewhere: Path) -> None:
+    jar = jars.fetch(TOY)["toy"] / "horse-1.0.jar"
+    jar.chmod(0o664)
+    with pytest.raises(RightsError, match="can be written by others"):
+        jars.fetch(TOY)
+    jar.unlink()
+    jar.symlink_to("/etc/passwd")
+    with pytest.raises(RightsError, match="symbolic link"):
+        jars.fetch(TOY)
+
+
+def test_a_jar_of_another_user_is_not_used(registry: Path, elsewhere: Path) -> None:
+    only_root()
+    jar = jars.fetch(TOY)["toy"] / "horse-1.0.jar"
+    os.chown(jar, NOBODY, NOBODY)
+    with pytest.raises(RightsError, match="belongs to another user"):
+        jars.fetch(TOY)
+
+
+def test_jars_are_written_so_that_only_their_owner_can_change_them(registry: Path, elsewhere: Path) -> None:
+    old = os.umask(0o002)  # as where every user has a group
+    try:
+        jar = jars.fetch(TOY)["toy"] / "horse-1.0.jar"
+        assert jars.fetch(TOY)
+    finally:
+        os.umask(old)
+    assert not (jar.stat().st_mode | jar.parent.stat().st_mode) & 0o022
+
+
+def test_the_cache_of_another_user_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    only_root()
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, NOBODY, NOBODY)
+    own = Path(pwd.getpwuid(0).pw_dir) / ".cache" / "treadle"
+    monkeypatch.delenv("TREADLE_HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(theirs))  # as `sudo -E` leaves it
+    with caplog.at_level("INFO"):
+        assert jars.home() == jars.home() == own
+    assert caplog.text.count("belongs to another user; jars are kept in") == 1
+    monkeypatch.setenv("XDG_CACHE_HOME", str(theirs / "cache"))
+    assert jars.home() == own
+    monkeypatch.setenv("TREADLE_HOME", str(theirs / "home"))
+    with pytest.raises(ConfigError, match=r"belongs to another user.*TREADLE_HOME"):
+        jars.home()
+
+
+def only_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
 
 
 def test_other_contents_live_in_another_folder(elsewhere: Path) -> None:

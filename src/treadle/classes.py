@@ -1,38 +1,43 @@
 """Treadle's own few Java classes: compiled on first use with the JDK that is there, and kept with the other jars.
 
-It knows compilers and jars, not what any class is for.
+It knows compilers and jars, not what any class is for. The name of a jar has two sums: that of its sources, by which it
+is found, and its own, which is checked whenever it is used.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shutil
 import subprocess
 import tempfile
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from treadle.errors import EngineError
-from treadle.jars import home, java
+from treadle.errors import EngineError, RightsError
+from treadle.jars import Jar, home, java
+from treadle.linux import trusted
 
 
-def jar(name: str, sources: Path, *, path: str = "", key: str = "", manifest: str = "") -> Path:
+def jar(name: str, sources: Path, *, path: str = "", key: str = "", manifest: str = "") -> Jar:
     """The jar with the classes of a folder, compiled against a class `path` that is known by its `key`."""
     files = sorted(sources.glob("*.java"))
     sums = hashlib.sha256(key.encode() + manifest.encode())
     for source in files:
         sums.update(source.read_bytes())
-    target = home() / "jars" / f"{name}-{sums.hexdigest()[:12]}.jar"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _compile(files, target, path, manifest)
-    return target
+    folder, begin = home() / "jars", f"{name}-{sums.hexdigest()[:12]}"
+    found = _kept(folder, begin)
+    if found is None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = _compile(files, folder, begin, path, manifest)
+    return found
 
 
-def spark_jar(name: str, sources: Path, *, manifest: str = "") -> Path:
+def spark_jar(name: str, sources: Path, *, manifest: str = "") -> Jar:
     """The same for classes that use Spark's: compiled against the PySpark that is here."""
     version = metadata.version("pyspark")  # which says so if there is none
     import pyspark
@@ -41,7 +46,21 @@ def spark_jar(name: str, sources: Path, *, manifest: str = "") -> Path:
     return jar(name, sources, path=path, key=version, manifest=manifest)
 
 
-def _compile(sources: Sequence[Path], target: Path, path: str, manifest: str) -> None:
+def _kept(folder: Path, begin: str) -> Jar | None:
+    """A jar that was compiled before and is still as it was. Any other is left alone, and not used."""
+    for path in folder.glob(f"{begin}-*.jar"):
+        with suppress(RightsError):
+            contents = trusted.read(path)
+            if path.name == _file_name(begin, contents):
+                return Jar(path, contents)
+    return None
+
+
+def _file_name(begin: str, contents: bytes) -> str:
+    return f"{begin}-{hashlib.sha256(contents).hexdigest()}.jar"
+
+
+def _compile(sources: Sequence[Path], folder: Path, begin: str, path: str, manifest: str) -> Jar:
     """Two processes that do so at once don't disturb each other."""
     compiler = shutil.which(str(Path(java()).resolve().parent / "javac"))
     if compiler is None:
@@ -50,7 +69,7 @@ def _compile(sources: Sequence[Path], target: Path, path: str, manifest: str) ->
             where=java(),
             remedy="install a whole JDK 17 (Debian: openjdk-17-jdk-headless), not only the runtime",
         )
-    with tempfile.TemporaryDirectory(dir=target.parent) as work:
+    with tempfile.TemporaryDirectory(dir=folder) as work:
         command = [compiler, "-nowarn", "-Xlint:none", "--release", "17", "-d", f"{work}/classes"]
         command += [*(["-cp", path] if path else []), *map(str, sources)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -60,9 +79,26 @@ def _compile(sources: Sequence[Path], target: Path, path: str, manifest: str) ->
                 where="Treadle's Java classes",
                 remedy="use a JDK 17 and the PySpark that pip install 'treadle[spark]' brings",
             )
-        with zipfile.ZipFile(f"{work}/treadle.jar", "w", zipfile.ZIP_DEFLATED) as archive:
-            if manifest:
-                archive.writestr("META-INF/MANIFEST.MF", f"Manifest-Version: 1.0\n{manifest}")
-            for file in sorted(Path(work, "classes").rglob("*.class")):
-                archive.write(file, file.relative_to(f"{work}/classes"))
-        os.replace(f"{work}/treadle.jar", target)
+        contents = _archive(Path(work, "classes"), manifest)
+        draft, target = Path(work, "treadle.jar"), folder / _file_name(begin, contents)
+        draft.write_bytes(contents)
+        draft.chmod(0o644)
+        os.replace(draft, target)
+    return Jar(target, contents)
+
+
+def _archive(classes: Path, manifest: str) -> bytes:
+    """The bytes of a jar: the same for the same classes, whenever it is made."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        if manifest:
+            archive.writestr(_entry("META-INF/MANIFEST.MF"), f"Manifest-Version: 1.0\n{manifest}")
+        for file in sorted(classes.rglob("*.class")):
+            archive.writestr(_entry(str(file.relative_to(classes))), file.read_bytes())
+    return made.getvalue()
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name)  # with the date that a zip begins to count at
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    return entry

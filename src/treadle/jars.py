@@ -2,6 +2,7 @@
 
 Knows the bundles (`bundles/<name>.xml` says what is wanted, `bundles/<name>.sha256` which bytes are right) and where
 they are kept; nothing of what they are for. The folder of a bundle is complete or absent, whoever else is fetching.
+Jars end up in JVMs of other users, so owner, mode and bytes of each are checked whenever it is used.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import importlib.util
+import logging
 import os
+import pwd
 import re
 import select
 import shutil
@@ -18,12 +21,16 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from xml.etree import ElementTree
 
 from treadle.errors import ConfigError, EngineError
+from treadle.linux import trusted
+
+log = logging.getLogger("treadle.jars")
 
 Progress = Callable[[str, float], None]
 """Told what is going on, and how much of it is done (0 to 1)."""
@@ -53,13 +60,55 @@ class Bundle:
         return f"{self.name}-{hashlib.sha256(pinned.encode()).hexdigest()[:12]}"
 
 
+@dataclass(frozen=True)
+class Jar:
+    """A jar that was checked: the bytes that were, which `path` may have no longer."""
+
+    path: Path
+    contents: bytes
+
+    @property
+    def is_out_of_reach(self) -> bool:
+        """Whether nobody else can put other bytes at its path."""
+        return trusted.is_out_of_reach(self.path)
+
+
 def home() -> Path:
-    """Where Treadle keeps what it can fetch again: `$TREADLE_HOME`, `$XDG_CACHE_HOME/treadle` or `~/.cache/treadle`."""
+    """Where Treadle keeps what it can fetch again: `$TREADLE_HOME`, `$XDG_CACHE_HOME/treadle` or `~/.cache/treadle`.
+
+    The environment may be that of another user (`sudo -E`): what is not of the user that this process runs as is not
+    used.
+    """
     if own := os.environ.get("TREADLE_HOME"):
-        return Path(own).expanduser().absolute()
-    cache = os.environ.get("XDG_CACHE_HOME")
+        wanted = Path(own).expanduser().absolute()
+        if not trusted.belongs_to_us(wanted):
+            raise _foreign(f"TREADLE_HOME={wanted}")
+        return wanted
+    folder = os.environ.get("XDG_CACHE_HOME")
     # The XDG standard: a relative path is to be ignored.
-    return (Path(cache) if cache and os.path.isabs(cache) else Path.home() / ".cache") / "treadle"
+    wanted = (Path(folder) if folder and os.path.isabs(folder) else Path.home() / ".cache") / "treadle"
+    return wanted if trusted.belongs_to_us(wanted) else _own_home(wanted)
+
+
+@cache
+def _own_home(other: Path) -> Path:
+    """The cache of the user that this process runs as, instead of another's; reported once."""
+    try:
+        own = Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".cache" / "treadle"
+    except KeyError:
+        raise _foreign(str(other)) from None
+    if not trusted.belongs_to_us(own):
+        raise _foreign(str(own))
+    log.info("%s belongs to another user; jars are kept in %s", other, own)
+    return own
+
+
+def _foreign(where: str) -> ConfigError:
+    return ConfigError(
+        "belongs to another user, and jars from there are not trusted",
+        where=where,
+        remedy="set TREADLE_HOME to a folder of your own",
+    )
 
 
 def names() -> list[str]:
@@ -81,21 +130,27 @@ def folder(wanted: str | Bundle) -> Path:
     return home() / "jars" / (wanted if isinstance(wanted, Bundle) else bundle(wanted)).key
 
 
-def paths(name: str) -> list[Path]:
-    """The jars of a bundle that was fetched."""
+def fetched(name: str) -> list[Jar]:
+    """The jars of a bundle that was fetched, checked again."""
     known = bundle(name)
     if not folder(known).is_dir():
         raise EngineError(f"the jars of {name!r} are not here yet", remedy=f"treadle jars {name}")
-    return [folder(known) / file for file in sorted(known.sums)]
+    return _kept(known)
+
+
+def paths(name: str) -> list[Path]:
+    """The same by their paths, for a JVM of this user."""
+    return [jar.path for jar in fetched(name)]
 
 
 def fetch(*wanted: str | Bundle, progress: Progress | None = None) -> dict[str, Path]:
-    """Make sure that these bundles are here; the folder of each. What was fetched before costs nothing."""
+    """Make sure that these bundles are here; the folder of each. What was fetched before is only checked."""
     tell = progress or _untold
     found: dict[str, Path] = {}
     for known in [item if isinstance(item, Bundle) else bundle(item) for item in wanted]:
         target = found[known.name] = folder(known)
         if target.is_dir():
+            _kept(known)
             continue
         try:
             with _alone(known.name, target.parent, tell):
@@ -241,16 +296,37 @@ def _failure(known: Bundle, said: str, *, silent: bool = False) -> EngineError:
 
 def _check(known: Bundle, place: Path, said: str) -> None:
     """Exactly the pinned files, with exactly the pinned bytes."""
-    came = {file.name: file for file in place.iterdir()} if place.is_dir() else {}
-    if surplus := sorted(came.keys() - known.sums.keys()):
-        raise _tampered(known, f"{', '.join(surplus)} came, which nobody asked for")
-    if lacking := sorted(known.sums.keys() - came.keys()):
-        raise _failure(known, said) if "[FAILED" in said else _tampered(known, f"{', '.join(lacking)} did not come")
-    for name, file in came.items():
-        with file.open("rb") as stream:
-            got = hashlib.file_digest(stream, "sha256").hexdigest()
+    came = {file.name: file.read_bytes() for file in place.iterdir()} if place.is_dir() else {}
+    if known.sums.keys() - came.keys() and "[FAILED" in said:
+        raise _failure(known, said)
+    if problem := _problem(known, came):
+        raise _tampered(known, problem)
+    for name in came:
+        (place / name).chmod(0o644)
+    place.chmod(0o755)
+
+
+def _kept(known: Bundle) -> list[Jar]:
+    """The jars of a bundle as they are now: still the pinned ones, in files of ours."""
+    place = folder(known)
+    found = {file.name: trusted.read(file) for file in place.iterdir()}
+    if problem := _problem(known, found):
+        remedy = f"find out how that came; then rm -r '{place}' and treadle jars {known.name}"
+        raise EngineError(problem, where=str(place), remedy=remedy)
+    return [Jar(place / name, found[name]) for name in sorted(found)]
+
+
+def _problem(known: Bundle, found: Mapping[str, bytes]) -> str:
+    """In what these files differ from the pinned ones; empty if in nothing."""
+    if surplus := sorted(found.keys() - known.sums.keys()):
+        return f"{', '.join(surplus)} came, which nobody asked for"
+    if lacking := sorted(known.sums.keys() - found.keys()):
+        return f"{', '.join(lacking)} did not come"
+    for name, contents in found.items():
+        got = hashlib.sha256(contents).hexdigest()
         if got != known.sums[name]:
-            raise _tampered(known, f"{name} has SHA-256 {got}, not {known.sums[name]}")
+            return f"{name} has SHA-256 {got}, not {known.sums[name]}"
+    return ""
 
 
 def _tampered(known: Bundle, what: str) -> EngineError:

@@ -20,5 +20,11 @@ def visible(text: str) -> str:
     return "".join(_escaped(sign) if unicodedata.category(sign) in _HIDDEN else sign for sign in text)
 
 
+def excerpt(text: str, most: int = 300) -> str:
+    """The beginning of what another program said, on one line, for an error of ours."""
+    words = " ".join(text[: 4 * most].split())
+    return visible(words if len(words) <= most else f"{words[:most]}…")
+
+
 def _escaped(sign: str) -> str:
     return sign.encode("unicode_escape").decode("ascii")

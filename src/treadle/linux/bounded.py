@@ -22,6 +22,10 @@ class TimeOverError(EngineError):
     """The peer took longer than it may."""
 
 
+class TooLongError(EngineError):
+    """The peer sent more than it may."""
+
+
 def receive(connection: socket.socket, most: int, seconds: float) -> bytes:
     """Read until the end of the stream; an error if more than `most` bytes come, or the time is over."""
     end = time.monotonic() + seconds
@@ -46,9 +50,9 @@ def piece(connection: socket.socket, end: float, seconds: float) -> bytes:
     return bytes(memoryview(room)[: _within(connection, memoryview(room)[:PIECE], end, seconds)])
 
 
-def too_long(most: int) -> EngineError:
+def too_long(most: int) -> TooLongError:
     """The error for a peer that sends more than `most` bytes."""
-    return EngineError(f"sends more than {most} bytes", remedy="see whether it is the program that it should be")
+    return TooLongError(f"sends more than {most} bytes", remedy="see whether it is the program that it should be")
 
 
 def _within(connection: socket.socket, room: memoryview, end: float, seconds: float) -> int:

@@ -32,7 +32,7 @@ _KEEPS_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 def jar() -> Path:
     """The jar with the classes, for this version of PySpark."""
     sources = Path(str(resources.files("treadle.pipelines.channels") / "java" / "treadle"))
-    return classes.spark_jar("treadle", sources)
+    return classes.spark_jar("treadle", sources).path
 
 
 def load(spark: SparkSession) -> Any:

@@ -15,6 +15,7 @@ import pytest
 
 from treadle import jars
 
+NOBODY = 65534
 Process = subprocess.Popen[bytes]
 Start = Callable[..., Process]
 
@@ -61,6 +62,18 @@ def container(root: None, classes: Path, start: Start) -> Process:
     inside = f'mount --bind {classes} /mnt && mount -t tmpfs none /tmp && ip link set lo up && exec "$@"'
     space = ("unshare", "--pid", "--mount", "--net", "--fork", "--kill-child", "sh", "-c", inside, "sh")
     return start(mark="contained", wrap=space, where=Path("/mnt"))
+
+
+@pytest.fixture
+def spaced(root: None, classes: Path, start: Start) -> Iterator[Process]:
+    """A JVM of `nobody` with users and files of its own: inside it is root, and nobody else is known."""
+    own = Path(tempfile.mkdtemp(prefix="treadle-tests-", dir="/var/tmp"))
+    os.chown(own, NOBODY, NOBODY)
+    inside = f'mount --bind {classes} /mnt && mount --bind {own} /tmp && exec "$@"'
+    space = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", inside)
+    other = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+    yield start(mark="spaced", wrap=(*other, *space, "sh"), where=Path("/mnt"))
+    shutil.rmtree(own)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import secrets
 import select
 import socket
@@ -27,7 +26,9 @@ from typing import NamedTuple
 from treadle import classes
 from treadle.engines.spark.rest import Job, job
 from treadle.errors import EngineError, TargetGone, TreadleError
+from treadle.jars import Jar
 from treadle.linux.peer import peer
+from treadle.linux.target_files import temporary_folder
 from treadle.observe.jvm import loading
 
 log = logging.getLogger("treadle.engines.spark")
@@ -349,38 +350,32 @@ def identify(pid: int) -> tuple[str, str]:
     return agent.application
 
 
-def jar() -> Path:
+def jar() -> Jar:
     """The agent's jar, compiled on first use."""
     return classes.jar(
         "treadle-agent", Path(str(resources.files(__package__) / "java" / "treadle")), manifest=_MANIFEST
     )
 
 
-def call(pid: int, own: Path) -> socket.socket:
+def call(pid: int, own: Jar) -> socket.socket:
     """Load an agent of ours by its jar, and take its call."""
-    path = f"/tmp/.treadle-{secrets.token_hex(8)}"
-    reached = f"/proc/{pid}/root{path}"
-    with socket.socket(socket.AF_UNIX) as listening:
-        try:
-            listening.bind(reached)
-        except FileNotFoundError as error:
-            raise TargetGone("ended", where=f"process {pid}") from error
-        try:
-            os.chmod(reached, 0o600)  # before it listens nobody can connect
-            process = os.stat(f"/proc/{pid}")
-            if process.st_uid != os.geteuid():
-                os.chown(reached, process.st_uid, process.st_gid)
-            listening.listen(1)
-            listening.settimeout(START)
-            loading.load(pid, own, path, timeout=START)
-            connection, _ = listening.accept()
-        finally:
-            with suppress(OSError):
-                os.unlink(reached)
+    name, where = f".treadle-{secrets.token_hex(8)}", f"process {pid}"
+    try:
+        with temporary_folder(pid) as folder, folder.bind(name) as listening:
+            try:
+                listening.listen(1)
+                listening.settimeout(START)
+                loading.load(pid, own, f"/tmp/{name}", timeout=START)
+                connection, _ = listening.accept()
+            finally:
+                with suppress(OSError):
+                    folder.remove(name)
+    except OSError as error:
+        raise EngineError(f"the agent can't call: {error}", where=where, remedy="make its /tmp writable") from error
     caller = peer(connection).pid
     if caller != pid:
         connection.close()
-        raise EngineError(f"process {caller} called in its place", where=f"process {pid}")
+        raise EngineError(f"process {caller} called in its place", where=where)
     connection.settimeout(START)
     return connection
 

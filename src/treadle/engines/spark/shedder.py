@@ -16,6 +16,7 @@ from treadle import classes
 from treadle.engines.spark.agent import call
 from treadle.engines.spark.progress import Progress
 from treadle.errors import EngineError, TargetGone
+from treadle.jars import Jar
 
 ANSWER = 5.0
 """Seconds: it has to wait for nobody in the JVM but the collector."""
@@ -92,7 +93,7 @@ class Shedder:
             raise TargetGone("the agent is gone", where=f"process {self.pid}") from error
 
 
-def jar() -> Path:
+def jar() -> Jar:
     """The agent's jar, compiled on first use."""
     sources = Path(str(resources.files(__package__) / "java" / "treadle" / "shed"))
     return classes.spark_jar("treadle-shed", sources, manifest=_MANIFEST)

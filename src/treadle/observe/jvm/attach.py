@@ -2,33 +2,38 @@
 
 Knows processes, rights and the protocol, not what the answers mean. A JVM opens its socket when it finds a trigger file
 on SIGQUIT. That signal ends any other program, so it is sent only to what surely is a HotSpot that waits for it. JVMs
-in containers are reached through /proc/<pid>/root, under the process id that they have inside.
+in containers are reached in their own /tmp, under the process id that they have inside.
 """
 
 from __future__ import annotations
 
 import os
-import pwd
 import select
 import signal
 import socket
-import threading
 import time
-from collections.abc import Iterable
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from treadle.errors import ConfigError, EngineError, RightsError, TargetGone
+from treadle.errors import ConfigError, EngineError, RightsError, TargetGone, TreadleError
+from treadle.linux.bounded import TimeOverError, TooLongError, receive
 from treadle.linux.peer import peer
+from treadle.linux.target_files import TargetFolder, temporary_folder, working_folder
+from treadle.observe.jvm.process import Facts, facts_of, given, is_ending, libraries, words_of
 from treadle.observe.threads import start_time
+from treadle.text import excerpt
 
 TIMEOUT = 5.0
 """Seconds. An idle JVM answers in a millisecond; one whose threads are starved may take long to stop them all."""
 
 _PAUSE = 0.002
 """Seconds between two looks at whether the JVM has opened its socket."""
-_EXITING = 0x4  # PF_EXITING of the kernel
+_LONGEST_ANSWER = 1 << 26
+"""Bytes. A thread of a dump has some kilobytes, and there may be thousands."""
+_FEWEST_THREADS = 4
+"""A JVM has more from its beginning."""
 _MOST_ARGUMENTS, _LONGEST_ARGUMENT = 3, 1024  # of protocol version 1
 
 
@@ -51,19 +56,19 @@ def find() -> list[Jvm]:
     """The JVMs that this user may attach to: their own, or all of them for root."""
     found = []
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
-        with suppress(OSError, TargetGone):
-            facts = _facts(pid)
+        with suppress(OSError, TreadleError):
+            facts = facts_of(pid)
             # The cheap questions first: of hundreds of processes, few catch SIGQUIT. With -Xrs a JVM does not, and has
             # its socket from the beginning.
-            may = os.geteuid() in (0, facts.uid) and (facts.catches_quit or os.path.exists(facts.socket))
-            if may and _maps(pid) == (True, False):
+            may = os.geteuid() in (0, facts.uid) and (facts.catches_quit or _has_socket(facts))
+            if may and libraries(pid) == (True, False):
                 found.append(_describe(facts))
     return found
 
 
 def look(pid: int) -> Jvm:
     """The JVM with this process id."""
-    facts = _facts(pid)
+    facts = facts_of(pid)
     _check_rights(facts)
     _check_hotspot(facts)
     return _describe(facts)
@@ -85,12 +90,18 @@ def ask(pid: int, command: str, *arguments: str, timeout: float = TIMEOUT) -> An
     """As `execute`, and who it was that answered."""
     request = _request(command, arguments)
     deadline = time.monotonic() + timeout
-    facts = _facts(pid)
+    facts = facts_of(pid)
+    _check_rights(facts)
     try:
-        with closing(_connect(facts, deadline) or _wake(facts, deadline)) as connection:
+        with (
+            _temporary_folder(facts) as folder,
+            closing(_connect(folder, facts, deadline) or _wake(folder, facts, deadline)) as connection,
+        ):
             status, said = _converse(connection, request, deadline)
-    except TimeoutError:
+    except (TimeoutError, TimeOverError):
         raise _silence(facts, timeout) from None
+    except TooLongError as error:
+        raise EngineError(error.message, where=facts.where, remedy=error.remedy) from error
     except ConnectionError as error:
         raise _broken(facts, error) from error
     if is_ending(pid):  # what came may be half of the answer, and nothing in it would tell
@@ -98,74 +109,38 @@ def ask(pid: int, command: str, *arguments: str, timeout: float = TIMEOUT) -> An
     if not status and not said:
         raise _broken(facts, None)
     if status != "0":
-        why = " ".join(said.split())
-        raise EngineError(f"refused {command!r}: {why}", where=facts.where)
+        raise EngineError(f"refused {command!r}: {excerpt(said)}", where=facts.where)
     return Answer(said, facts.inner)
 
 
-def is_ending(pid: int) -> bool:
-    """Whether a process is gone, or about to be: then its sockets are closed, whatever was still to be sent."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            text = file.read(1024)
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return bool(int(text[text.rindex(b")") + 2 :].split(None, 7)[6]) & _EXITING)
+@contextmanager
+def _temporary_folder(facts: Facts) -> Iterator[TargetFolder]:
+    """The JVM's /tmp; an error that says why it can't be reached."""
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(temporary_folder(facts.pid))
+        except OSError as error:
+            _check_hotspot(facts)
+            remedy = "see that it is a folder that its user can write"
+            raise EngineError(
+                f"its /tmp can't be opened: {error.strerror}", where=facts.where, remedy=remedy
+            ) from error
+        yield folder
 
 
-class _Facts(NamedTuple):
-    """What /proc/<pid>/status says of a process."""
-
-    pid: int
-    inner: int
-    uid: int
-    gid: int
-    stopped: bool
-    catches_quit: bool
-
-    @property
-    def where(self) -> str:
-        return f"process {self.pid}"
-
-    @property
-    def socket(self) -> str:
-        return f"/proc/{self.pid}/root/tmp/.java_pid{self.inner}"
-
-    @property
-    def user(self) -> str:
-        with suppress(KeyError):
-            return pwd.getpwuid(self.uid).pw_name
-        return str(self.uid)
+def _has_socket(facts: Facts) -> bool:
+    if facts.threads < _FEWEST_THREADS:
+        return False
+    with temporary_folder(facts.pid) as folder:
+        return folder.uid(facts.socket) == facts.uid
 
 
-def _facts(pid: int) -> _Facts:
-    try:
-        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
-            text = file.read(8192)
-    except (FileNotFoundError, ProcessLookupError) as error:
-        raise TargetGone("no such process", where=f"process {pid}") from error
-    line = dict(part.split(b":\t", 1) for part in text.split(b"\n") if b":\t" in part)
-    if line[b"State"][:1] in b"ZX":  # nobody has asked yet how it ended
-        raise TargetGone("has ended", where=f"process {pid}")
-    if int(line[b"Tgid"]) != pid:
-        owner = int(line[b"Tgid"])
-        raise EngineError(f"this is a thread of process {owner}", where=f"process {pid}", remedy=f"use {owner}")
-    return _Facts(
-        pid=pid,
-        inner=int(line.get(b"NSpid", b"%d" % pid).split()[-1]),
-        uid=int(line[b"Uid"].split()[1]),
-        gid=int(line[b"Gid"].split()[1]),
-        stopped=line[b"State"][:1] in b"Tt",
-        catches_quit=bool(int(line[b"SigCgt"], 16) & 1 << signal.SIGQUIT - 1),
-    )
-
-
-def _connect(facts: _Facts, deadline: float) -> socket.socket | None:
+def _connect(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket | None:
     """A connection to the JVM's socket; None if it has none (yet), or one that was left behind."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.setblocking(False)
-        while not _is_through(connection, facts):
+        while not _is_through(connection, folder, facts):
             if time.monotonic() > deadline:
                 raise TimeoutError
             time.sleep(_PAUSE)
@@ -179,16 +154,16 @@ def _connect(facts: _Facts, deadline: float) -> socket.socket | None:
     return connection
 
 
-def _is_through(connection: socket.socket, facts: _Facts) -> bool:
+def _is_through(connection: socket.socket, folder: TargetFolder, facts: Facts) -> bool:
     """Connect, unless others fill the JVM's queue."""
     try:
-        connection.connect(facts.socket)
+        folder.connect(connection, facts.socket)
     except BlockingIOError:
         return False
     return True
 
 
-def _check_peer(connection: socket.socket, facts: _Facts) -> None:
+def _check_peer(connection: socket.socket, facts: Facts) -> None:
     """/tmp is open to everybody: whoever listens must be the JVM itself."""
     listener = peer(connection).pid
     if listener != facts.pid:
@@ -196,103 +171,93 @@ def _check_peer(connection: socket.socket, facts: _Facts) -> None:
         raise EngineError("another process listens in its place", where=facts.where, remedy=remedy)
 
 
-def _wake(facts: _Facts, deadline: float) -> socket.socket:
+def _wake(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket:
     """Have the JVM open its socket, and connect to it."""
     try:
         process = os.pidfd_open(facts.pid)  # from here on no other process can be meant
     except ProcessLookupError as error:
         raise TargetGone("has ended", where=facts.where) from error
     try:
-        _check_rights(facts)
         _check_hotspot(facts)
-        _check_willing(_facts(facts.pid))
-        _make_room(facts)
-        trigger = _trigger(facts)
-        try:
+        _check_willing(facts_of(facts.pid))
+        _make_room(folder, facts)
+        with _trigger(folder, facts):
             signal.pidfd_send_signal(process, signal.SIGQUIT)
-            return _await(facts, process, deadline)
-        finally:
-            with suppress(OSError):
-                os.unlink(trigger)
+            return _await(folder, facts, process, deadline)
     except ProcessLookupError as error:
         raise TargetGone("has ended", where=facts.where) from error
     finally:
         os.close(process)
 
 
-def _make_room(facts: _Facts) -> None:
+def _make_room(folder: TargetFolder, facts: Facts) -> None:
     """Take away the socket that an ended JVM with the same id left behind.
 
     The JVM replaces one of its own user. In /tmp it may not touch one of another user, and would stay silent.
     """
     try:
-        owner = os.lstat(facts.socket).st_uid
-        if owner != facts.uid:
-            os.unlink(facts.socket)
+        if folder.uid(facts.socket) != facts.uid:
+            folder.remove(facts.socket, with_force=_has_our_id(facts))
     except FileNotFoundError:
         return
     except PermissionError as error:
-        path = f"/tmp/.java_pid{facts.inner}"
+        path = f"/tmp/{facts.socket}"
         why = f"its socket can't be opened: another user has left {path} behind"
         raise RightsError(why, where=facts.where, remedy=f"as root: rm {path}") from error
 
 
-def _await(facts: _Facts, process: int, deadline: float) -> socket.socket:
+def _has_our_id(facts: Facts) -> bool:
+    """Whether names with its id can be of no other process in our own /tmp."""
+    return facts.inner == facts.pid
+
+
+def _await(folder: TargetFolder, facts: Facts, process: int, deadline: float) -> socket.socket:
     """A connection, as soon as there is somebody to connect to."""
     ends = select.poll()
     ends.register(process, select.POLLIN)
     while time.monotonic() < deadline:
         if ends.poll(_PAUSE * 1000):
             raise TargetGone("ended while it was attached to", where=facts.where)
-        if connection := _connect(facts, deadline):
+        if connection := _connect(folder, facts, deadline):
             return connection
     raise TimeoutError
 
 
-def _trigger(facts: _Facts) -> str:
-    """Make the file by which a JVM tells a wish to attach from a wish for a thread dump on its output."""
-    problem = OSError()
-    for folder in (f"/proc/{facts.pid}/root/tmp", f"/proc/{facts.pid}/cwd"):
-        path = f"{folder}/.attach_pid{facts.inner}"
+@contextmanager
+def _trigger(temporary: TargetFolder, facts: Facts) -> Iterator[None]:
+    """Make the trigger file in the JVM's /tmp or, if that fails, in its working folder; in the end it is removed."""
+    with ExitStack() as stack:
         try:
-            with suppress(FileNotFoundError):
-                os.unlink(path)  # left behind by somebody; it may have an owner that the JVM does not believe
-            file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            problem = error
-            continue
-        with suppress(OSError):
-            os.fchown(file, facts.uid, facts.gid)
-        os.close(file)
-        return path
-    remedy = "make its /tmp writable, with room in it"
-    raise EngineError(f"the trigger file can't be made: {problem.strerror}", where=facts.where, remedy=remedy)
+            folder = temporary
+            _make_trigger(folder, facts)
+        except OSError as problem:
+            try:
+                folder = stack.enter_context(working_folder(facts.pid))
+                _make_trigger(folder, facts)
+            except (OSError, TreadleError):
+                remedy = "make its /tmp writable, with room in it"
+                why = f"the trigger file can't be made: {problem.strerror}"
+                raise EngineError(why, where=facts.where, remedy=remedy) from problem
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                folder.remove(facts.trigger)
+
+
+def _make_trigger(folder: TargetFolder, facts: Facts) -> None:
+    """One that was left behind may have an owner that the JVM does not believe."""
+    folder.remove(facts.trigger, with_force=_has_our_id(facts))
+    folder.make(facts.trigger)
 
 
 def _converse(connection: socket.socket, request: bytes, deadline: float) -> tuple[str, str]:
     """Send a request and read the answer: its first line, which is 0 if it went well, and all that follows."""
     connection.settimeout(max(deadline - time.monotonic(), 0.001))
     connection.sendall(request)
-    room, end = _BUFFERS.mine, 0
-    while count := connection.recv_into(memoryview(room)[end:]):
-        end += count
-        if end == len(room):
-            room = _BUFFERS.mine = room + bytes(len(room))
-        connection.settimeout(max(deadline - time.monotonic(), 0.001))
-    line = room.find(b"\n", 0, end)
-    return bytes(room[: max(line, 0)]).decode(errors="replace"), str(
-        memoryview(room)[line + 1 : end], "utf-8", "replace"
-    )
-
-
-class _Buffers(threading.local):
-    """For each thread a place for answers, which is kept: memory that is new costs more than what is written to it."""
-
-    def __init__(self) -> None:
-        self.mine = bytearray(1 << 18)
-
-
-_BUFFERS = _Buffers()
+    answer = receive(connection, _LONGEST_ANSWER, deadline - time.monotonic())
+    line = answer.find(b"\n")
+    return answer[: max(line, 0)].decode(errors="replace"), str(memoryview(answer)[line + 1 :], "utf-8", "replace")
 
 
 def _request(command: str, arguments: tuple[str, ...]) -> bytes:
@@ -304,7 +269,7 @@ def _request(command: str, arguments: tuple[str, ...]) -> bytes:
     return b"1\0" + b"".join(word + b"\0" for word in words)
 
 
-def _check_rights(facts: _Facts) -> None:
+def _check_rights(facts: Facts) -> None:
     if os.geteuid() == 0:
         return
     if facts.uid != os.geteuid():
@@ -315,9 +280,9 @@ def _check_rights(facts: _Facts) -> None:
         raise RightsError(f"has another group ({facts.gid}), and would not answer", where=facts.where, remedy=remedy)
 
 
-def _check_hotspot(facts: _Facts) -> None:
+def _check_hotspot(facts: Facts) -> None:
     try:
-        has_jvm, has_j9 = _maps(facts.pid)
+        has_jvm, has_j9 = libraries(facts.pid)
     except PermissionError as error:
         raise _locked(facts) from error
     except (FileNotFoundError, ProcessLookupError) as error:
@@ -330,12 +295,12 @@ def _check_hotspot(facts: _Facts) -> None:
         raise EngineError("is an OpenJ9 JVM", where=facts.where, remedy="run the application on a HotSpot JVM")
 
 
-def _check_willing(facts: _Facts) -> None:
+def _check_willing(facts: Facts) -> None:
     """Whether the JVM would answer SIGQUIT by opening its socket: else nothing is sent, and it notices nothing."""
     if facts.stopped:
         raise EngineError("is stopped", where=facts.where, remedy=f"let it go on: kill -CONT {facts.pid}")
-    given = [word for word in _given(facts.pid) if word.endswith("DisableAttachMechanism")]
-    if given and given[-1] == "-XX:+DisableAttachMechanism":
+    switches = [word for word in given(facts.pid) if word.endswith("DisableAttachMechanism")]
+    if switches and switches[-1] == "-XX:+DisableAttachMechanism":
         remedy = "start it without -XX:+DisableAttachMechanism"
         raise EngineError("refuses to be attached to", where=facts.where, remedy=remedy)
     if not facts.catches_quit:
@@ -343,52 +308,30 @@ def _check_willing(facts: _Facts) -> None:
         raise EngineError("does not take the signal by which to attach", where=facts.where, remedy=remedy)
 
 
-def _maps(pid: int) -> tuple[bool, bool]:
-    """Whether a JVM's library is loaded, and whether it is OpenJ9's."""
-    with open(f"/proc/{pid}/maps", "rb", buffering=0) as file:
-        text = file.readall()
-    return b"/libjvm.so" in text, b"/libj9vm" in text
-
-
-def _given(pid: int) -> Iterable[str]:
-    """All options of a JVM, in the order in which it takes them."""
-    known = dict(word.partition("=")[::2] for word in _words(pid, "environ"))
-    yield from known.get("JAVA_TOOL_OPTIONS", "").split()
-    yield from known.get("JDK_JAVA_OPTIONS", "").split()
-    yield from _words(pid, "cmdline")
-    yield from known.get("_JAVA_OPTIONS", "").split()
-
-
-def _words(pid: int, name: str) -> list[str]:
-    with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
-        return os.fsdecode(file.readall()).split("\0")[:-1]
-
-
-def _broken(facts: _Facts, error: ConnectionError | None) -> EngineError | TargetGone:
+def _broken(facts: Facts, error: ConnectionError | None) -> EngineError | TargetGone:
     """Why the JVM hung up. It does so without a word on those whom it does not trust."""
     if is_ending(facts.pid):
         return TargetGone("ended in the middle of its answer", where=facts.where)
-    _check_rights(facts)
     why = f": {error.strerror}" if error else ""
-    remedy = "attach from inside its container if it has users of its own, else try again"
+    remedy = f"try again; if that does not help, run as {facts.user}"
     return EngineError(f"hung up without an answer{why}", where=facts.where, remedy=remedy)
 
 
-def _silence(facts: _Facts, timeout: float) -> EngineError:
+def _silence(facts: Facts, timeout: float) -> EngineError:
     with suppress(TargetGone):
-        facts = _facts(facts.pid)
+        facts = facts_of(facts.pid)
     if facts.stopped:
         return EngineError("is stopped", where=facts.where, remedy=f"let it go on: kill -CONT {facts.pid}")
     remedy = "see whether it hangs, or has no CPU to run on"
     return EngineError(f"does not answer within {timeout:g} s", where=facts.where, remedy=remedy)
 
 
-def _locked(facts: _Facts) -> RightsError:
+def _locked(facts: Facts) -> RightsError:
     return RightsError("may not be looked into", where=facts.where, remedy="run as root")
 
 
-def _describe(facts: _Facts) -> Jvm:
-    program, *words = _words(facts.pid, "cmdline") or [""]
+def _describe(facts: Facts) -> Jvm:
+    program, *words = words_of(facts.pid, "cmdline") or [""]
     name = os.path.basename(program)
     at = _main_at(words) if name.startswith("java") else -1
     main, options = (words[at], words[:at]) if 0 <= at < len(words) else (name, [])

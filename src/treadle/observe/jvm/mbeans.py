@@ -16,16 +16,17 @@ import secrets
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from treadle import jars
 from treadle.errors import ConfigError, EngineError, TargetGone
 from treadle.observe.jvm import loading
-from treadle.observe.jvm.attach import execute, is_ending, look
+from treadle.observe.jvm.attach import execute, look
+from treadle.observe.jvm.process import is_ending
 from treadle.observe.threads import start_time
 
 Beans = dict[str, dict[str, Any]]
@@ -247,7 +248,7 @@ def _load(pid: int) -> _Agent:
     password = secrets.token_urlsafe(24)
     before = _announced(pid)
     deadline = time.monotonic() + START
-    with _policy(pid) as policy:
+    with loading.file(pid, _POLICY, ".xml") as policy:
         options = f"host=127.0.0.1,port=0,discoveryEnabled=false,user={_USER},password={password}"
         options += f",policyLocation=file://{policy}"
         loading.load(pid, _jar(), options, timeout=START)
@@ -260,8 +261,8 @@ def _load(pid: int) -> _Agent:
     return _Agent(port, password)
 
 
-def _jar() -> Path:
-    (jar,) = jars.paths("jolokia")
+def _jar() -> jars.Jar:
+    (jar,) = jars.fetched("jolokia")
     return jar
 
 
@@ -269,17 +270,6 @@ def _announced(pid: int) -> int | None:
     """The port of the agent that was loaded last."""
     said = re.search(r"^jolokia\.agent=http\S*?(\d+)/", execute(pid, "properties", timeout=START), re.MULTILINE)
     return int(said[1]) if said else None
-
-
-@contextmanager
-def _policy(pid: int) -> Iterator[str]:
-    """A file that the agent reads when it starts, where the JVM sees it."""
-    path = loading.put(pid, _POLICY, f"/tmp/treadle-{secrets.token_hex(8)}.xml")
-    try:
-        yield path
-    finally:
-        with suppress(OSError):
-            os.unlink(f"/proc/{pid}/root{path}")
 
 
 def _record(pid: int, began: int) -> Path:

@@ -1,0 +1,94 @@
+"""The user and groups of another process, and how to act with exactly its rights.
+
+An action runs in a thread that takes the effective ids of the other process, drops all capabilities and ends with the
+action, so nothing has to be put back. Only the real and the saved ids stay ours: by them the kernel decides who may
+send signals to that thread. The system calls are made directly, since those of the C library change all threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+from treadle.errors import EngineError, RightsError
+
+Result = TypeVar("Result")
+
+LONGEST_STATUS = 1 << 20
+"""Bytes that are read of /proc/<pid>/status: its longest line, the groups, may have 65,536 numbers."""
+
+_SET_IDS = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147)}
+"""The numbers of setgroups, setresgid and setresuid."""
+_CAPABILITIES_VERSION = 0x20080522
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Identity(NamedTuple):
+    """By what the kernel decides which files a process may touch."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+
+
+def status(process: int) -> dict[bytes, bytes]:
+    """The lines of /proc/<pid>/status, of which `process` is the open folder."""
+    file = os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)
+    with open(file, "rb", buffering=0) as stream:
+        text = b"".join(iter(lambda: stream.read(LONGEST_STATUS), b""))
+    return dict(part.split(b":\t", 1) for part in text.split(b"\n") if b":\t" in part)
+
+
+def identity(lines: dict[bytes, bytes], where: str) -> Identity:
+    """The identity that these lines of a status report.
+
+    A program with the set-user-ID bit has the rights of the program's owner, not of the user that started it: it is
+    refused, else any user could have files touched with the rights of root.
+    """
+    try:
+        uids, gids = set(map(int, lines[b"Uid"].split())), set(map(int, lines[b"Gid"].split()))
+        groups = tuple(map(int, lines.get(b"Groups", b"").split()))
+    except (KeyError, ValueError) as error:
+        raise EngineError("the kernel does not report its user", where=where) from error
+    if len(uids) != 1 or len(gids) != 1:
+        remedy = "start it without a set-user-ID or set-group-ID program"
+        raise RightsError("its real and effective user or group differ", where=where, remedy=remedy)
+    return Identity(uids.pop(), gids.pop(), groups)
+
+
+def act_as(who: Identity, action: Callable[[], Result]) -> Result:
+    """Do it with the rights of this identity and no others; an error if we may not act so."""
+    if (who.uid, who.gid) == (os.geteuid(), os.getegid()):
+        return action()
+
+    def inside() -> Result:
+        _become(who)
+        return action()
+
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(inside).result()
+
+
+def _become(who: Identity) -> None:
+    """Give up our rights for those of another: for the calling thread only, and for ever."""
+    numbers = _SET_IDS.get(platform.machine())
+    if numbers is None:
+        raise RightsError(f"files of other users can't be reached on {platform.machine()}", remedy="run as that user")
+    set_groups, set_gid, set_uid = numbers
+    groups = (ctypes.c_uint32 * len(who.groups))(*who.groups)
+    keep = ctypes.c_long(-1)
+    _call("setgroups", _LIBC.syscall(set_groups, len(who.groups), groups))
+    _call("setresgid", _LIBC.syscall(set_gid, keep, ctypes.c_ulong(who.gid), keep))
+    _call("setresuid", _LIBC.syscall(set_uid, keep, ctypes.c_ulong(who.uid), keep))
+    head, nothing = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0), (ctypes.c_uint32 * 6)()
+    _call("capset", _LIBC.capset(head, nothing))
+
+
+def _call(name: str, result: int) -> None:
+    if result != 0:
+        why = os.strerror(ctypes.get_errno())
+        raise RightsError(f"the rights of another user can't be taken ({name}: {why})", remedy="run as that user")

@@ -1,0 +1,123 @@
+"""What /proc reports of the process of a JVM: its user, what it runs, whether it is ending. Nothing is sent to it.
+
+A process decides itself how long its command line and its list of mappings are, so each is read up to a bound.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from treadle.errors import EngineError, TargetGone
+from treadle.linux.identity import status
+
+LONGEST = 1 << 24
+"""Bytes that are read of a file in /proc: a JVM with 30,000 mappings needs a quarter."""
+_EXITING = 0x4  # PF_EXITING of the kernel
+
+
+class Facts(NamedTuple):
+    """What /proc/<pid>/status says of a process."""
+
+    pid: int
+    inner: int
+    """Its id in its own pid namespace: another one in a container."""
+    uid: int
+    gid: int
+    threads: int
+    stopped: bool
+    catches_quit: bool
+
+    @property
+    def where(self) -> str:
+        return f"process {self.pid}"
+
+    @property
+    def user(self) -> str:
+        with suppress(KeyError):
+            return pwd.getpwuid(self.uid).pw_name
+        return str(self.uid)
+
+    @property
+    def socket(self) -> str:
+        """The name in its /tmp of the socket at which a JVM takes commands."""
+        return f".java_pid{self.inner}"
+
+    @property
+    def trigger(self) -> str:
+        """The name of the file by which a JVM tells a wish to attach from a wish for a thread dump on its output."""
+        return f".attach_pid{self.inner}"
+
+
+def facts_of(pid: int) -> Facts:
+    """The facts of a process that has not ended."""
+    try:
+        process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise TargetGone("no such process", where=f"process {pid}") from error
+    try:
+        lines = status(process)
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise TargetGone("no such process", where=f"process {pid}") from error
+    finally:
+        os.close(process)
+    return _facts(pid, lines)
+
+
+def _facts(pid: int, lines: dict[bytes, bytes]) -> Facts:
+    where = f"process {pid}"
+    if lines[b"State"][:1] in b"ZX":  # nobody has asked yet how it ended
+        raise TargetGone("has ended", where=where)
+    owner = int(lines[b"Tgid"])
+    if owner != pid:
+        raise EngineError(f"this is a thread of process {owner}", where=where, remedy=f"use {owner}")
+    return Facts(
+        pid=pid,
+        inner=int(lines.get(b"NSpid", b"%d" % pid).split()[-1]),
+        uid=int(lines[b"Uid"].split()[1]),
+        gid=int(lines[b"Gid"].split()[1]),
+        threads=int(lines[b"Threads"]),
+        stopped=lines[b"State"][:1] in b"Tt",
+        catches_quit=bool(int(lines[b"SigCgt"], 16) & 1 << signal.SIGQUIT - 1),
+    )
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process is gone, or about to be: then its sockets are closed, whatever was still to be sent."""
+    try:
+        text = _read(pid, "stat")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return bool(int(text[text.rindex(b")") + 2 :].split(None, 7)[6]) & _EXITING)
+
+
+def libraries(pid: int) -> tuple[bool, bool]:
+    """Whether a JVM's library is loaded, and whether it is OpenJ9's."""
+    text = _read(pid, "maps")
+    return b"/libjvm.so" in text, b"/libj9vm" in text
+
+
+def given(pid: int) -> Iterable[str]:
+    """All options of a JVM, in the order in which it takes them."""
+    known = dict(word.partition("=")[::2] for word in words_of(pid, "environ"))
+    yield from known.get("JAVA_TOOL_OPTIONS", "").split()
+    yield from known.get("JDK_JAVA_OPTIONS", "").split()
+    yield from words_of(pid, "cmdline")
+    yield from known.get("_JAVA_OPTIONS", "").split()
+
+
+def words_of(pid: int, name: str) -> list[str]:
+    """The words of a command line (`cmdline`) or an environment (`environ`)."""
+    return os.fsdecode(_read(pid, name)).split("\0")[:-1]
+
+
+def _read(pid: int, name: str) -> bytes:
+    with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+        text = bytearray()
+        while len(text) < LONGEST and (some := file.read(1 << 18)):
+            text += some
+    return bytes(text)
