@@ -81,7 +81,11 @@ class TargetFolder:
 
     def uid(self, name: str) -> int:
         """The user that a file belongs to."""
-        return act_as(self.owner, lambda: os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_uid)
+        return self.about(name).st_uid
+
+    def about(self, name: str) -> os.stat_result:
+        """Owner, mode and times of a file; of a link itself, not of what it leads to."""
+        return act_as(self.owner, lambda: os.stat(name, dir_fd=self._descriptor, follow_symlinks=False))
 
     def remove(self, name: str, *, with_force: bool = False) -> None:
         """Remove a file, if it is there.

@@ -276,3 +276,44 @@ def said_at_the_end(process: Process) -> bytes:
 
 def connections(process: Process) -> int:
     return Path("/proc/net/unix").read_text().count(f"/tmp/.java_pid{process.pid}.tmp\n")  # bound, then renamed
+
+
+def test_threads_that_attach_at_once_send_one_signal(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second SIGQUIT would have the JVM print all stacks, and hang where nobody reads them."""
+    process, sent = start(mark="several"), []
+    meeting, send = threading.Barrier(4), signal.pidfd_send_signal
+
+    def send_once_all_are_here(descriptor: int, number: int) -> None:
+        with suppress(threading.BrokenBarrierError):
+            meeting.wait(0.5)
+        sent.append(number)
+        send(descriptor, number)
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", send_once_all_are_here)
+    answers: list[str] = []
+    several = [threading.Thread(target=lambda: answers.append(execute(process.pid, "properties"))) for _ in range(4)]
+    for thread in several:
+        thread.start()
+    for thread in several:
+        thread.join()
+    assert (len(answers), sent) == (4, [signal.SIGQUIT])
+
+
+def test_a_jvm_that_comes_to_its_signal_late_prints_nothing(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, send = start(mark="late"), signal.pidfd_send_signal
+    trigger = Path(f"/tmp/.attach_pid{process.pid}")
+
+    def send_to_one_without_cpu(descriptor: int, number: int) -> None:
+        process.send_signal(signal.SIGSTOP)
+        send(descriptor, number)
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", send_to_one_without_cpu)
+    with pytest.raises(EngineError, match="is stopped"):
+        execute(process.pid, "properties", timeout=0.2)
+    assert trigger.exists()
+    process.send_signal(signal.SIGCONT)
+    assert "java.specification.version=" in execute(process.pid, "properties")
+    assert not trigger.exists()
+    assert process.stdout is not None
+    os.set_blocking(process.stdout.fileno(), False)
+    assert process.stdout.read() is None, "it has printed its stacks"

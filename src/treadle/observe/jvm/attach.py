@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -32,6 +33,12 @@ _PAUSE = 0.002
 """Seconds between two looks at whether the JVM has opened its socket."""
 _LONGEST_ANSWER = 1 << 26
 """Bytes. A thread of a dump has some kilobytes, and there may be thousands."""
+_ANSWER_DUE = 30.0
+"""Seconds for which a trigger file means that a JVM was sent its signal and has not acted on it yet."""
+_WAKING: dict[int, threading.Lock] = {}
+"""By process: held by the thread that wakes it."""
+_UNANSWERED: set[int] = set()
+"""Processes that had not acted on their signal when we gave up, and have their trigger file still."""
 _FEWEST_THREADS = 4
 """A JVM has more from its beginning."""
 _MOST_ARGUMENTS, _LONGEST_ARGUMENT = 3, 1024  # of protocol version 1
@@ -95,7 +102,7 @@ def ask(pid: int, command: str, *arguments: str, timeout: float = TIMEOUT) -> An
     try:
         with (
             _temporary_folder(facts) as folder,
-            closing(_connect(folder, facts, deadline) or _wake(folder, facts, deadline)) as connection,
+            closing(_reach(folder, facts, deadline)) as connection,
         ):
             status, said = _converse(connection, request, deadline)
     except (TimeoutError, TimeOverError):
@@ -135,6 +142,18 @@ def _has_socket(facts: Facts) -> bool:
         return folder.uid(facts.socket) == facts.uid
 
 
+def _reach(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket:
+    """A connection to the JVM, which opens its socket first if it has none."""
+    connection = _connect(folder, facts, deadline)
+    if connection is None:
+        return _wake(folder, facts, deadline)
+    if facts.pid in _UNANSWERED:
+        _UNANSWERED.discard(facts.pid)
+        with suppress(OSError):
+            folder.remove(facts.trigger)
+    return connection
+
+
 def _connect(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket | None:
     """A connection to the JVM's socket; None if it has none (yet), or one that was left behind."""
     connection = socket.socket(socket.AF_UNIX)
@@ -172,22 +191,52 @@ def _check_peer(connection: socket.socket, facts: Facts) -> None:
 
 
 def _wake(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket:
-    """Have the JVM open its socket, and connect to it."""
+    """Have the JVM open its socket by SIGQUIT, and connect to it.
+
+    A JVM that gets SIGQUIT when its socket is open already, or finds no trigger file, prints all stacks on its standard
+    output instead. Where that is a pipe that nobody reads, all its threads then wait for ever. So it gets the signal
+    once, and the trigger file stays until the JVM has acted on it, even if we have given up by then.
+    """
     try:
         process = os.pidfd_open(facts.pid)  # from here on no other process can be meant
     except ProcessLookupError as error:
         raise TargetGone("has ended", where=facts.where) from error
     try:
-        _check_hotspot(facts)
-        _check_willing(facts_of(facts.pid))
-        _make_room(folder, facts)
-        with _trigger(folder, facts):
-            signal.pidfd_send_signal(process, signal.SIGQUIT)
-            return _await(folder, facts, process, deadline)
+        with _alone(facts.pid, deadline):
+            if connection := _connect(folder, facts, deadline):  # another thread has woken it meanwhile
+                return connection
+            _check_hotspot(facts)
+            _check_willing(facts_of(facts.pid))
+            if _is_woken(folder, facts):
+                return _await(folder, facts, process, deadline)
+            _make_room(folder, facts)
+            with _trigger(folder, facts):
+                signal.pidfd_send_signal(process, signal.SIGQUIT)
+                return _await(folder, facts, process, deadline)
     except ProcessLookupError as error:
         raise TargetGone("has ended", where=facts.where) from error
     finally:
         os.close(process)
+
+
+@contextmanager
+def _alone(pid: int, deadline: float) -> Iterator[None]:
+    """No other thread of ours wakes this JVM at the same time."""
+    lock = _WAKING.setdefault(pid, threading.Lock())
+    if not lock.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
+        raise TimeoutError
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _is_woken(folder: TargetFolder, facts: Facts) -> bool:
+    """Whether the JVM was sent a signal lately, by us or another process, and has not acted on it."""
+    with suppress(OSError):
+        about = folder.about(facts.trigger)
+        return about.st_uid == facts.uid and abs(time.time() - about.st_mtime) < _ANSWER_DUE
+    return False
 
 
 def _make_room(folder: TargetFolder, facts: Facts) -> None:
@@ -225,7 +274,10 @@ def _await(folder: TargetFolder, facts: Facts, process: int, deadline: float) ->
 
 @contextmanager
 def _trigger(temporary: TargetFolder, facts: Facts) -> Iterator[None]:
-    """Make the trigger file in the JVM's /tmp or, if that fails, in its working folder; in the end it is removed."""
+    """Make the trigger file in the JVM's /tmp or, if that fails, in its working folder.
+
+    It is removed in the end, but not if the JVM has not answered in time: it may still come to its signal.
+    """
     with ExitStack() as stack:
         try:
             folder = temporary
@@ -238,11 +290,16 @@ def _trigger(temporary: TargetFolder, facts: Facts) -> Iterator[None]:
                 remedy = "make its /tmp writable, with room in it"
                 why = f"the trigger file can't be made: {problem.strerror}"
                 raise EngineError(why, where=facts.where, remedy=remedy) from problem
+        _UNANSWERED.discard(facts.pid)
         try:
             yield
+        except TimeoutError:
+            _UNANSWERED.add(facts.pid)
+            raise
         finally:
-            with suppress(OSError):
-                folder.remove(facts.trigger)
+            if facts.pid not in _UNANSWERED:
+                with suppress(OSError):
+                    folder.remove(facts.trigger)
 
 
 def _make_trigger(folder: TargetFolder, facts: Facts) -> None:
