@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from typing import Self
+from typing import Any, Self
 
 INTERVAL = 0.005
 
@@ -63,11 +63,21 @@ def _main() -> None:
             owed[topic] += rate * INTERVAL
             now = str(time.time_ns())
             for _ in range(int(owed[topic])):
-                producer.produce(topic, now)
+                _produce(producer, topic, now)
             sent[topic] = sent.get(topic, 0) + int(owed[topic])
             owed[topic] %= 1.0
         producer.poll(0)
         time.sleep(max(0.0, due - time.monotonic()))
+
+
+def _produce(producer: Any, topic: str, value: str) -> None:
+    """Put a row into the producer's queue; where that is full since the broker is slow, wait for room."""
+    while True:
+        try:
+            producer.produce(topic, value)
+            return
+        except BufferError:
+            producer.poll(INTERVAL)
 
 
 if __name__ == "__main__":
