@@ -20,7 +20,7 @@ import pytest
 from applications import Group, SparkProcess, Standing, cpu_groups, differences, feed, standings, text_of
 from support import LONG, named, until
 from treadle.broker import Broker
-from treadle.enforce import journal, kernel
+from treadle.enforce import journal_book, kernel
 
 SHORT = 10
 """So many kills show little, but they show it beside whatever else the machine does: then the median must do."""
@@ -103,7 +103,7 @@ def test_everything_is_as_it_was_within_a_second_of_a_kill(
         if took > SOON:
             slow.append(f"kill {number} of TREADLE_SEED={SEED} by {enforce}: after {took:.2f} s; after {SOON} s {late}")
         # One that was killed before its guardian was there had changed nothing: its journal waits for the next attach.
-        until(lambda: not any(journal.read(path).kept for path in own_journals.glob("*.journal")))
+        until(lambda: not any(journal_book.read(path).kept for path in own_journals.glob("*.journal")))
     record_property("median_s", statistics.median(times))
     record_property("longest_s", max(times))
     assert statistics.median(times) < SOON, slow

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,13 +21,17 @@ import pytest
 
 from support import LONG
 from treadle.enforce import Enforcer, kernel
-from treadle.enforce.guardian import Guardian
-from treadle.enforce.journal import Journal, read
+from treadle.enforce.guardian import BEAT, OFF, Guardian
+from treadle.enforce.guardian_process import Post
+from treadle.enforce.journal import Journal
+from treadle.enforce.journal_book import read
 from treadle.enforce.kernel import RealtimeKnob, find_mount, thread_ref
 from treadle.enforce.kernel.sched import get_attributes
 from treadle.enforce.leftovers import leftovers, put_back
+from treadle.errors import EngineError
 from treadle.model import ThreadRef
 
+NOBODY = 65534
 KILLS = int(os.environ.get("TREADLE_KILLS", "10"))
 SEED = int(os.environ.get("TREADLE_SEED", str(time.time_ns() % 1_000_000)))
 
@@ -76,10 +82,38 @@ while True:
         assert not outcomes.failures, outcomes.failures
         if draw.random() < 0.2:
             enforcer.restore(targets[:1])
+    journal.tend()
     if draw.random() < 0.01:
         [enforcer.restore() for enforcer in reversed(enforcers.values())]
 """
 """Turns all knobs at random until it is killed."""
+
+REALTIME_OWNER = """
+import ctypes, json, os, sys, threading, time
+from pathlib import Path
+import numpy as np
+from treadle.enforce import Enforcer, kernel
+from treadle.enforce.guardian import Guardian
+from treadle.enforce.journal import Journal
+from treadle.enforce.watchdog import Watchdog
+from treadle.model import ThreadRef
+folder, base, threads = json.loads(sys.argv[1])
+threads = tuple(ThreadRef(*thread) for thread in threads)
+journal = Journal.open(Path(folder))
+guardian = Guardian.start(journal, released=lambda reason: print(f"released: {reason}", flush=True))
+Watchdog(lambda reason: None, beat=guardian.beat).start()
+enforcer = Enforcer(kernel.make("rt", base=base), journal=journal)
+outcomes = enforcer.apply(enforcer.diff(threads, np.array([5.0, 6.0])))
+print("no rights" if outcomes.failures else "go", flush=True)
+def tend():
+    while True:
+        journal.tend()
+        time.sleep(0.05)
+threading.Thread(target=tend, daemon=True).start()
+sys.stdin.readline()
+ctypes.PyDLL(None).sleep(1000)  # with the interpreter's lock: no other thread of this process runs
+"""
+"""Gives threads real-time priorities and sends heartbeats; at a line on its standard input it hangs."""
 
 COMBINATIONS = (
     ("nice",),
@@ -142,6 +176,61 @@ def own(
         process.communicate()
 
 
+@contextmanager
+def own_realtime(folder: Path, base: str, crew: tuple[ThreadRef, ...]) -> Iterator[subprocess.Popen[str]]:
+    """A process that has given two threads real-time priorities, killed in the end."""
+    threads = [(thread.tid, thread.pid, thread.start_time) for thread in crew]
+    arguments = json.dumps([str(folder / "state"), base, threads])
+    found = state(crew)
+    with (folder / "errors").open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", REALTIME_OWNER, arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    try:
+        assert process.stdout is not None
+        if process.stdout.readline() == "no rights\n":
+            pytest.skip("no real-time priorities here")
+        assert not ordinary(crew)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+    until(lambda: state(crew) == found and not list((folder / "state").iterdir()))
+
+
+def ordinary(threads: tuple[ThreadRef, ...]) -> bool:
+    """Whether none of them is real-time."""
+    return all(os.sched_getscheduler(thread.tid) == os.SCHED_OTHER for thread in threads)
+
+
+class Ticks:
+    """A clock that stands still."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def replace_python(monkeypatch: pytest.MonkeyPatch, folder: Path, python: str) -> None:
+    """Let guardians be started by something that is none."""
+    scripts = {
+        "hangs": f"mkdir -p {folder}/pids; touch {folder}/pids/$$; exec sleep 1000",
+        "breaks": "echo \"no module 'x'\" >&2; exit 1",
+    }
+    if python in scripts:
+        script = folder / python
+        script.write_text(f"#!/bin/sh\n{scripts[python]}\n")
+        script.chmod(0o755)
+        python = str(script)
+    monkeypatch.setattr(sys, "executable", python)
+    monkeypatch.setattr("treadle.enforce.guardian.STARTS_WITHIN", 0.5)
+
+
 def until(condition: Callable[[], object], told: str = "") -> None:
     """Wait for it."""
     limit = time.monotonic() + LONG
@@ -193,6 +282,114 @@ def test_a_guardian_that_is_killed_too_leaves_a_journal_to_put_back_from(
     assert list(tmp_path.iterdir()) == []
 
 
+class TestAFolderThatVanishes:
+    def test_the_journal_is_written_anew_and_all_is_put_back_after_a_kill(
+        self, crew: tuple[ThreadRef, ...], tmp_path: Path
+    ) -> None:
+        folder, found = tmp_path / "runtime" / "treadle", state(crew)
+        with own(folder, ("nice",), crew):
+            until(lambda: state(crew) != found)
+            shutil.rmtree(folder.parent)  # as the system does with $XDG_RUNTIME_DIR at the last logout
+            until(lambda: list(folder.glob("*.journal")))
+        until(lambda: state(crew) == found and not list(folder.iterdir()))
+
+    def test_one_that_somebody_else_made_in_its_place_is_not_used(
+        self, crew: tuple[ThreadRef, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder, other, found = tmp_path / "treadle", tmp_path / "lasting", state(crew)
+        monkeypatch.setenv("TREADLE_STATE", str(other))
+        with own(folder, ("nice",), crew):
+            until(lambda: state(crew) != found)
+            theirs = tmp_path / "theirs"
+            theirs.mkdir()
+            os.chown(theirs, NOBODY, NOBODY)
+            folder.rename(tmp_path / "away")
+            theirs.rename(folder)
+            until(lambda: list(other.glob("*.journal")))
+            assert list(folder.iterdir()) == []
+        until(lambda: state(crew) == found and not list(other.iterdir()))
+
+
+class TestAnOwnerThatStandsStill:
+    def test_real_time_is_taken_off_while_it_is_stopped_and_it_notices_when_it_goes_on(
+        self, crew: tuple[ThreadRef, ...], base: str, tmp_path: Path
+    ) -> None:
+        with own_realtime(tmp_path, base, crew) as owner:
+            assert owner.stdout is not None
+            owner.send_signal(signal.SIGSTOP)
+            until(lambda: ordinary(crew))
+            owner.send_signal(signal.SIGCONT)
+            assert owner.stdout.readline() == f"released: process {owner.pid} was stopped\n"
+        assert f"process {owner.pid} was stopped" in (tmp_path / "errors").read_text()
+
+    def test_real_time_is_taken_off_while_it_holds_its_interpreter_s_lock(
+        self, crew: tuple[ThreadRef, ...], base: str, tmp_path: Path
+    ) -> None:
+        with own_realtime(tmp_path, base, crew) as owner:
+            assert owner.stdin is not None
+            owner.stdin.write("hang\n")
+            owner.stdin.flush()
+            until(lambda: ordinary(crew))
+            assert owner.poll() is None
+        assert "no heartbeat" in (tmp_path / "errors").read_text()
+
+    def test_real_time_stays_while_heartbeats_come(
+        self, crew: tuple[ThreadRef, ...], base: str, tmp_path: Path
+    ) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with Journal.open(tmp_path) as journal, ours, theirs:
+            post = Post(journal.path, theirs, clock := Ticks())
+            enforcer = Enforcer(kernel.make("rt", base=base), journal=journal)
+            if enforcer.apply(enforcer.diff(crew, np.array([5.0, 6.0]))).failures:
+                pytest.skip("no real-time priorities here")
+            for _ in range(20):
+                clock.now += 1.0
+                ours.send(BEAT)
+                post.hear()
+                post.look_at_owner()
+            assert not ordinary(crew)
+            clock.now += 10.0
+            post.look_at_owner()
+            assert ordinary(crew)
+            assert ours.recv(1024).startswith(OFF + b"no heartbeat")
+            post.look_at_owner()  # what is off already is not reported again
+            with pytest.raises(BlockingIOError):
+                ours.recv(1024, socket.MSG_DONTWAIT)
+            enforcer.restore()
+
+
+class TestAGuardianThatDoesNotStart:
+    @pytest.mark.parametrize("python", ["/bin/false", "/nowhere/python", "hangs", "breaks"])
+    def test_it_is_one_clear_error_and_no_process_is_left(
+        self, python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        replace_python(monkeypatch, tmp_path, python)
+        with Journal.open(tmp_path / "state") as journal:
+            with pytest.raises(EngineError, match="no module 'x'" if python == "breaks" else "guardian"):
+                Guardian.start(journal)
+            assert journal.keeper is None
+        assert list((tmp_path / "state").iterdir()) == []
+        assert not any(_is_running(int(path.name)) for path in (tmp_path / "pids").glob("*"))
+
+    def test_one_that_can_not_be_started_again_ends_the_rounds(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Journal.open(tmp_path / "state") as journal:
+            guardian = Guardian.start(journal)
+            replace_python(monkeypatch, tmp_path, "/bin/false")
+            os.kill(guardian.pid, signal.SIGKILL)
+
+            def given_up() -> bool:
+                try:
+                    journal.tend()
+                except EngineError as error:
+                    return "guardian" in str(error)
+                return False
+
+            until(given_up)
+            assert given_up()  # and from now on in every round
+
+
 class TestTheOwnersEnd:
     def test_a_guardian_that_is_killed_is_followed_by_another(self, tmp_path: Path) -> None:
         with Journal.open(tmp_path) as journal:
@@ -202,7 +399,7 @@ class TestTheOwnersEnd:
 
             def another() -> bool:
                 journal.tend()
-                return guardian.pid != first
+                return read(journal.path).guardian.pid != first
 
             until(another)
             assert read(journal.path).guardian.pid == guardian.pid

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from treadle.enforce import journal
+from treadle.enforce import journal_book
 from treadle.enforce.heirs import MANY, Births, Heirs, settle_born
-from treadle.enforce.journal import Journal, Kept
+from treadle.enforce.journal import Journal
+from treadle.enforce.journal_book import Kept
 from treadle.enforce.kernel import facts, thread_ref
 from treadle.enforce.kernel.nice import NiceKnob
 from treadle.model import Topology
@@ -160,7 +161,7 @@ def test_a_journal_has_the_witnesses_for_as_long_as_they_are_needed(family: Fami
     (tmp_path / "state").mkdir(mode=0o700)
     book = Journal.open(tmp_path / "state")
     heirs = Heirs([NiceKnob()], [family.pid], book)
-    (witness,) = journal.read(book.path).kept.values()
+    (witness,) = journal_book.read(book.path).kept.values()
     assert (witness.target, witness.ours) == (thread_ref(family.pid, family.pid), ())
     heirs.close()
     assert len(book) == 0

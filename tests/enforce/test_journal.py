@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 
 from treadle.decide.policies import QueueSize
 from treadle.enforce import Change, Column, Enforcer, Knob, Per, Target, Value
-from treadle.enforce.journal import ROOMY, Journal, Process, Recipe, read, start_time, state_folder, state_folders
+from treadle.enforce.journal import ROOMY, Journal
+from treadle.enforce.journal_book import Process, Recipe, host, read, start_time
+from treadle.enforce.journal_folder import journal_folders
 from treadle.enforce.leftovers import leftovers, put_back
 from treadle.errors import EngineError, RightsError, TargetGone
 from treadle.loop import Binding, Loop
@@ -75,6 +78,9 @@ class OneThread:
 
     def knobs(self) -> Mapping[str, Knob]:
         return self._knobs
+
+    def nice(self) -> Value:
+        return self._knobs["nice"].read(self.thread)
 
 
 @pytest.fixture
@@ -235,6 +241,57 @@ class TestWriting:
         assert journal.path.read_bytes() == before
 
 
+class TestStayingInPlace:
+    @pytest.fixture(autouse=True)
+    def _looks_each_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("treadle.enforce.journal.LOOK", 0.0)
+
+    def test_a_file_that_was_removed_is_written_anew_with_all_that_was_found(self, journal: Journal) -> None:
+        enforcer = Enforcer(Lasting({A: 0.0, B: 2.0}), journal=journal)
+        turn(enforcer, (A, B), 1.0, 1.0)
+        path, before = journal.path, read(journal.path)
+        shutil.rmtree(path.parent)
+        journal.tend()
+        assert (journal.path, read(path)) == (path, before)
+        turn(enforcer, (A, B), 3.0, 3.0)
+        assert [kept.ours for kept in read(path).kept.values()] == [(1.0, 3.0), (1.0, 3.0)]
+        enforcer.restore()
+
+    def test_a_file_that_was_put_in_its_place_is_replaced(self, journal: Journal) -> None:
+        before = read(journal.path)
+        journal.path.unlink()
+        journal.path.symlink_to("/etc/passwd")
+        journal.tend()
+        assert read(journal.path) == before
+        assert not journal.path.is_symlink()
+
+    def test_where_no_folder_can_be_had_rounds_end_with_one_clear_error(
+        self, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        engine, folder = OneThread(), journal.path.parent
+        with Loop([engine], [Binding(QueueSize(), "nice", 1.0)], journal=journal) as loop:
+            loop.round()
+            assert engine.nice() != 3.0
+            shutil.rmtree(folder)
+            folder.touch()
+            monkeypatch.setattr("treadle.enforce.journal.journal_folders", list)
+            with pytest.raises(EngineError, match="can't be written anew"):
+                loop.round(force=True)
+        assert engine.nice() == 3.0
+
+    def test_what_can_not_be_put_back_is_written_down_also_if_the_file_was_removed_just_before(
+        self, tmp_path: Path
+    ) -> None:
+        knob = Lasting({A: 0.0})
+        with Journal.open(tmp_path / "state") as journal:
+            enforcer = Enforcer(knob, journal=journal)
+            turn(enforcer, (A,), 1.0)
+            knob.refuses = {A}
+            enforcer.restore()
+            shutil.rmtree(tmp_path / "state")
+        assert [kept.target for kept in read(journal.path).kept.values()] == [A]
+
+
 class TestReading:
     def test_a_line_that_was_not_finished_is_left_out_wherever_it_is_cut(self, journal: Journal) -> None:
         enforcer = Enforcer(Lasting({A: 0.0, B: 2.0}), journal=journal)
@@ -366,34 +423,53 @@ class TestWayBack:
         with pytest.raises(EngineError, match="still runs"):
             put_back(journal.path)
 
-    def test_journals_of_an_earlier_boot_are_removed(self, tmp_path: Path) -> None:
+    def test_journals_of_an_earlier_boot_of_this_machine_are_removed(self, tmp_path: Path) -> None:
         old, elsewhere = tmp_path / "1-0.journal", tmp_path / "2-0.journal"
         here = read(_written(tmp_path / "now")).world
         old.write_text(json.dumps(["owner", 1, 1, 1, "another boot pid:[1]"]) + "\n")
         elsewhere.write_text(json.dumps(["owner", 1, 1, 1, f"{here.split()[0]} pid:[1]"]) + "\n")
+        other_host = tmp_path / "3-0.journal"
+        other_host.write_text(json.dumps(["owner", 1, 1, 1, "another boot pid:[1]", f"not-{host()}"]) + "\n")
         assert leftovers([tmp_path]) == []
-        assert (old.exists(), elsewhere.exists()) == (False, True)
+        assert (old.exists(), elsewhere.exists(), other_host.exists()) == (False, True, True)
 
 
 class TestFolder:
     def test_it_is_where_the_user_says(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("TREADLE_STATE", str(tmp_path / "mine"))
-        assert state_folder() == tmp_path / "mine"
+        assert journal_folders()[0] == tmp_path / "mine"
         with Journal.open() as journal:
             assert journal.path.parent == tmp_path / "mine"
             assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o700
             assert journal.path.stat().st_mode & 0o777 == 0o600
 
-    def test_else_it_is_in_the_runtime_folder_if_that_is_ours(
+    def test_else_it_is_one_that_outlives_a_logout_rather_than_the_runtime_folder(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.delenv("TREADLE_STATE", raising=False)
-        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-        assert state_folder() == tmp_path / "treadle"
-        monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
+        monkeypatch.delenv("XDG_STATE_HOME", raising=False)
         monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
         root = [Path("/run/treadle")] if os.geteuid() == 0 else []
-        assert state_folders() == [*root, tmp_path / ".local/state/treadle"]
+        lasting = [*root, tmp_path / ".local/state/treadle"]
+        assert journal_folders() == [*lasting, tmp_path / "treadle"]
+        monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
+        assert journal_folders() == lasting
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+        assert journal_folders() == [*root, tmp_path / "treadle"]
+
+    def test_one_that_can_not_be_written_to_is_passed_over_unless_the_user_named_it(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        (tmp_path / "file").touch()
+        folders = [tmp_path / "file/inside", tmp_path / "good"]
+        monkeypatch.delenv("TREADLE_STATE", raising=False)
+        monkeypatch.setattr("treadle.enforce.journal_folder.journal_folders", lambda: folders)
+        with Journal.open() as journal:
+            assert journal.path.parent == tmp_path / "good"
+        monkeypatch.setenv("TREADLE_STATE", str(folders[0]))
+        with pytest.raises(RightsError, match="can't be made"):
+            Journal.open()
 
     def test_a_folder_where_others_can_write_is_refused(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o777)

@@ -234,6 +234,24 @@ class TestLogic:
         watchdog.stop()
         assert len(reasons) == 1
 
+    def test_its_thread_sends_heartbeats_until_it_is_stopped(self) -> None:
+        beats: list[int] = []
+        watchdog = Watchdog(lambda reason: None, cores=1, beat=lambda: beats.append(len(beats)))
+        watchdog.start()
+        until(lambda: len(beats) > 2)
+        watchdog.stop()
+
+    def test_what_somebody_else_has_let_go_stays_off_for_a_pause_too(self) -> None:
+        reasons: list[str] = []
+        resumed: list[bool] = []
+        watchdog = Watchdog(reasons.append, resume=lambda: resumed.append(True), cores=1, now=lambda: 5.0)
+        watchdog.let_go("the owner was stopped")
+        watchdog.let_go("once more")
+        watchdog.feed(14.0, 0.0, 1.0)
+        assert (reasons, resumed, watchdog.off) == (["the owner was stopped"], [], True)
+        watchdog.feed(15.0, 0.0, 2.0)
+        assert (resumed, watchdog.off) == ([True], False)
+
     def test_numbers_that_make_no_sense_are_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"watchdog: cores=0\.0"):
             Watchdog(lambda reason: None, cores=0)

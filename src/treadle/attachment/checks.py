@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from treadle.attachment.plan import Plan
-from treadle.enforce import Outcomes, journal, kernel
+from treadle.enforce import Outcomes, journal_book, kernel
+from treadle.enforce.journal_folder import journal_folders
 from treadle.enforce.leftovers import leftovers, put_back
 from treadle.engines.spark.application import Application
 from treadle.errors import EngineError, RightsError
@@ -76,17 +77,17 @@ def settle(applications: Iterable[Application]) -> None:
 
 
 def _journals() -> Iterable[Path]:
-    return (path for folder in journal.state_folders() for path in folder.glob(f"*{journal.SUFFIX}"))
+    return (path for folder in journal_folders() for path in folder.glob(f"*{journal_book.SUFFIX}"))
 
 
 def _being_put_back(path: Path) -> bool:
     try:
         if path.stat().st_uid != os.geteuid():
             return False
-        book = journal.read(path)
+        book = journal_book.read(path)
     except OSError:
         return False
-    return not book.owner.alive and book.guardian.alive and book.world == journal.world()
+    return not book.owner.alive and book.guardian.alive and book.world == journal_book.world()
 
 
 def cores(application: Application) -> float:

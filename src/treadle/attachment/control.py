@@ -151,6 +151,7 @@ class Attachment:
         self._guards: dict[str, Guard] = {}
         self._burnt: dict[str, float] = {}
         self._journal: Journal | None = None
+        self._guardian: Guardian | None = None
         self._knobs = Knobs(chosen)
         self._closing = ExitStack()
         self._leaves = False
@@ -307,7 +308,7 @@ class Attachment:
             checks.settle(self.applications.values())
             self._journal = Journal.open()
             self._closing.callback(self._close_journal)
-            Guardian.start(self._journal)
+            self._guardian = Guardian.start(self._journal, self._real_time_was_taken_off)
             self._closing.callback(self._close_knobs)
         return [self._follow(name, each) for name, each in self.applications.items()]
 
@@ -363,13 +364,22 @@ class Attachment:
         leash = knobs.get("rt")
         if isinstance(leash, Leash):
             cores = checks.cores(application) * part(leash)
-            guard = Guard(leash, cores, self.plan.period, self._burnt, sees=Guard.PROGRESS in engine.offers)
+            guard = Guard(
+                *(leash, cores, self.plan.period, self._burnt),
+                sees=Guard.PROGRESS in engine.offers,
+                beat=None if self._guardian is None else self._guardian.beat,
+            )
             self._guards[name] = guard
             self._closing.callback(guard.watchdog.stop)
         heirs = Heirs(knobs.values(), [process.pid for process in application.processes], self._journal)
         followed = Followed(engine, heirs, self._guards.get(name))
         self._closing.callback(self._part, followed)
         return followed
+
+    def _real_time_was_taken_off(self, reason: str) -> None:
+        """By the guardian, while this process stood still. The watchdogs decide when it is tried again."""
+        for guard in self._guards.values():
+            guard.watchdog.let_go(reason)
 
     def _serve(self) -> None:
         try:
@@ -398,6 +408,8 @@ class Attachment:
             wake = min(loop.next_due, end)
             while (rest := wake - time.monotonic()) > 0 and not self._stopping:
                 time.sleep(min(rest, NAP))
+                if self._journal is not None:
+                    self._journal.tend()
 
     def _nap(self, end: float) -> None:
         """Leave out rounds that would have nothing to do, for a while, or until an agent speaks."""

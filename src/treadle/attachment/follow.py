@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -112,7 +112,14 @@ class Guard:
     METRICS = frozenset({"cpu_time", PROGRESS, "queue", "external_queue"})
 
     def __init__(
-        self, leash: Leash, cores: float, period: float, burnt: dict[str, float], *, sees: bool = True
+        self,
+        leash: Leash,
+        cores: float,
+        period: float,
+        burnt: dict[str, float],
+        *,
+        sees: bool = True,
+        beat: Callable[[], None] | None = None,
     ) -> None:
         self.leash = leash
         self._burnt = burnt
@@ -120,7 +127,7 @@ class Guard:
         self._began, self._blind = time.monotonic(), sees
         if sees:  # a livelock would keep its own counter from being read
             leash.release("it is not known yet whether work moves on")
-        self.watchdog = Watchdog(leash.release, resume=leash.resume, cores=cores, period=period)
+        self.watchdog = Watchdog(leash.release, resume=leash.resume, cores=cores, period=period, beat=beat)
         self.watchdog.start()
 
     def feed(self, name: str, sample: Sample, topology: Topology, progress: float, asked: float) -> None:

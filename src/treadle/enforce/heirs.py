@@ -16,7 +16,8 @@ from contextlib import suppress
 from functools import cache
 
 from treadle.enforce.changes import same
-from treadle.enforce.journal import Journal, Kept, start_time
+from treadle.enforce.journal import Journal
+from treadle.enforce.journal_book import Kept, start_time
 from treadle.enforce.kernel import thread_ref
 from treadle.enforce.knob import Knob, Value
 from treadle.errors import TreadleError

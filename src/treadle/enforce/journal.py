@@ -1,126 +1,43 @@
 """What was found, on disk before the first write, so that another process can put it back when this one is killed.
 
-It knows knobs by name and options, and what each target had and was given; not how a knob works. Lines of JSON are only
-ever added, a batch by one write, which survives the death of the writer; that of the machine leaves nothing to restore.
+Lines are only ever added, a batch by one write, which survives the death of the writer; a death of the machine leaves
+nothing to restore. What the lines say, `journal_book` knows.
 """
 
 from __future__ import annotations
 
-import json
+import logging
+import math
 import os
-import select
-import stat
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
-from treadle.enforce.kernel.guard import thread_ref
+from treadle.enforce.journal_book import (
+    SUFFIX,
+    Book,
+    Process,
+    Recipe,
+    as_text,
+    host,
+    plain,
+    start_time,
+    world,
+)
+from treadle.enforce.journal_folder import folders_for_new_journals, journal_folders, make_private
 from treadle.enforce.knob import Knob, Target, Value
-from treadle.errors import EngineError, RightsError, TreadleError
-from treadle.model import Role, ThreadRef
+from treadle.errors import EngineError, TreadleError
 
-FORMAT = 1
-SUFFIX = ".journal"
+log = logging.getLogger("treadle.enforce")
+
 ROOMY = 1 << 18
 """Bytes from which on it is written anew, without what was put back; four times what it then had, if that is more."""
-REALTIME = "rt"
-"""The knob whose threads can keep all others from running."""
-
-
-class Process(NamedTuple):
-    """A process; its start time tells it from a later one with the same id."""
-
-    pid: int
-    start_time: int
-
-    @property
-    def alive(self) -> bool:
-        """Whether it runs; one that is dead but not yet waited for does not."""
-        try:
-            handle = os.pidfd_open(self.pid)
-        except OSError:
-            return False
-        try:
-            ended = select.poll()
-            ended.register(handle, select.POLLIN)
-            return start_time(self.pid) == self.start_time and not ended.poll(0)
-        finally:
-            os.close(handle)
-
-
-NOBODY = Process(0, 0)
-
-
-class Recipe(NamedTuple):
-    """What makes a knob again in another process."""
-
-    name: str
-    options: Mapping[str, Any]
-
-
-@dataclass(slots=True)
-class Kept:
-    """A target that we write to: what it had, and the values it may have had from us since, the last one last.
-
-    There are two of them between what is noted and what is done; None is anything, after a write that went wrong.
-    """
-
-    recipe: int
-    target: Target
-    found: Value
-    ours: tuple[Value | None, ...] = ()
-
-
-@dataclass
-class Book:
-    """All that a journal says."""
-
-    owner: Process = NOBODY
-    guardian: Process = NOBODY
-    world: str = ""
-    recipes: dict[int, Recipe] = field(default_factory=dict)
-    kept: dict[int, Kept] = field(default_factory=dict)
-    left: bool = False
-    """Whether its owner has ended and meant it all to stay as it is."""
-
-    @property
-    def uses_realtime(self) -> bool:
-        return any(recipe.name == REALTIME for recipe in self.recipes.values())
-
-    def lines(self) -> list[list[Any]]:
-        """The same again, with not a line too many."""
-        lines: list[list[Any]] = [["owner", FORMAT, *self.owner, self.world], ["guardian", *self.guardian]]
-        lines += [["knob", number, name, options] for number, (name, options) in self.recipes.items()]
-        for number, kept in self.kept.items():
-            lines.append(["found", number, kept.recipe, _plain(kept.target), kept.found])
-            lines += [["set", [number], [value]] for value in kept.ours]
-        return [*lines, ["left"]] if self.left else lines
-
-    def add(self, line: list[Any]) -> None:
-        """Take in one line."""
-        kind, *rest = line
-        if kind == "owner":
-            self.owner, self.world = Process(*rest[1:3]), rest[3]
-        elif kind == "guardian":
-            self.guardian = Process(*rest)
-        elif kind == "knob":
-            self.recipes[rest[0]] = Recipe(rest[1], rest[2])
-        elif kind == "found":
-            number, recipe, target, found = rest
-            self.kept[number] = Kept(recipe, _target(target), found)
-        elif kind in ("set", "are"):
-            for number, value in zip(*rest, strict=True):
-                kept = self.kept[number]
-                kept.ours = (*kept.ours[-1:], value) if kind == "set" else (value,)
-        elif kind == "left":
-            self.left = True
-        elif kind == "back":
-            for number in rest[0]:
-                self.kept.pop(number, None)
+LOOK = 0.5
+"""Seconds between two checks of whether the file is still in its place."""
 
 
 class Keeper(Protocol):
@@ -145,8 +62,8 @@ class Journal:
         self.path = path
         self.keeper: Keeper | None = None
         self._lock = threading.RLock()
-        """Rounds note from one thread, who sees a new process from another; a keeper is noted from inside of a note."""
-        self._book = Book(Process(os.getpid(), start_time(os.getpid())), world=world())
+        """Held by the thread of the rounds, or by that which sees new processes. A keeper is noted while it is held."""
+        self._book = Book(Process(os.getpid(), start_time(os.getpid())), world=world(), host=host())
         self._numbers: dict[tuple[int, Target], int] = {}
         self._known: dict[int, tuple[Knob, int]] = {}
         """By the identity of a knob, which is kept alive here."""
@@ -155,17 +72,20 @@ class Journal:
         self._size = 0
         self._limit = ROOMY
         self._file = -1
+        self._checked = -math.inf
         self._anew()
 
     @classmethod
     def open(cls, folder: Path | None = None) -> Journal:
-        """A new journal in the folder for them."""
-        folder = state_folder() if folder is None else folder
-        make_private(folder)
-        pid, number = os.getpid(), 0
-        while (path := folder / f"{pid}-{number}{SUFFIX}").exists():
-            number += 1
-        return cls(path)
+        """A new journal in the folder for them; without `folder` in the first one where that is possible."""
+        problems: list[TreadleError] = []
+        for each in folders_for_new_journals() if folder is None else [folder]:
+            try:
+                make_private(each)
+                return cls(_free_path(each))
+            except TreadleError as error:
+                problems.append(error)
+        raise problems[0]
 
     def __enter__(self) -> Self:
         return self
@@ -185,9 +105,15 @@ class Journal:
         return self._book.uses_realtime
 
     def tend(self) -> None:
-        """Once a round: see to it that somebody keeps it."""
-        if self.keeper is not None:
-            self.keeper.check()
+        """Once a round: see to it that the file is in its place, and that there is a keeper.
+
+        An error means that nobody could put things back after a kill of this process: then nothing may stay changed.
+        """
+        with self._lock:
+            if time.monotonic() - self._checked >= LOOK:
+                self._stay_in_place()
+            if self.keeper is not None:
+                self.keeper.check()
 
     def note(self, knob: Knob, found: Iterable[tuple[Target, Value]], wanted: Iterable[tuple[Target, Value]]) -> None:
         """Before a write: what those targets had that are written to for the first time, and what is to be written.
@@ -202,7 +128,7 @@ class Journal:
             for target, value in found:
                 if (recipe, target) not in self._numbers:
                     self._last += 1
-                    lines.append(["found", self._last, recipe, _plain(target), value])
+                    lines.append(["found", self._last, recipe, plain(target), value])
                     self._numbers[recipe, target] = self._last
                     new.append(target)
             lines.append(self._values("set", recipe, wanted))
@@ -248,11 +174,15 @@ class Journal:
         """Done. What could not be put back stays written down, for the guardian and `treadle restore`."""
         if self._file < 0 or os.getpid() != self._book.owner.pid:  # a fork has it too, but it is not its own
             return
+        if self._book.kept:
+            with suppress(TreadleError):
+                self._stay_in_place()
         os.close(self._file)
         self._file = -1
         if self._book.kept:
             return
-        self.path.unlink(missing_ok=True)
+        with suppress(OSError):  # its folder may be gone, or belong to somebody else by now
+            self.path.unlink()
         if self.keeper is not None:
             self.keeper.stop()
 
@@ -279,7 +209,7 @@ class Journal:
         return [kind, [number for number, _ in pairs], [value for _, value in pairs]]
 
     def _write(self, lines: list[list[Any]]) -> None:
-        text = _text(lines)
+        text = as_text(lines)
         if self._torn:  # whatever came of the last one, this begins on a line of its own
             text = b"\n" + text
         try:
@@ -297,108 +227,76 @@ class Journal:
 
     def _anew(self) -> None:
         """Write down what is still to be put back, and nothing else, in the place of the old file."""
-        text = _text(self._book.lines())
-        new = self.path.with_suffix(".new")
+        text = as_text(self._book.lines())
         try:
-            file = os.open(
-                new, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            )
-            if os.write(file, text) != len(text):
-                os.close(file)
-                raise OSError("no room for all of it")
-            os.rename(new, self.path)
+            file = _write_new(self.path, text)
         except OSError as error:
             if self._file >= 0:  # the old one is good for longer
                 self._limit = 2 * self._size
                 return
             raise EngineError(f"can't be written: {error}", where=f"journal {self.path}", remedy="make room") from error
+        self._use(file, len(text))
+
+    def _use(self, file: int, size: int) -> None:
         if self._file >= 0:
             os.close(self._file)
-        self._file, self._torn, self._size = file, False, len(text)
-        self._limit = max(ROOMY, 4 * len(text))
+        self._file, self._torn, self._size = file, False, size
+        self._limit = max(ROOMY, 4 * size)
+
+    def _stay_in_place(self) -> None:
+        """Write all of it anew if its file was removed or replaced, as $XDG_RUNTIME_DIR is when a user logs out.
+
+        Where its folder can't be had again, since somebody else has made it or it may not be made, another one is used.
+        """
+        self._checked = time.monotonic()
+        if self._file < 0 or _is_at(self.path, self._file):
+            return
+        text, lost, problems = as_text(self._book.lines()), self.path, []
+        for folder in dict.fromkeys([lost.parent, *journal_folders()]):
+            path = lost if folder == lost.parent else _free_path(folder)
+            try:
+                make_private(folder)
+                file = _write_new(path, text)
+            except (OSError, TreadleError) as error:
+                problems.append(str(error))
+                continue
+            self.path = path
+            self._use(file, len(text))
+            log.warning(
+                "the journal %s was removed; it is written anew as %s", lost, path, extra={"journal": str(path)}
+            )
+            return
+        raise EngineError(
+            f"was removed, and can't be written anew: {problems[0]}",
+            where=f"journal {lost}",
+            remedy="set TREADLE_STATE to a folder of yours that stays",
+        )
 
 
-def read(path: Path) -> Book:
-    """What a journal says. A line that was not finished, since its writer was killed, is left out."""
-    book = Book()
-    for line in path.read_bytes().splitlines(keepends=True):
-        with suppress(ValueError, TypeError, KeyError, IndexError):
-            if line.endswith(b"\n"):
-                book.add(json.loads(line))
-    return book
+def _free_path(folder: Path) -> Path:
+    """Where there is no journal yet."""
+    number = 0
+    while (path := folder / f"{os.getpid()}-{number}{SUFFIX}").exists():
+        number += 1
+    return path
 
 
-def state_folder() -> Path:
-    """Where the journals of this user are: only this user can write there."""
-    return state_folders()[0]
-
-
-def state_folders() -> list[Path]:
-    """All folders where journals of this user may be, the one for new ones first."""
-    folders: list[Path] = []
-    if named := os.environ.get("TREADLE_STATE"):
-        folders.append(Path(named))
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and _is_ours(Path(runtime)):  # that of somebody else, after sudo, is not for us
-        folders.append(Path(runtime) / "treadle")
-    if os.geteuid() == 0:
-        folders.append(Path("/run/treadle"))
-    folders.append(Path("~/.local/state/treadle").expanduser())
-    return folders
-
-
-def make_private(folder: Path) -> None:
-    """Make the folder, and be sure that nobody else can write there: what a journal says is done, as root if root."""
+def _write_new(path: Path, text: bytes) -> int:
+    """A file with this text, in one step also where there was another; open for more."""
+    new = path.with_suffix(".new")
+    file = os.open(new, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-    except OSError as error:
-        remedy = "set TREADLE_STATE to a folder of yours"
-        raise RightsError(f"can't be made: {error}", where=f"folder {folder}", remedy=remedy) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        remedy = f"run 'chmod 700 {folder}', or set TREADLE_STATE to a folder of yours"
-        raise RightsError("is not a folder that only you can write to", where=str(folder), remedy=remedy)
-
-
-def start_time(pid: int) -> int:
-    """When a process was started, in clock ticks since boot; 0 if there is none."""
-    try:
-        return thread_ref(pid, pid).start_time
-    except TreadleError:
-        return 0
-
-
-def world() -> str:
-    """The boot and the process namespace in which ids mean what they mean."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+        if os.write(file, text) != len(text):
+            raise OSError("no room for all of it")
+        os.rename(new, path)
     except OSError:
-        return ""
+        os.close(file)
+        raise
+    return file
 
 
-def _is_ours(folder: Path) -> bool:
+def _is_at(path: Path, file: int) -> bool:
     try:
-        return folder.stat().st_uid == os.geteuid()
+        return os.path.samestat(os.lstat(path), os.fstat(file))
     except OSError:
         return False
-
-
-def _text(lines: list[list[Any]]) -> bytes:
-    return "".join([_ENCODE(line) + "\n" for line in lines]).encode()
-
-
-def _plain(target: Target) -> str | list[Any]:
-    if isinstance(target, str):
-        return target
-    return [target.tid, target.pid, target.start_time, target.role.value, target.name]
-
-
-def _target(plain: str | list[Any]) -> Target:
-    if isinstance(plain, str):
-        return plain
-    tid, pid, start, role, name = plain
-    return ThreadRef(tid, pid, start, Role(role), name)
-
-
-_ENCODE = json.JSONEncoder(separators=(",", ":")).encode

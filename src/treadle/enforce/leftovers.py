@@ -15,11 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from treadle.enforce import journal, kernel
+from treadle.enforce import journal_book, kernel
 from treadle.enforce.changes import Changes, same
 from treadle.enforce.enforcer import Enforcer, Failure, Outcomes
 from treadle.enforce.heirs import settle_born
-from treadle.enforce.journal import REALTIME, SUFFIX, Book, Kept, Recipe
+from treadle.enforce.journal_book import REALTIME, SUFFIX, Book, Kept, Recipe
+from treadle.enforce.journal_folder import journal_folders
 from treadle.enforce.knob import Knob, Value
 from treadle.errors import EngineError, RightsError
 from treadle.model import ThreadRef
@@ -31,22 +32,24 @@ Make = Callable[[Recipe], Knob]
 
 
 def leftovers(folders: Sequence[Path] | None = None, *, pids: Collection[int] | None = None) -> list[Path]:
-    """The journals of this user whose owner and guardian are both dead. One of another boot means nothing: it goes.
+    """The journals of this user of which owner and guardian are both dead.
+
+    A journal of an earlier boot of this machine means nothing any more, and is removed.
 
     With `pids`, what was left on purpose is among them only if it is about one of these processes.
     """
-    here = journal.world()
+    here = journal_book.world()
     found: list[Path] = []
-    for folder in journal.state_folders() if folders is None else folders:
+    for folder in journal_folders() if folders is None else folders:
         for path in sorted(folder.glob(f"*{SUFFIX}")):
             with suppress(OSError):
                 if path.lstat().st_uid != os.geteuid():
                     continue
-                book = journal.read(path)
+                book = journal_book.read(path)
                 if book.world == here and not book.owner.alive and not book.guardian.alive:
                     if pids is None or not book.left or not _pids(book).isdisjoint(pids):
                         found.append(path)
-                elif book.world.partition(" ")[0] != here.partition(" ")[0]:
+                elif book.world.partition(" ")[0] != here.partition(" ")[0] and book.host in ("", journal_book.host()):
                     _remove(path)
     return found
 
@@ -63,7 +66,7 @@ def put_back(path: Path, *, make: Make | None = None) -> tuple[Outcomes, ...]:
     with _alone(path) as mine:
         if not mine:
             return ()
-        book = journal.read(path)
+        book = journal_book.read(path)
         if book.owner.alive:
             remedy = "stop it, and it puts back by itself"
             raise EngineError(f"process {book.owner.pid} still runs", where=f"journal {path}", remedy=remedy)
@@ -72,6 +75,18 @@ def put_back(path: Path, *, make: Make | None = None) -> tuple[Outcomes, ...]:
             _remove(path)
     _tell(book, done)
     return done
+
+
+def take_off_realtime(path: Path) -> tuple[Outcomes, ...]:
+    """Put back the real-time priorities alone, also while the owner lives: it stands still, and can't do it itself.
+
+    The journal stays as it is, and what the owner writes after this counts again.
+    """
+    book = journal_book.read(path)
+    if book.left:
+        return ()
+    book.recipes = {number: recipe for number, recipe in book.recipes.items() if recipe.name == REALTIME}
+    return _put_back(book, make_again)
 
 
 def make_again(recipe: Recipe) -> Knob:

@@ -43,8 +43,9 @@ class Watchdog:
     """Calls `release` with a reason once nothing moves; real-time then stays off for a pause, twice as long each time.
 
     `cores` are those that the real-time threads may use: with a budget, their part of them. `period` is the longest
-    time between two rounds. `resume` is called by the round that ends a pause. Without `start` it is pure logic on the
-    times it is fed with.
+    time between two rounds. `resume` is called by the round that ends a pause. `beat` is the heartbeat of its thread:
+    that needs this interpreter's lock, so another process must notice when it stands still. Without `start` it is pure
+    logic on the times it is fed with.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Watchdog:
         pause: float = 10.0,
         longest_pause: float = 600.0,
         now: Callable[[], float] = time.monotonic,
+        beat: Callable[[], None] | None = None,
     ) -> None:
         self.cores = float(usable_cores() if cores is None else cores)
         if not (self.cores > 0 and patience > 0 and 0 < pause <= longest_pause):
@@ -66,6 +68,7 @@ class Watchdog:
         self.releases = 0
         self._release = release
         self._resume = resume
+        self._beat = beat
         self._patience = patience
         self._quiet = LATE + period
         self._first, self._longest = pause, longest_pause
@@ -131,6 +134,10 @@ class Watchdog:
         elif silent > self._quiet:
             self._let_go(at, f"the machine does not answer: no round for {silent:.1f} s")
 
+    def let_go(self, reason: str) -> None:
+        """Release now, for a reason that somebody else has seen, and pause as ever."""
+        self._let_go(self._now(), reason)
+
     def start(self) -> None:
         """Look from a thread of its own too, at a real-time priority above all others where that is allowed."""
         if self._thread is None:
@@ -151,6 +158,8 @@ class Watchdog:
         while not self._stopped.wait(max(0.0, due - self._now())):
             at = self._now()
             self.look(at, at - due)
+            if self._beat is not None:
+                self._beat()
             due = self._now() + BEAT
 
     def _let_go(self, at: float, reason: str) -> None:

@@ -1,0 +1,173 @@
+"""What a journal says: knobs by name and options, and what each target had and was given. It knows no knob.
+
+A journal is lines of JSON. Each line is an event; together they make a `Book`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from treadle.enforce.kernel.guard import thread_ref
+from treadle.enforce.knob import Target, Value
+from treadle.errors import TreadleError
+from treadle.model import Role, ThreadRef
+
+FORMAT = 1
+SUFFIX = ".journal"
+REALTIME = "rt"
+"""The knob whose threads can keep all others from running."""
+
+
+class Process(NamedTuple):
+    """A process; its start time tells it from a later one with the same id."""
+
+    pid: int
+    start_time: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs; one that is dead but not yet waited for does not."""
+        try:
+            handle = os.pidfd_open(self.pid)
+        except OSError:
+            return False
+        try:
+            ended = select.poll()
+            ended.register(handle, select.POLLIN)
+            return start_time(self.pid) == self.start_time and not ended.poll(0)
+        finally:
+            os.close(handle)
+
+
+NOBODY = Process(0, 0)
+
+
+class Recipe(NamedTuple):
+    """What makes a knob again in another process."""
+
+    name: str
+    options: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Kept:
+    """A target that we write to: what it had, and the values it may have had from us since, the last one last.
+
+    There are two of them between what is noted and what is done; None is anything, after a write that went wrong.
+    """
+
+    recipe: int
+    target: Target
+    found: Value
+    ours: tuple[Value | None, ...] = ()
+
+
+@dataclass
+class Book:
+    """All that a journal says."""
+
+    owner: Process = NOBODY
+    guardian: Process = NOBODY
+    world: str = ""
+    host: str = ""
+    recipes: dict[int, Recipe] = field(default_factory=dict)
+    kept: dict[int, Kept] = field(default_factory=dict)
+    left: bool = False
+    """Whether its owner has ended and meant it all to stay as it is."""
+
+    @property
+    def uses_realtime(self) -> bool:
+        return any(recipe.name == REALTIME for recipe in self.recipes.values())
+
+    def lines(self) -> list[list[Any]]:
+        """The same again, with not a line too many."""
+        lines: list[list[Any]] = [["owner", FORMAT, *self.owner, self.world, self.host], ["guardian", *self.guardian]]
+        lines += [["knob", number, name, options] for number, (name, options) in self.recipes.items()]
+        for number, kept in self.kept.items():
+            lines.append(["found", number, kept.recipe, plain(kept.target), kept.found])
+            lines += [["set", [number], [value]] for value in kept.ours]
+        return [*lines, ["left"]] if self.left else lines
+
+    def add(self, line: list[Any]) -> None:
+        """Take in one line."""
+        kind, *rest = line
+        if kind == "owner":
+            self.owner, self.world = Process(*rest[1:3]), rest[3]
+            self.host = rest[4] if len(rest) > 4 else ""
+        elif kind == "guardian":
+            self.guardian = Process(*rest)
+        elif kind == "knob":
+            self.recipes[rest[0]] = Recipe(rest[1], rest[2])
+        elif kind == "found":
+            number, recipe, target, found = rest
+            self.kept[number] = Kept(recipe, _target(target), found)
+        elif kind in ("set", "are"):
+            for number, value in zip(*rest, strict=True):
+                kept = self.kept[number]
+                kept.ours = (*kept.ours[-1:], value) if kind == "set" else (value,)
+        elif kind == "left":
+            self.left = True
+        elif kind == "back":
+            for number in rest[0]:
+                self.kept.pop(number, None)
+
+
+def read(path: Path) -> Book:
+    """What a journal says. A line that was not finished, since its writer was killed, is left out."""
+    book = Book()
+    for line in path.read_bytes().splitlines(keepends=True):
+        with suppress(ValueError, TypeError, KeyError, IndexError):
+            if line.endswith(b"\n"):
+                book.add(json.loads(line))
+    return book
+
+
+def start_time(pid: int) -> int:
+    """When a process was started, in clock ticks since boot; 0 if there is none."""
+    try:
+        return thread_ref(pid, pid).start_time
+    except TreadleError:
+        return 0
+
+
+def world() -> str:
+    """The boot and the process namespace in which ids mean what they mean."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def host() -> str:
+    """The name of this machine: a home may be shared by several, each with a boot of its own."""
+    return os.uname().nodename
+
+
+def as_text(lines: list[list[Any]]) -> bytes:
+    """Lines as they are in the file."""
+    return "".join([_ENCODE(line) + "\n" for line in lines]).encode()
+
+
+def plain(target: Target) -> str | list[Any]:
+    """A target as JSON has it."""
+    if isinstance(target, str):
+        return target
+    return [target.tid, target.pid, target.start_time, target.role.value, target.name]
+
+
+def _target(plain: str | list[Any]) -> Target:
+    if isinstance(plain, str):
+        return plain
+    tid, pid, start, role, name = plain
+    return ThreadRef(tid, pid, start, Role(role), name)
+
+
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
