@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from treadle.attachment import checks, plan
 from treadle.enforce import kernel
 from treadle.enforce.journal import Journal
 from treadle.engines.spark.application import Application, Process
-from treadle.errors import EngineError, RightsError
+from treadle.errors import EngineError, RightsError, TreadleError
 
 
 def test_only_what_the_plan_needs_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,6 +25,13 @@ def test_only_what_the_plan_needs_is_tried(monkeypatch: pytest.MonkeyPatch) -> N
         checks.check(plan.make(None, "nice", 0.05, {}, {}, ("*",)), [])
     except (EngineError, RightsError) as error:
         pytest.skip(str(error))
+
+
+def test_real_time_without_any_limit_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "limit").write_text("-1\n")
+    monkeypatch.setattr("treadle.enforce.kernel.budget.LIMIT", str(tmp_path / "limit"))
+    with pytest.raises(TreadleError, match=r"enforce 'rt'.*nothing limits real-time threads.*write 950000"):
+        checks.check(plan.make(None, "rt", 0.05, {}, {}, ("*",)), [])
 
 
 @pytest.fixture

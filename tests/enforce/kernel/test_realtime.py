@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from treadle.enforce import Enforcer
 from treadle.enforce.heirs import Heirs
-from treadle.enforce.kernel import Budget, Cgroups, GroupKnob, RealtimeKnob, make, thread_ref
+from treadle.enforce.kernel import Budget, Cgroups, GroupKnob, RealtimeKnob, facts, make, thread_ref
 from treadle.enforce.kernel.sched import Attributes, get_attributes, set_attributes
 from treadle.enforce.leash import Leash
 from treadle.errors import ConfigError, EngineError
@@ -293,6 +294,35 @@ def test_without_a_budget_there_is_one_clear_error_and_nothing_is_changed(
     assert apart.place(threads[0]) == home
     assert knob.read(threads[0]) == 0.0
     apart.write(other, "cpu.rt_runtime_us", "0")
+
+
+@pytest.fixture
+def unlimited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As after `sysctl kernel.sched_rt_runtime_us=-1`."""
+    (tmp_path / "limit").write_text("-1\n")
+    monkeypatch.setattr("treadle.enforce.kernel.budget.LIMIT", str(tmp_path / "limit"))
+
+
+@pytest.mark.usefixtures("unlimited")
+def test_without_any_limit_no_thread_is_made_real_time(threads: tuple[ThreadRef, ...]) -> None:
+    before = _all_of(threads[0])
+    with pytest.raises(EngineError, match=r"nothing limits real-time threads.*write 950000"):
+        RealtimeKnob().write(threads[0], 5.0)
+    assert _all_of(threads[0]) == before
+    (fact,) = facts(["real-time"])
+    assert not fact.works
+    assert "write 950000" in fact.remedy
+
+
+def test_a_limit_that_was_taken_away_does_not_keep_a_thread_from_being_put_back(
+    threads: tuple[ThreadRef, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before, knob = _all_of(threads[0]), RealtimeKnob()
+    knob.write(threads[0], 5.0)
+    (tmp_path / "limit").write_text("-1\n")
+    monkeypatch.setattr("treadle.enforce.kernel.budget.LIMIT", str(tmp_path / "limit"))
+    knob.write(threads[0], 0.0)
+    assert _all_of(threads[0]) == before
 
 
 KILLED = """

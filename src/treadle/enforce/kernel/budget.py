@@ -7,6 +7,7 @@ knows its home, also after the one who moved it was killed.
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import suppress
 
@@ -24,6 +25,28 @@ LEAST = 0.01
 MICRO = 1_000_000
 RUNTIME, LENGTH = "cpu.rt_runtime_us", "cpu.rt_period_us"
 WHERE = "real-time budget"
+LIMIT, LIMIT_PERIOD = "/proc/sys/kernel/sched_rt_runtime_us", "/proc/sys/kernel/sched_rt_period_us"
+"""The kernel's own limit on all real-time threads together. While it is off, budgets of groups do not hold either."""
+
+
+def system_share() -> float:
+    """The part of each CPU that the kernel leaves to real-time threads: infinite without a limit, NaN if unknown."""
+    try:
+        with open(LIMIT) as runtime, open(LIMIT_PERIOD) as period:
+            microseconds = int(runtime.read())
+            return math.inf if microseconds < 0 else microseconds / int(period.read())
+    except (OSError, ValueError):
+        return math.nan
+
+
+def check_limited() -> None:
+    """An error if nothing limits real-time threads: one of them that never waits would keep the rest from running."""
+    if math.isinf(system_share()):
+        raise EngineError(
+            f"nothing limits real-time threads here: {LIMIT} is -1, which also lifts the budgets of groups",
+            where=WHERE,
+            remedy=f"write 950000 to {LIMIT}, or use 'nice'",
+        )
 
 
 class Budget:

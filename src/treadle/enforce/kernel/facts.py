@@ -5,11 +5,13 @@ It changes nothing that lasts. `treadle doctor` shows it.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection
 from threading import Thread, get_native_id
 from typing import NamedTuple
 
+from treadle.enforce.kernel.budget import system_share
 from treadle.enforce.kernel.cgroup import Cgroups
 from treadle.enforce.kernel.guard import thread_ref
 from treadle.enforce.kernel.nice import AUTOGROUP, NiceKnob, autogroup_enabled
@@ -87,7 +89,9 @@ def _realtime() -> Fact:
         finally:
             knob.close()
         if knob.budget is None:
-            return f"SCHED_RR can be set; together real-time threads get {_sysctl_share()} of each CPU"
+            share = system_share()
+            known = "an unknown part" if math.isnan(share) else f"{share:.0%}"
+            return f"SCHED_RR can be set; together real-time threads get {known} of each CPU"
         part = min(knob.budget.share, knob.budget.left())
         return f"SCHED_RR can be set, in a group that gets {part:.0%} of each CPU"
 
@@ -123,18 +127,6 @@ def _tried(what: str, attempt: Callable[[], str]) -> Fact:
 def _probe_groups() -> Cgroups:
     """Where groups of ours would be; in v2 that is in the cgroup of the application, for which ours stands here."""
     return Cgroups.for_process(os.getpid(), base=f"{PROBE}-{os.getpid()}")
-
-
-def _sysctl_share() -> str:
-    try:
-        with (
-            open("/proc/sys/kernel/sched_rt_runtime_us") as runtime,
-            open("/proc/sys/kernel/sched_rt_period_us") as each,
-        ):
-            part = int(runtime.read()) / int(each.read())
-    except OSError:
-        return "an unknown part"
-    return "all" if part < 0 else f"{part:.0%}"
 
 
 _FACTS: dict[str, Callable[[], Fact]] = {

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from treadle.enforce.kernel.budget import PERIOD, SHARE, Budget
+from treadle.enforce.kernel.budget import PERIOD, SHARE, Budget, check_limited
 from treadle.enforce.kernel.cgroup import Cgroups, find_mount
 from treadle.enforce.kernel.guard import alive, called, gone, has_sys_nice
 from treadle.enforce.kernel.numbers import number
@@ -46,7 +46,8 @@ class RealtimeKnob:
     With `fifo` RR and FIFO change places. A thread that a real-time one starts is ordinary (SCHED_RESET_ON_FORK),
     unless they `inherit`, as without CAP_SYS_NICE, since only that could take the flag off again; half a number more is
     a thread whose flag is the other way, as it may be found. `share` and `period` are those of `Budget`. Nothing is
-    moved where the kernel has no such budgets, nor a thread that was real-time before.
+    moved where the kernel has no such budgets, nor a thread that was real-time before. Where nothing limits real-time
+    threads at all, none is made real-time.
     """
 
     name = "rt"
@@ -87,6 +88,8 @@ class RealtimeKnob:
         found = self._get(thread)
         self._number(found, thread)  # one that can't be put back is left alone
         rises = wanted.real_time and not found.real_time
+        if rises:
+            check_limited()
         if wanted.real_time or found.real_time:
             self._admit(thread, found)
         try:
