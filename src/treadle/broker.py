@@ -12,7 +12,6 @@ import fcntl
 import json
 import os
 import random
-import select
 import shutil
 import signal
 import socket
@@ -28,6 +27,7 @@ from typing import Literal
 
 from treadle import jars
 from treadle.errors import ConfigError, EngineError, RightsError
+from treadle.linux.open_files import is_readable
 
 HOST = "127.0.0.1"
 PORT = 9092
@@ -250,7 +250,7 @@ def _end(broker: Broker, patience: float) -> None:
             if not broker.alive():
                 return
             signal.pidfd_send_signal(handle, number)
-            if select.select([handle], [], [], wait)[0]:
+            if is_readable(handle, wait):
                 return
     except ProcessLookupError:
         return
@@ -275,7 +275,7 @@ def _born(pid: int) -> str | None:
     try:
         began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return None if select.select([handle], [], [], 0)[0] else f"{boot}/{began}"
+        return None if is_readable(handle) else f"{boot}/{began}"
     except (FileNotFoundError, ProcessLookupError):
         return None
     finally:

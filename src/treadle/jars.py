@@ -14,7 +14,6 @@ import logging
 import os
 import pwd
 import re
-import select
 import shutil
 import subprocess
 import tempfile
@@ -29,6 +28,7 @@ from xml.etree import ElementTree
 
 from treadle.errors import ConfigError, EngineError
 from treadle.linux import trusted
+from treadle.linux.open_files import is_readable
 
 log = logging.getLogger("treadle.jars")
 
@@ -241,7 +241,7 @@ def _run_ivy(known: Bundle, work: Path, progress: Progress) -> str:
 def _listen(ivy: subprocess.Popen[bytes], known: Bundle, progress: Progress) -> str:
     assert ivy.stdout is not None
     said, told = b"", 0
-    while select.select([ivy.stdout], [], [], SILENCE)[0]:
+    while is_readable(ivy.stdout.fileno(), SILENCE):
         some = os.read(ivy.stdout.fileno(), 65536)
         if not some:
             ivy.wait()

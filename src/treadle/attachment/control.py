@@ -38,6 +38,7 @@ from treadle.enforce.leash import Leash
 from treadle.engines.spark.application import Application, Process
 from treadle.engines.spark.engine import SparkEngine
 from treadle.errors import ConfigError, TreadleError
+from treadle.linux.open_files import raise_limit
 from treadle.loop import DecisionBatch, Loop
 from treadle.values import Snapshot
 
@@ -301,6 +302,7 @@ class Attachment:
         return self._seen.last[0] if self._seen.last else None
 
     def _prepare(self) -> list[Followed]:
+        raise_limit()  # some files of each thread are kept open
         if not self.dry_run:
             self._closing.callback(self._claims.release)
             self._claims.take(self.applications.values())

@@ -31,6 +31,7 @@ from treadle.enforce.journal_book import (
 from treadle.enforce.journal_folder import folders_for_new_journals, journal_folders, make_private
 from treadle.enforce.knob import Knob, Target, Value
 from treadle.errors import EngineError, TreadleError
+from treadle.linux.open_files import open_file
 
 log = logging.getLogger("treadle.enforce")
 
@@ -284,7 +285,7 @@ def _free_path(folder: Path) -> Path:
 def _write_new(path: Path, text: bytes) -> int:
     """A file with this text, in one step also where there was another; open for more."""
     new = path.with_suffix(".new")
-    file = os.open(new, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    file = open_file(new, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
     try:
         if os.write(file, text) != len(text):
             raise OSError("no room for all of it")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 from treadle.enforce.kernel.guard import thread_ref
 from treadle.enforce.knob import Target, Value
 from treadle.errors import TreadleError
+from treadle.linux.open_files import is_readable
 from treadle.model import Role, ThreadRef
 
 FORMAT = 1
@@ -39,9 +39,7 @@ class Process(NamedTuple):
         except OSError:
             return False
         try:
-            ended = select.poll()
-            ended.register(handle, select.POLLIN)
-            return start_time(self.pid) == self.start_time and not ended.poll(0)
+            return start_time(self.pid) == self.start_time and not is_readable(handle)
         finally:
             os.close(handle)
 

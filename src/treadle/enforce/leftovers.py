@@ -23,6 +23,7 @@ from treadle.enforce.journal_book import REALTIME, SUFFIX, Book, Kept, Recipe
 from treadle.enforce.journal_folder import journal_folders
 from treadle.enforce.knob import Knob, Value
 from treadle.errors import EngineError, RightsError
+from treadle.linux.open_files import open_file
 from treadle.model import ThreadRef
 
 log = logging.getLogger("treadle.enforce")
@@ -154,7 +155,7 @@ def _all_failed(name: str, mine: list[Kept], error: Exception) -> Outcomes:
 def _alone(path: Path) -> Iterator[bool]:
     """Be the only one who puts back from a journal; False if somebody else has done it by now."""
     try:
-        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        file = open_file(path, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:
         yield False
         return

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from treadle.errors import EngineError, RightsError, TargetGone
+from treadle.linux.open_files import KeptFiles
 from treadle.model import Floats
 
 Threads = tuple[tuple[int, int], ...]
@@ -53,22 +53,22 @@ def start_time(pid: int, tid: int) -> int:
 
 
 class ThreadTimes:
-    """Samples many threads at once. Each one's file is opened once, kept, and closed when it is no longer asked for.
+    """Samples many threads at once. Files of threads that are no longer asked for are closed.
 
-    An open file belongs to the thread it was opened for: when that has ended, a new thread with its number is not
-    mistaken for it, but unknown for one round.
+    Where a thread has ended and another one has got its number, the new one is unknown for one round; only while so
+    many files are open that no more can be kept it is read as if it were the old one.
     """
 
     def __init__(self) -> None:
         if not os.path.exists("/proc/self/schedstat"):
             remedy = "use a kernel with CONFIG_SCHED_INFO, as those of all distributions are"
             raise EngineError("this kernel does not count what threads wait for", where="schedstat", remedy=remedy)
-        self._times = _Files("schedstat", 128)
-        self._status = _Files("status", _ROOM)
+        self._times = KeptFiles("schedstat", 128)
+        self._status = KeptFiles("status", _ROOM)
 
     def sample(self, threads: Threads) -> Times:
         """CPU time, run-queue wait and switches of these threads."""
-        texts = self._times.read(threads, _UNKNOWN)
+        texts = _read(self._times, threads, _UNKNOWN)
         table = np.array(list(map(int, b" ".join(texts).split())), dtype=np.float64).reshape(len(threads), 3)
         table[table < 0.0] = np.nan
         return Times(table[:, 0] * 1e-9, table[:, 1] * 1e-9, table[:, 2].copy())
@@ -76,7 +76,7 @@ class ThreadTimes:
     def switches(self, threads: Threads) -> Switches:
         """Voluntary and involuntary switches; dearer than `sample`, since they stand in a long file."""
         table = np.full((len(threads), 2), np.nan)
-        for row, text in enumerate(self._status.read(threads, b"")):
+        for row, text in enumerate(_read(self._status, threads, b"")):
             if text:
                 # The last two lines: voluntary_ctxt_switches: 1\nnonvoluntary_ctxt_switches: 2
                 words = text[text.rindex(b"\nvoluntary") :].split()
@@ -89,59 +89,17 @@ class ThreadTimes:
         self._status.close()
 
 
-class _Files:
-    """One file of each thread, kept open."""
-
-    def __init__(self, name: str, room: int) -> None:
-        self._name = name
-        self._room = room  # the smaller, the quicker
-        self._threads: Threads = ()
-        self._open: dict[tuple[int, int], int] = {}
-
-    def read(self, threads: Threads, otherwise: bytes) -> list[bytes]:
-        """The contents for each thread; `otherwise` for one that has ended."""
-        if threads != self._threads:
-            self._close(self._open.keys() - set(threads))
-            self._threads = threads
-        texts: list[bytes] = []
-        pread, kept, room = os.pread, self._open, self._room
-        for thread in threads:
-            try:
-                texts.append(pread(kept[thread], room, 0))
-            except KeyError:
-                texts.append(self._first(thread) or otherwise)
-            except ProcessLookupError:
-                self._close((thread,))
-                texts.append(otherwise)
-        return texts
-
-    def close(self) -> None:
-        self._close(tuple(self._open))
-
-    def _first(self, thread: tuple[int, int]) -> bytes:
-        pid, tid = thread
-        try:
-            file = os.open(f"/proc/{pid}/task/{tid}/{self._name}", os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, ProcessLookupError):
-            return b""
-        except PermissionError as error:
-            remedy = "run as root, or mount /proc without hidepid"
-            raise RightsError("its times can't be read", where=_where(pid, tid), remedy=remedy) from error
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                raise
-            remedy = f"allow more than {len(self._open)} open files (ulimit -n)"
-            raise EngineError("too many open files", where=_where(pid, tid), remedy=remedy) from error
-        self._open[thread] = file
-        try:
-            return os.pread(file, self._room, 0)
-        except ProcessLookupError:
-            self._close((thread,))
-            return b""
-
-    def _close(self, threads: Iterable[tuple[int, int]]) -> None:
-        for thread in threads:
-            os.close(self._open.pop(thread))
+def _read(files: KeptFiles, threads: Threads, otherwise: bytes) -> list[bytes]:
+    try:
+        return files.read_all(threads, otherwise)
+    except PermissionError as error:
+        remedy = "run as root, or mount /proc without hidepid"
+        raise RightsError("the times of its threads can't be read", where=error.filename, remedy=remedy) from error
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        remedy = "allow more open files (ulimit -n)"
+        raise EngineError("too many open files", where=error.filename, remedy=remedy) from error
 
 
 def _where(pid: int, tid: int) -> str:

@@ -17,6 +17,7 @@ from treadle.enforce.kernel.guard import called, gone
 from treadle.enforce.kernel.mounts import Mount, cpu_group, find_mount, group_of
 from treadle.enforce.kernel.names import escape, escape_parts, unescape
 from treadle.errors import ConfigError, EngineError, RightsError, TargetGone, TreadleError
+from treadle.linux.open_files import open_file
 from treadle.model import ThreadRef
 
 __all__ = ["RIGHTS", "Cgroups", "Mount", "cpu_group", "find_mount"]
@@ -165,7 +166,7 @@ class Cgroups:
     def read(self, path: str, file: str) -> str:
         """What a file of a group says; `TargetGone` if there is no such group."""
         try:
-            with open(f"{self.directory(path)}/{file}") as opened:
+            with open(f"{self.directory(path)}/{file}", opener=open_file) as opened:
                 return opened.read().strip()
         except OSError as error:
             self._refused(error, path, f"{file} can't be read")
@@ -260,7 +261,7 @@ class Cgroups:
             return True
 
     def _put(self, path: str, file: str, text: str) -> None:
-        opened = os.open(f"{self.directory(path)}/{file}", os.O_WRONLY | os.O_TRUNC)
+        opened = open_file(f"{self.directory(path)}/{file}", os.O_WRONLY | os.O_TRUNC)
         try:
             os.write(opened, text.encode())
         finally:

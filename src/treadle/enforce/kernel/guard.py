@@ -7,17 +7,17 @@ meant by its id, its process and its start time together.
 from __future__ import annotations
 
 import os
-import threading
 from typing import NoReturn
 
 from treadle.enforce.knob import Target
 from treadle.errors import ConfigError, RightsError, TargetGone
+from treadle.linux.open_files import KeptFiles, open_file
 from treadle.model import Role, ThreadRef
 
 CAP_SYS_NICE = 23
 _ENDED = (b"Z", b"X", b"x")
-_UP_TO_STATE = 128
-"""Bytes of a `stat`: a name has at most 64."""
+_ROOM = 1024
+"""Bytes: more than a `stat` has."""
 
 
 def alive(target: Target) -> ThreadRef:
@@ -59,53 +59,33 @@ def has_sys_nice() -> bool:
 
 
 class OpenFiles:
-    """Files of the threads that were last asked for: to open one costs several times what it costs to read it.
-
-    An open one belongs to the thread it was opened for. Once that has ended it can't be read, whoever has its id.
-    """
+    """Files of the threads that were last asked for, at most so many: see `KeptFiles`."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._files: dict[tuple[int, int, int], int] = {}
-        self._lock = threading.RLock()  # nobody may close what another reads; a signal may break in to put back
+        self._kept = KeptFiles("stat", _ROOM, most=most)
 
     def runs(self, thread: ThreadRef) -> bool:
+        """Whether it is the very thread, and has not ended."""
         key = (thread.pid, thread.tid, thread.start_time)
-        with self._lock:
-            file = self._files.get(key)
-            if file is None:
-                return self._first(key)
+
+        def is_meant(text: bytes) -> bool:
+            return _started(text) == thread.start_time and _state(text) not in _ENDED
+
+        with self._kept.lock:
+            known = key in self._kept
             try:
-                if _state(os.pread(file, _UP_TO_STATE, 0)) not in _ENDED:
-                    return True
-            except ProcessLookupError:
-                pass
-            self._close(key)
-            return False
+                text = self._kept.read(key, is_meant)
+            except OSError as error:
+                _refused(error, thread.pid, thread.tid)
+            if not known:
+                return is_meant(text)
+            if _state(text) in _ENDED:
+                self._kept.drop(key)
+                return False
+            return True
 
     def close(self) -> None:
-        with self._lock:
-            for key in tuple(self._files):
-                self._close(key)
-
-    def _first(self, key: tuple[int, int, int]) -> bool:
-        pid, tid, start_time = key
-        file = _open(pid, tid)
-        try:
-            text = _read(file, pid, tid)
-            if _started(text) != start_time or _state(text) in _ENDED:
-                os.close(file)
-                return False
-        except BaseException:
-            os.close(file)
-            raise
-        if len(self._files) >= self._most:
-            self._close(next(iter(self._files)))
-        self._files[key] = file
-        return True
-
-    def _close(self, key: tuple[int, int, int]) -> None:
-        os.close(self._files.pop(key))
+        self._kept.close()
 
 
 _OPEN = OpenFiles(256)
@@ -113,28 +93,24 @@ _OPEN = OpenFiles(256)
 
 def _start_time(pid: int, tid: int) -> int:
     """Of a thread of that very process."""
-    file = _open(pid, tid)
     try:
-        return _started(_read(file, pid, tid))
-    finally:
-        os.close(file)
+        file = open_file(f"/proc/{pid}/task/{tid}/stat")
+        try:
+            return _started(os.pread(file, _ROOM, 0))
+        finally:
+            os.close(file)
+    except OSError as error:
+        _refused(error, pid, tid)
 
 
-def _open(pid: int, tid: int) -> int:
-    try:
-        return os.open(f"/proc/{pid}/task/{tid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, ProcessLookupError):
+def _refused(error: OSError, pid: int, tid: int) -> NoReturn:
+    """Say it in our own words."""
+    if isinstance(error, FileNotFoundError | ProcessLookupError):
         gone(ThreadRef(tid, pid))
-    except PermissionError as error:
+    if isinstance(error, PermissionError):
         remedy = "run as its user or as root"
-        raise RightsError("can't be looked at", where=f"thread {tid} of process {pid}", remedy=remedy) from error
-
-
-def _read(file: int, pid: int, tid: int) -> bytes:
-    try:
-        return os.pread(file, 1024, 0)
-    except ProcessLookupError:
-        gone(ThreadRef(tid, pid))
+        raise RightsError("can't be read", where=f"thread {tid} of process {pid}", remedy=remedy) from error
+    raise error
 
 
 def _state(text: bytes) -> bytes:

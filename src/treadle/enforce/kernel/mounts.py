@@ -6,6 +6,8 @@ import os
 import re
 from dataclasses import dataclass
 
+from treadle.linux.open_files import open_file
+
 MOUNTS = "/proc/self/mountinfo"
 
 
@@ -41,7 +43,7 @@ def find_mount(mounts: str = MOUNTS) -> Mount | None:
 
 def group_of(file: str, mount: Mount) -> str:
     """The path of a group from /proc/<pid>/cgroup or the same of a thread."""
-    opened = os.open(file, os.O_RDONLY)
+    opened = open_file(file)
     try:
         text = os.read(opened, 1 << 16).decode(errors="surrogateescape")
     finally:

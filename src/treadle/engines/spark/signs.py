@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from treadle.linux.open_files import KeptFiles
+
 
 class Signs:
     """What can be seen from outside of some processes."""
 
     def __init__(self) -> None:
-        self._files: dict[tuple[int, int], int] = {}
+        self._names = KeptFiles("comm", 16)
 
     def read(self, pids: Iterable[int], pooled: Iterable[tuple[int, int]]) -> list[object]:
         """Two readings that are equal: as many threads as before, and no pooled one was seen to change hands."""
@@ -28,21 +30,14 @@ class Signs:
         return found
 
     def close(self) -> None:
-        for file in self._files.values():
-            os.close(file)
-        self._files.clear()
+        self._names.close()
 
     def keep(self, pooled: Iterable[tuple[int, int]]) -> None:
         """These are read from now on; the files of others are closed."""
-        for thread in self._files.keys() - set(pooled):
-            os.close(self._files.pop(thread))
+        self._names.keep_only(pooled)
 
     def _short_name(self, thread: tuple[int, int]) -> bytes | None:
         try:
-            file = self._files.get(thread)
-            if file is None:
-                pid, tid = thread
-                file = self._files[thread] = os.open(f"/proc/{pid}/task/{tid}/comm", os.O_RDONLY | os.O_CLOEXEC)
-            return os.pread(file, 16, 0)
+            return self._names.read(thread)
         except OSError:  # it has ended, and the list says so too
             return None
