@@ -47,6 +47,7 @@ class Attach(_Section):
     policy: str | None = None
     enforce: str | None = None
     period: str = "50ms"
+    user: Annotated[str, Field(min_length=1)] | Annotated[int, Field(ge=0, strict=True)] | None = None
     priorities: dict[str, NotNegative] = {}
     quotas: dict[str, Positive] = {}
 

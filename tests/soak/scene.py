@@ -23,7 +23,7 @@ from soak import witness
 from soak.judge import Rules
 from support import until
 from treadle.broker import Broker, free_port
-from treadle.engines.spark.application import EXECUTOR
+from treadle.engines.spark.jvms import EXECUTOR
 
 PERIOD = 0.05
 TREADLE = [sys.executable, "-c", "from treadle.cli import main; main()"]

@@ -38,7 +38,9 @@ from treadle.enforce.leash import Leash
 from treadle.engines.spark.application import Application, Process
 from treadle.engines.spark.engine import SparkEngine
 from treadle.errors import ConfigError, TreadleError
+from treadle.linux import users
 from treadle.linux.open_files import raise_limit
+from treadle.linux.users import User
 from treadle.loop import DecisionBatch, Loop
 from treadle.values import Snapshot
 
@@ -74,6 +76,7 @@ def attach(
     priorities: Mapping[str, float] | None = None,
     quotas: Mapping[str, float] | None = None,
     queries: Sequence[str] = ("*",),
+    user: User | None = None,
     qod: Given | None = None,
     dry_run: bool = False,
     agent: bool | None = None,
@@ -83,7 +86,8 @@ def attach(
 
     A target is a process id, an application's name, the address of its UI, or a SparkSession of this process; all are
     scheduled by one policy in one loop. A name such as `shop-*` is a pattern: it means all that fit, also those that
-    are started later. `enforce` is nice, cgroup, rt, slice or quota, or some joined by `+`; see
+    are started later. Names and patterns mean applications of one `user` (a name or a uid), by default of the one that
+    calls this, also by sudo. `enforce` is nice, cgroup, rt, slice or quota, or some joined by `+`; see
     docs/attach.md. `priorities` and `quotas` (in CPUs) are by patterns of query names, the first that fits counts, and
     `queries` are the patterns of those that are scheduled at all. With `qod`, a mapping of patterns to `priority` and
     `min_accuracy` or the path of a TOML file that has such, micro-batches drop rows when the CPU is short, never more
@@ -104,26 +108,36 @@ def attach(
             remedy="leave out --no-agent (agent=False), or the promises",
         )
     chosen = plan.make(policy, enforce, length, wanted, quotas or {}, tuple(queries))
-    applications = targets.find(target, agent=_loads_own(agent, dry_run=dry_run))
+    owner = None if user is None else users.number(user)
+    applications = targets.find(target, agent=_loads_own(agent, dry_run=dry_run), user=owner)
     if not dry_run:
         checks.check(chosen, applications.values())
     wanted["*"] = wanted.get("*", ORDINARY)
-    later = targets.patterns(target)
-    attachment = Attachment(chosen, applications, wanted, promised, patterns=later, dry_run=dry_run, agent=agent)
+    later = Newcomers(targets.patterns(target), owner)
+    attachment = Attachment(chosen, applications, wanted, promised, later=later, dry_run=dry_run, agent=agent)
     if background:
         attachment.start()
     return attachment
 
 
-def look_on(target: Target | Sequence[Target], *, agent: bool = False) -> Callable[[], dict[str, Any] | None] | None:
+def look_on(
+    target: Target | Sequence[Target], *, agent: bool = False, user: User | None = None
+) -> Callable[[], dict[str, Any] | None] | None:
     """Where somebody schedules these applications: how to ask for its status, which is None once it has ended."""
-    found = list(targets.find(target, agent=agent).values())
+    owner = None if user is None else users.number(user)
+    found = list(targets.find(target, agent=agent, user=owner).values())
     return (lambda: ask(found)) if ask(found) is not None else None
 
 
-def watch(target: Target | Sequence[Target], *, period: Duration = "200ms", agent: bool | None = None) -> Attachment:
+def watch(
+    target: Target | Sequence[Target],
+    *,
+    period: Duration = "200ms",
+    agent: bool | None = None,
+    user: User | None = None,
+) -> Attachment:
     """Look at applications without changing anything of how they are scheduled: `run` it, or `start` it."""
-    return attach(target, policy="none", period=period, dry_run=True, agent=agent, background=False)
+    return attach(target, policy="none", period=period, dry_run=True, agent=agent, user=user, background=False)
 
 
 class Attachment:
@@ -136,7 +150,7 @@ class Attachment:
         priorities: Mapping[str, float],
         promised: Mapping[str, Promise],
         *,
-        patterns: Sequence[str] = (),
+        later: Newcomers | None = None,
         dry_run: bool = False,
         agent: bool | None = None,
     ) -> None:
@@ -160,7 +174,7 @@ class Attachment:
         self._claims = Claims()
         self._published = Published(self.status)
         self._priorities, self._agent = dict(priorities), agent
-        self._newcomers = Newcomers(patterns)
+        self._newcomers = later or Newcomers(())
         self._closing.callback(self._newcomers.close)
         try:
             self._engines = self._prepare()

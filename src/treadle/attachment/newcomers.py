@@ -21,11 +21,11 @@ SCAN = 1.0
 
 
 class Newcomers:
-    """Looks on until it is closed; without patterns not at all."""
+    """Scans until it is closed, for applications of one user; without patterns not at all."""
 
-    def __init__(self, patterns: Sequence[str]) -> None:
+    def __init__(self, patterns: Sequence[str], user: int | None = None) -> None:
         self.expected = bool(patterns)
-        self._looking = application.Newcomers(patterns)
+        self._looking = application.Newcomers(patterns, user)
         self._found: SimpleQueue[Application] = SimpleQueue()
         self._closed = threading.Event()
         if patterns:

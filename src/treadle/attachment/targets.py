@@ -8,29 +8,52 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeGuard
+from dataclasses import dataclass
+from typing import Any
 
 from treadle.engines.spark.application import Application, Process, is_alive
 from treadle.errors import ConfigError, EngineError
 
 log = logging.getLogger("treadle.attach")
 
-Target = int | str | Application | Any
-"""The last one is a SparkSession of this very process."""
+
+@dataclass(frozen=True)
+class Name:
+    """The name of applications, or a pattern of names, whatever it looks like."""
+
+    text: str
+
+    @property
+    def is_pattern(self) -> bool:
+        return any(sign in self.text for sign in "*?[")
 
 
-def find(targets: Target | Sequence[Target], *, agent: bool = False) -> dict[str, Application]:
-    """The applications by a name that each has alone; with `agent` those that are named by process are asked by it."""
-    several = targets if isinstance(targets, list | tuple) else [targets]
+@dataclass(frozen=True)
+class Ui:
+    """The address of a UI, whatever it looks like."""
+
+    address: str
+
+
+Target = int | str | Name | Ui | Application | Any
+"""The last one is a SparkSession of this very process. Text with `://` or a port at its end is an address, else a name;
+a number in text is a name, too: only an int is a process id."""
+
+
+def find(targets: Target | Sequence[Target], *, agent: bool = False, user: int | None = None) -> dict[str, Application]:
+    """The applications by a name that each has alone; with `agent` those that are named by process are asked by it.
+
+    Names and patterns mean applications of this user, by default of the one that calls us.
+    """
+    several = _explicit(targets)
     if not several:
         raise ConfigError("no application is named", remedy="give a pid, a name or the address of a UI")
-    return named(found for target in several for found in _applications(target, agent=agent))
+    return named(found for target in several for found in _applications(target, agent=agent, user=user))
 
 
 def patterns(targets: Target | Sequence[Target]) -> tuple[str, ...]:
     """Those of the targets that are patterns of names: what fits them later is meant, too."""
-    several = targets if isinstance(targets, list | tuple) else [targets]
-    return tuple(target for target in several if _is_pattern(target))
+    return tuple(each.text for each in _explicit(targets) if isinstance(each, Name) and each.is_pattern)
 
 
 def named(applications: Iterable[Application]) -> dict[str, Application]:
@@ -110,27 +133,34 @@ def _first(application: Application) -> int:
     return application.processes[0].pid if application.processes else 0
 
 
-def _is_pattern(target: Target) -> TypeGuard[str]:
-    return isinstance(target, str) and "://" not in target and any(sign in target for sign in "*?[")
+def _explicit(targets: Target | Sequence[Target]) -> list[Target]:
+    """All targets, with text taken for what it looks like."""
+    several = targets if isinstance(targets, list | tuple) else [targets]
+    return [_taken(each) if isinstance(each, str) else each for each in several]
 
 
-def _applications(target: Target, *, agent: bool) -> list[Application]:
-    return Application.find_all(target) if _is_pattern(target) else [_application(target, agent=agent)]
+def _taken(text: str) -> Name | Ui:
+    before, colon, port = text.rpartition(":")
+    return Ui(text) if "://" in text or (before and colon and port.isdecimal()) else Name(text)
 
 
-def _application(target: Target, *, agent: bool) -> Application:
+def _applications(target: Target, *, agent: bool, user: int | None) -> list[Application]:
+    if isinstance(target, Name) and target.is_pattern:
+        return Application.find_all(target.text, user=user)
+    return [_application(target, agent=agent, user=user)]
+
+
+def _application(target: Target, *, agent: bool, user: int | None) -> Application:
     if isinstance(target, Application):
         return target
     if isinstance(target, bool) or target is None:
         raise ConfigError(f"{target!r} is no application", where="attach", remedy="give a pid, a name or a UI address")
     if isinstance(target, int):
         return Application.find(pid=target, agent=agent)
-    if isinstance(target, str):
-        if target.isdecimal():
-            return Application.find(pid=int(target), agent=agent)
-        if "://" in target or target.rpartition(":")[2].isdecimal():
-            return Application.find(ui=target)
-        return Application.find(name=target)
+    if isinstance(target, Ui):
+        return Application.find(ui=target.address, user=user)
+    if isinstance(target, Name):
+        return Application.find(name=target.text, user=user)
     return _of_session(target, agent=agent)
 
 

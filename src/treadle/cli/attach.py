@@ -45,6 +45,9 @@ def _targets(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--name", "-n", "names", multiple=True, metavar="NAME", help="The name of the application."),
         click.option("--ui", "uis", multiple=True, metavar="URL", help="The address of its UI."),
         click.option(
+            "--user", metavar="NAME|UID", help="Whose applications --name means (default: yours, also by sudo)."
+        ),
+        click.option(
             "--agent/--no-agent",
             default=None,
             help="Load agents into it (default: Treadle's own, and Jolokia if the policy or `rt` needs it), or none.",
@@ -79,6 +82,7 @@ def attach(
     pids: tuple[int, ...],
     names: tuple[str, ...],
     uis: tuple[str, ...],
+    user: str | None,
     agent: bool | None,
     policy: str | None,
     enforce: str | None,
@@ -109,13 +113,14 @@ def attach(
     chosen = policy or settings.policy
     with _signals() as ask:
         attachment = library(
-            [*pids, *names, *uis],
+            _named(pids, names, uis),
             policy=None if chosen is None else obj[0].policy(chosen),
             enforce=enforce,
             period=period or settings.period,
             priorities=_before(_pairs("--priority", priorities), settings.priorities),
             quotas=_before(_pairs("--quota", quotas), settings.quotas),
             queries=queries or ("*",),
+            user=settings.user if user is None else user,
             qod=qod,
             dry_run=dry_run,
             agent=agent,
@@ -140,10 +145,14 @@ def attach(
 @click.option("--for", "length", metavar="TIME", help="How long, as 60s (default: until it is ended).")
 @click.option("--once", is_flag=True, help="Look for a second, show it, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+@click.pass_obj
 def top(
+    obj: tuple[configuration.Config, str],
+    /,
     pids: tuple[int, ...],
     names: tuple[str, ...],
     uis: tuple[str, ...],
+    user: str | None,
     agent: bool | None,
     length: str | None,
     once: bool,
@@ -157,11 +166,12 @@ def top(
     from treadle.cli import _out
 
     limit = None if length is None else durations.seconds(length, what="--for")
-    if (status := look_on([*pids, *names, *uis], agent=bool(agent))) is not None:
+    targets, owner = _named(pids, names, uis), obj[0].attach.user if user is None else user
+    if (status := look_on(targets, agent=bool(agent), user=owner)) is not None:
         _look_on(status, limit, once=once or not _out.is_terminal, as_json=as_json)
         return
     with _signals() as ask:
-        attachment = watch([*pids, *names, *uis], agent=agent)
+        attachment = watch(targets, agent=agent, user=owner)
         ask.append(attachment.ask_to_stop)
         once = once or not _out.is_terminal  # one table, where nobody would see it change
         _run(attachment, LOOKS if once and limit is None else limit, as_json=as_json, live=not once)
@@ -319,6 +329,13 @@ def _tell_json(batches: Iterable[DecisionBatch]) -> None:
     for batch in batches:
         for decision in batch:
             click.echo(json.dumps(report.record(decision)))
+
+
+def _named(pids: Iterable[int], names: Iterable[str], uis: Iterable[str]) -> list[Any]:
+    """What the options name: `--name 4242` is a name, whatever it looks like."""
+    from treadle.attachment.targets import Name, Ui
+
+    return [*pids, *map(Name, names), *map(Ui, uis)]
 
 
 @contextmanager

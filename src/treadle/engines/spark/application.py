@@ -3,27 +3,31 @@
 It knows how to find them by process, name or address, with nothing changed in the application: the driver's UI names
 its address in the name of the thread that listens there, and executors have the application's id in their arguments.
 Its name is asked of an agent, if one may be loaded, or of the UI. What runs inside is not its business.
+
+Anybody can give a process the name of somebody's application or the arguments of its executor. So names and patterns
+mean applications of one user, and an executor belongs to an application only if both have the same owner.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from itertools import pairwise
 from typing import NamedTuple
 
+from treadle.engines.spark import jvms
 from treadle.engines.spark.agent import identify
+from treadle.engines.spark.jvms import EXECUTOR
 from treadle.engines.spark.rest import Rest
 from treadle.errors import ConfigError, EngineError, TargetGone, TreadleError
+from treadle.linux import users
+from treadle.linux.listening import listens
 from treadle.observe import jvm
 from treadle.observe.jvm import Jvm
 from treadle.observe.threads import start_time
 
-EXECUTOR = "CoarseGrainedExecutorBackend"
 LOCAL = "local-process-"
 FIRST_UI_PORT, UI_PORTS = 4040, 6
 """Where Spark looks for a free port for its UI, unless told otherwise."""
@@ -52,15 +56,25 @@ class Application:
     processes: tuple[Process, ...]
     only: int | None = None
     """The one executor that was asked for; else all of them on this host belong to it."""
+    owner: int | None = None
+    """The uid of the driver: executors of other users are left alone. None: all executors are."""
 
     @classmethod
     def find(
-        cls, *, pid: int | None = None, name: str | None = None, ui: str | None = None, agent: bool = False
+        cls,
+        *,
+        pid: int | None = None,
+        name: str | None = None,
+        ui: str | None = None,
+        agent: bool = False,
+        user: int | None = None,
     ) -> Application:
         """The application of this process (driver or executor), of this name, or with its UI at this address.
 
         `ui` may be given with `pid`, for an executor whose driver is on another host. With `agent` a driver is asked
-        by Treadle's agent and not by its UI, which is slow to answer for the first time, and may be off.
+        by Treadle's agent and not by its UI, which is slow to answer for the first time, and may be off. `user` is the
+        uid of the owner, by default the one that calls us. A pid names a process whatever its owner is; so does the
+        address of a UI at which the process itself listens.
         """
         if (name is not None) + (pid is not None or ui is not None) != 1:
             raise ConfigError(
@@ -69,17 +83,17 @@ class Application:
         if pid is not None:
             return _by_pid(pid, ui, agent=agent)
         if name is not None:
-            return _by_name(name)
+            return _by_name(name, _meant(user))
         assert ui is not None
-        return _by_address(ui)
+        return _by_address(ui, _meant(user))
 
     @classmethod
-    def find_all(cls, pattern: str) -> list[Application]:
-        """All whose name fits a pattern such as `shop-*`; at least one."""
-        drivers = _titled()
+    def find_all(cls, pattern: str, *, user: int | None = None) -> list[Application]:
+        """All applications of one user with a name that fits a pattern such as `shop-*`; at least one."""
+        drivers = _titled(_meant(user))
         found = [driver for title, driver in drivers if fnmatchcase(title, pattern)]
         if not found:
-            raise _nobody(f"has a name that fits '{pattern}'", [title for title, _ in drivers])
+            raise _nobody(f"has a name that fits '{pattern}'", _meant(user), [title for title, _ in drivers])
         return [_application(driver) for driver in found]
 
     @property
@@ -105,20 +119,21 @@ class Application:
         if self.local or self.only is not None:
             return alive
         drivers = tuple(process for process in alive if process.driver)
-        return drivers + tuple(_process(found) for found in _executors(self.id))
+        return drivers + tuple(_process(found) for found in jvms.executors(self.id, self.owner))
 
 
 class Newcomers:
-    """Applications whose names fit patterns, and that were not there before."""
+    """Applications of one user whose names fit patterns, and that were not there before."""
 
-    def __init__(self, patterns: Sequence[str]) -> None:
+    def __init__(self, patterns: Sequence[str], user: int | None = None) -> None:
         self._patterns = tuple(patterns)
+        self._user = _meant(user)
         self._known: set[Known] = set()
 
     def look(self) -> list[Application]:
         """Those that were not found by an earlier look. It takes as long as a scan of all processes."""
         found = []
-        for title, driver in _titled(self._known):
+        for title, driver in _titled(self._user, self._known):
             with suppress(EngineError):  # the next look may have more luck
                 if any(fnmatchcase(title, pattern) for pattern in self._patterns):
                     found.append(_application(driver))
@@ -129,9 +144,9 @@ class Newcomers:
 def _by_pid(pid: int, ui: str | None, *, agent: bool) -> Application:
     found = _java_of(pid)
     if found.main.endswith(EXECUTOR):
-        arguments = _options(found)
+        arguments = jvms.options(found)
         number = arguments.get("--app-id", "")
-        rest = Rest(ui) if ui else _driver_ui(number, arguments.get("--driver-url", ""))
+        rest = Rest(ui) if ui else _driver_ui(number, arguments.get("--driver-url", ""), jvms.owner(found))
         return Application(*_shown(rest, number), rest.address, (_process(found),), only=found.pid)
     driver = _driver(found, agent=agent)
     if driver is None:
@@ -143,45 +158,54 @@ def _by_pid(pid: int, ui: str | None, *, agent: bool) -> Application:
     return _application(driver._replace(rest=Rest(ui)) if ui else driver, agent=agent)
 
 
-def _by_name(name: str) -> Application:
-    drivers = _titled()
+def _by_name(name: str, user: int) -> Application:
+    drivers = _titled(user)
     found = [driver for title, driver in drivers if title == name]
     if not found:
-        raise _nobody(f"is called '{name}'", [title for title, _ in drivers])
+        raise _nobody(f"is called '{name}'", user, [title for title, _ in drivers])
     if len(found) > 1:
         which = ", ".join(f"process {driver.jvm.pid}" for driver in found)
         raise EngineError(f"{len(found)} applications are called '{name}': {which}", remedy="name one by its pid")
     return _application(found[0])
 
 
-def _titled(known: Collection[Known] = ()) -> list[tuple[str, _Driver]]:
-    """The drivers on this host with the names of their applications."""
+def _titled(user: int, known: Collection[Known] = ()) -> list[tuple[str, _Driver]]:
+    """The drivers of one user on this host with the names of their applications."""
     drivers: list[tuple[str, _Driver]] = []
-    for driver in _drivers(known):
+    for driver in _drivers(user, known):
         with suppress(EngineError):  # the UI of another one may be out of order
             drivers.append((driver.rest.title(), driver))
     return drivers
 
 
-def _nobody(what: str, others: Iterable[str]) -> EngineError:
-    shown = ", ".join(sorted(set(others)))
-    known = f"running here: {shown}" if shown else "none runs here that this user can see"
+def _nobody(what: str, user: int, others: Iterable[str]) -> EngineError:
+    """An error that names what this user runs, and which other users run Spark: their JVMs are not looked into."""
+    shown, whose = ", ".join(sorted(set(others))), users.name(user)
+    known = f"of user {whose} running here: {shown}" if shown else f"none of user {whose} runs here"
+    if owners := [each for each in jvms.owners(jvms.like_drivers()) if each != whose]:
+        known += f"; users with Spark here: {', '.join(owners)}, named by --user {owners[0]} (user=)"
     remedy = f"{known}; one whose UI is off is named by its pid, one on another host by the address of its UI"
     return EngineError(f"no Spark application {what}", remedy=remedy)
 
 
-def _by_address(ui: str) -> Application:
+def _by_address(ui: str, user: int) -> Application:
     rest = Rest(ui)
     number, name = _shown(rest)
     for driver in _drivers():
         with suppress(EngineError):
-            if driver.rest.port == rest.port and _shown(driver.rest)[0] == number:
+            pid = driver.jvm.pid
+            # Any process can have a thread that names this port: one of another user has to listen there itself.
+            ours = driver.rest.port == rest.port and (jvms.owner(driver.jvm) == user or listens(pid, rest.port))
+            if ours and _shown(driver.rest)[0] == number:
                 return _application(driver)
-    executors = tuple(map(_process, _executors(number)))
+    executors = tuple(map(_process, jvms.executors(number, user)))
     if not executors:
         remedy = "run this on the hosts where its driver or executors are"
-        raise EngineError("no process of this application is on this host", where=ui, remedy=remedy)
-    return Application(number, name, rest.address, executors)
+        if owners := jvms.owners(jvms.like_executors(number)):
+            remedy = f"{', '.join(owners)} has processes that look like its executors: --user {owners[0]} (user=)"
+        what = f"no process of this application is on this host for user {users.name(user)}"
+        raise EngineError(what, where=ui, remedy=remedy)
+    return Application(number, name, rest.address, executors, owner=user)
 
 
 class _Driver(NamedTuple):
@@ -194,11 +218,11 @@ class _Driver(NamedTuple):
 
 
 def _application(driver: _Driver, *, agent: bool = False) -> Application:
-    process = _process(driver.jvm, driver=True)
+    process, owner = _process(driver.jvm, driver=True), jvms.owner(driver.jvm)
     number, name = _identity(driver, agent=agent)
     if driver.local:
-        return Application(f"{LOCAL}{process.pid}", name, driver.rest.address, (process,))
-    found = Application(number, name, driver.rest.address, (process,))
+        return Application(f"{LOCAL}{process.pid}", name, driver.rest.address, (process,), owner=owner)
+    found = Application(number, name, driver.rest.address, (process,), owner=owner)
     return replace(found, processes=found.look_again())
 
 
@@ -254,34 +278,23 @@ def _driver(found: Jvm, *, agent: bool = False) -> _Driver | None:
     return _Driver(found, Rest(ui), "executor-heartbeater" in names)
 
 
-def _drivers(known: Collection[Known] = ()) -> list[_Driver]:
-    """All drivers with a UI on this host that this user may look into, but for those that are known already."""
+def _drivers(user: int | None = None, known: Collection[Known] = ()) -> list[_Driver]:
+    """All drivers with a UI on this host, of one user or of all that we may look into, but for the known ones."""
     found = []
     for each in jvm.find():
         with suppress(TreadleError):
             if (each.pid, each.start_time) in known or each.main.endswith(EXECUTOR):
                 continue
-            if _may_be_spark(each) and (driver := _driver(each)):
+            if user is not None and jvms.owner(each) != user:
+                continue
+            if jvms.may_be_spark(each) and (driver := _driver(each)):
                 found.append(driver)
     return found
 
 
-def _may_be_spark(found: Jvm) -> bool:
-    """Whether a look into it is worth it: Spark is named on its command line, or among the files that it has open."""
-    words = " ".join((found.main, *found.options, *found.arguments)).lower()
-    if "spark" in words:
-        return not found.main.endswith((".master.Master", ".worker.Worker", ".history.HistoryServer"))
-    with suppress(OSError):
-        for file in os.scandir(f"/proc/{found.pid}/fd"):
-            with suppress(OSError):
-                if "spark-core" in os.readlink(file.path):
-                    return True
-    return False
-
-
-def _driver_ui(number: str, address: str) -> Rest:
+def _driver_ui(number: str, address: str, user: int | None) -> Rest:
     """The UI of an executor's driver: on this host by its process, on another at Spark's usual ports."""
-    for driver in _drivers():
+    for driver in _drivers(user) if user is not None else ():
         with suppress(EngineError):
             if not driver.local and _shown(driver.rest)[0] == number:
                 return driver.rest
@@ -298,10 +311,8 @@ def _driver_ui(number: str, address: str) -> Rest:
     )
 
 
-def _executors(number: str) -> list[Jvm]:
-    return [
-        found for found in jvm.find() if found.main.endswith(EXECUTOR) and _options(found).get("--app-id") == number
-    ]
+def _meant(user: int | None) -> int:
+    return users.caller() if user is None else user
 
 
 def _java_of(pid: int) -> Jvm:
@@ -311,7 +322,7 @@ def _java_of(pid: int) -> Jvm:
     except TargetGone as error:
         raise EngineError("there is no such process", where=f"process {pid}", remedy="see `jps` or `ps`") from error
     except EngineError:
-        children = [found for found in jvm.find() if _parent(found.pid) == pid and _may_be_spark(found)]
+        children = [found for found in jvm.find() if _parent(found.pid) == pid and jvms.may_be_spark(found)]
         if len(children) != 1:
             raise
         return children[0]
@@ -324,12 +335,6 @@ def _parent(pid: int) -> int:
     except OSError:
         return 0
     return int(text[text.rindex(b")") + 2 :].split(None, 2)[1])
-
-
-def _options(found: Jvm) -> dict[str, str]:
-    """`--key value` pairs of the arguments."""
-    words = found.arguments
-    return {key: value for key, value in pairwise(words) if key.startswith("--")}
 
 
 def _process(found: Jvm, *, driver: bool = False) -> Process:

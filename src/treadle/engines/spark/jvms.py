@@ -1,0 +1,88 @@
+"""The JVMs of Spark on this host, by what shows from outside: their command line, their open files and their owner.
+
+A command line is what its user wrote there, so it proves nothing: an executor is held to be an application's only if
+both have the same owner.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import lru_cache
+from itertools import pairwise
+
+from treadle.errors import TargetGone
+from treadle.linux import users
+from treadle.observe import jvm
+from treadle.observe.jvm import Jvm
+
+log = logging.getLogger("treadle.engines.spark")
+
+EXECUTOR = "CoarseGrainedExecutorBackend"
+
+
+def executors(number: str, user: int | None) -> list[Jvm]:
+    """The executors of an application that have this owner. Of other users' processes nobody knows what they are."""
+    found = []
+    for each in like_executors(number):
+        uid = owner(each)
+        if uid is not None and uid == user:
+            found.append(each)
+        elif uid is not None and user is not None:
+            _leave_alone(number, users.name(user), users.name(uid))
+    return found
+
+
+def like_executors(number: str) -> list[Jvm]:
+    """The processes of any user that have the arguments of an executor of this application."""
+    return [each for each in jvm.find() if each.main.endswith(EXECUTOR) and options(each).get("--app-id") == number]
+
+
+@lru_cache(maxsize=256)
+def _leave_alone(number: str, user: str, other: str) -> None:
+    """Say it once, not at every scan and not for each process."""
+    log.warning(
+        "processes of user %s look like executors of %s, which belongs to %s: left alone (--pid takes one)",
+        other,
+        number,
+        user,
+    )
+
+
+def owner(found: Jvm) -> int | None:
+    """The uid of a JVM's owner; None if it has ended."""
+    try:
+        return users.owner(found.pid, found.start_time)
+    except TargetGone:
+        return None
+
+
+def owners(found: Iterable[Jvm]) -> list[str]:
+    """The names of the users that these belong to."""
+    return sorted({users.name(uid) for each in found if (uid := owner(each)) is not None})
+
+
+def like_drivers() -> list[Jvm]:
+    """The processes of any user that may be drivers, without a look into their JVMs."""
+    return [each for each in jvm.find() if not each.main.endswith(EXECUTOR) and may_be_spark(each)]
+
+
+def may_be_spark(found: Jvm) -> bool:
+    """Whether a look into it is worth it: Spark is named on its command line, or among the files that it has open."""
+    words = " ".join((found.main, *found.options, *found.arguments)).lower()
+    if "spark" in words:
+        return not found.main.endswith((".master.Master", ".worker.Worker", ".history.HistoryServer"))
+    with suppress(OSError), os.scandir(f"/proc/{found.pid}/fd") as files:
+        for file in files:
+            with suppress(OSError):
+                if "spark-core" in os.readlink(file.path):
+                    return True
+    return False
+
+
+def options(found: Jvm) -> dict[str, str]:
+    """`--key value` pairs of the arguments."""
+    words = found.arguments
+    return {key: value for key, value in pairwise(words) if key.startswith("--")}

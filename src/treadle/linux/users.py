@@ -1,0 +1,68 @@
+"""Users: the owner of a process, the user that calls us, and a user by name or number.
+
+The owner of a process is its real uid: the user that started it, whatever program file it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from contextlib import suppress
+
+from treadle.errors import ConfigError, TargetGone
+
+User = str | int
+"""A user's name or number."""
+
+
+def owner(pid: int, start_time: int) -> int:
+    """Return the real uid of the process with this id and start time (in clock ticks since boot).
+
+    Both files are read through one handle of the process's folder, which never leads to a later process with that id.
+    """
+    try:
+        folder = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            began, status = _read(folder, "stat"), _read(folder, "status")
+        finally:
+            os.close(folder)
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise TargetGone("has ended", where=f"process {pid}") from error
+    # The name of a process may hold anything, also brackets.
+    if int(began[began.rindex(b")") + 2 :].split(None, 20)[19]) != start_time:
+        raise TargetGone("has ended, and another process has its id", where=f"process {pid}")
+    return int(status[status.index(b"\nUid:") + 5 :].split(None, 1)[0])
+
+
+def caller() -> int:
+    """Return the uid on whose behalf we run: for root by `sudo` that of the user who typed it."""
+    if os.geteuid() == 0 and (given := os.environ.get("SUDO_UID", "")).isdecimal():
+        return int(given)
+    return os.geteuid()
+
+
+def number(user: User) -> int:
+    """Return the uid of a user given by name or number."""
+    if isinstance(user, int) and not isinstance(user, bool) and user >= 0:
+        return user
+    if isinstance(user, str):
+        with suppress(KeyError):
+            return pwd.getpwnam(user).pw_uid
+        if user.isascii() and user.isdecimal():
+            return int(user)
+    raise ConfigError(f"there is no user {user!r} on this host", where="user", remedy="see `getent passwd`")
+
+
+def name(uid: int) -> str:
+    """Return the name of a user, or the number where it has none."""
+    with suppress(KeyError, OverflowError):
+        return pwd.getpwuid(uid).pw_name
+    return str(uid)
+
+
+def _read(folder: int, file: str) -> bytes:
+    handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        return os.read(handle, 1 << 14)
+    finally:
+        os.close(handle)
