@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import socket
 import stat
@@ -12,13 +13,18 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from mutations import mutated
 from support import until
-from treadle.errors import ConfigError, EngineError, RightsError, TargetGone, TreadleError
+from treadle.errors import ConfigError, EngineError, TargetGone, TreadleError
+from treadle.linux import runtime_folder
 from treadle.pipelines import ctl
 
 
@@ -371,24 +377,62 @@ class TestFinding:
             with pytest.raises(EngineError, match="no pipeline 'x' is running"):
                 ctl.pick("x")
             with (
-                ctl.Server(ctl.private_folder(folder / "own") / "b.sock", HANDLERS),
+                ctl.Server(runtime_folder.private_folder(folder / "own") / "b.sock", HANDLERS),
                 pytest.raises(EngineError, match="name one of a, b"),
             ):
                 ctl.pick()
 
-    def test_a_folder_of_somebody_else_is_refused(self, folder: Path) -> None:
-        assert ctl.private_folder(folder / "own") == ctl.private_folder(folder / "own")
-        (folder / "open").mkdir()
-        (folder / "open").chmod(0o755)
-        with pytest.raises(RightsError, match="is open to other users"):
-            ctl.private_folder(folder / "open")
-        (folder / "link").symlink_to(folder / "own")
-        with pytest.raises(RightsError, match="is not a folder of this user's"):
-            ctl.private_folder(folder / "link")
 
-    @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
-    def test_a_folder_that_another_user_made_first_is_refused(self, folder: Path) -> None:
-        (folder / "theirs").mkdir(mode=0o700)
-        os.chown(folder / "theirs", 12345, 12345)
-        with pytest.raises(RightsError, match="is not a folder of this user's"):
-            ctl.private_folder(folder / "theirs")
+REQUEST = {"command": "echo", "arguments": {"value": [1, "a", {"b": None}]}}
+ANSWERS = (
+    {"result": {"policy": "fcfs", "hops": [{"name": "a", "rows": 3}]}},
+    {"error": {"kind": "ConfigError", "message": "m", "where": "w", "remedy": "r"}},
+)
+
+
+class TestWhateverIsSent:
+    """10,000 texts in each direction."""
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.integers(0, 2**64))
+    def test_a_request_is_answered_by_a_result_or_an_error_of_ours(self, seed: int) -> None:
+        chance, server = random.Random(seed), ctl.Server.__new__(ctl.Server)
+        server._handlers = {"echo": lambda value=None: value, "nothing": lambda: None}
+        for _ in range(50):
+            answer = server._answer(mutated(REQUEST, chance))
+            assert answer.endswith(b"\n")
+            assert answer.count(b"\n") == 1
+            assert set(json.loads(answer)) in ({"result"}, {"error"})
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.integers(0, 2**64))
+    def test_an_answer_is_a_result_or_raises_an_error_of_ours(self, seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(50):
+            with suppress(TreadleError):
+                ctl._result(mutated(chance.choice(ANSWERS), chance), Path("here"))
+
+    def test_noise_on_the_socket_is_lost_and_others_are_answered_still(self, server: ctl.Server) -> None:
+        chance = random.Random(1)
+        for _ in range(50):
+            with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
+                client.connect(str(server.path))
+                client.sendall(chance.randbytes(chance.randrange(1, 200_000)))
+        until(lambda: not server._clients)
+        assert ctl.ask(server.path, "add", left=1) == 2
+
+    def test_an_answer_that_is_none_is_a_clear_error(self, path: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
+            listening.listen()
+
+            def answer() -> None:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.sendall(b"[1, 2\n")
+
+            thread = threading.Thread(target=answer)
+            thread.start()
+            with pytest.raises(EngineError, match="answers what is no answer"):
+                ctl.ask(path, "status")
+            thread.join()

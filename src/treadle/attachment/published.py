@@ -1,25 +1,42 @@
-"""What an attachment does, for whoever asks on this host: `treadle top` of one that runs in another process.
+"""What an attachment does, for `treadle top` in another process on this host.
 
-A name of the kernel's for each process that is scheduled, which ends with its owner; root and the owner's own user are
-answered.
+A socket for each process that is scheduled, in a folder that only the user of the attachment can write to. Both sides
+ask the kernel for the other's user: root and the attachment's own user are answered, and an answer is believed from
+root, from ourselves, and from the owner of the very process that it is about.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
+import stat
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
+from treadle.attachment import shape
 from treadle.engines.spark.application import Application, Process
+from treadle.errors import EngineError, TargetGone, TreadleError
+from treadle.linux import runtime_folder, users
+from treadle.linux.bounded import receive
 from treadle.linux.peer import peer
 
-PATIENCE = 2.0
-"""Seconds for an answer."""
+log = logging.getLogger("treadle.attach")
+
+PATIENCE = 10.0
+"""Seconds for a whole answer: whoever schedules may be short of CPU."""
+LARGEST = 8 << 20
+"""Bytes of an answer: enough for 10,000 threads."""
+PREFIX = "status-"
 Status = dict[str, Any]
+
+
+class _Open(NamedTuple):
+    listening: socket.socket
+    path: str
 
 
 class Published:
@@ -27,27 +44,39 @@ class Published:
 
     def __init__(self, status: Callable[[], Status]) -> None:
         self._status = status
-        self._open: list[socket.socket] = []
+        self._open: list[_Open] = []
 
     def add(self, processes: Iterable[Process]) -> None:
-        """Answer for these too."""
-        for process in processes:
-            listening = socket.socket(socket.AF_UNIX)
-            try:
-                listening.bind(_name(process))
-            except OSError:  # somebody has the name: then nobody is told
-                listening.close()
-                continue
-            listening.listen()
-            self._open.append(listening)
-            threading.Thread(target=self._serve, args=(listening,), name="treadle-published", daemon=True).start()
+        """Answer for these, too. They must be claimed by us: a socket that is there already was left by a dead one."""
+        try:
+            folder = str(runtime_folder.runtime_folder())
+            for process in processes:
+                self._listen(f"{folder}/{_name(process)}")
+            _sweep(folder)
+        except (OSError, TreadleError) as error:
+            log.warning("`treadle top` elsewhere can't show what is done here: %s", error, extra={"error": str(error)})
 
     def close(self) -> None:
         while self._open:
-            listening = self._open.pop()
+            listening, path = self._open.pop()
+            with suppress(OSError):
+                os.unlink(path)
             with suppress(OSError):
                 listening.shutdown(socket.SHUT_RDWR)  # which wakes its thread
             listening.close()
+
+    def _listen(self, path: str) -> None:
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            listening.bind(path)
+            listening.listen()
+        except BaseException:
+            listening.close()
+            raise
+        self._open.append(_Open(listening, path))
+        threading.Thread(target=self._serve, args=(listening,), name="treadle-published", daemon=True).start()
 
     def _serve(self, listening: socket.socket) -> None:
         while True:
@@ -62,16 +91,70 @@ class Published:
 
 
 def ask(applications: Iterable[Application]) -> Status | None:
-    """What is told by the one that schedules one of these; None if nobody does, or it does not answer us."""
+    """The status of the one that schedules one of these applications; None if nobody does, or does not answer us."""
     for application in applications:
         for process in application.processes:
-            with suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(PATIENCE)
-                connection.connect(_name(process))
-                found: Status = json.loads(b"".join(iter(lambda: connection.recv(1 << 16), b"")))
-                return found
+            for uid in _believed(process):
+                for place in runtime_folder.places(uid):
+                    with runtime_folder.opened(place, uid) as folder:
+                        connection = None if folder is None else _connect(folder, _name(process), uid)
+                    if connection is not None:
+                        return _answer(connection)
     return None
 
 
+def _believed(process: Process) -> list[int]:
+    """The users whose word counts for a process, each once."""
+    found = [0, os.geteuid()]
+    with suppress(TargetGone):
+        found.append(users.owner(process.pid, process.start_time))
+    return list(dict.fromkeys(found))
+
+
+def _connect(folder: int, name: str, uid: int) -> socket.socket | None:
+    """A connection to a user's socket in a user's folder; None if nobody listens there, or somebody else."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(PATIENCE)
+        # Through a handle of the socket itself, since connect() would follow a link.
+        handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            if stat.S_ISSOCK(os.fstat(handle).st_mode):
+                connection.connect(f"/proc/self/fd/{handle}")
+                if peer(connection).uid in (0, uid):
+                    return connection
+        finally:
+            os.close(handle)
+    except OSError:
+        pass
+    connection.close()
+    return None
+
+
+def _answer(connection: socket.socket) -> Status | None:
+    """The status that comes; None where the other side hung up without one, as it does when it ends."""
+    with connection:
+        where = f"process {peer(connection).pid}, which schedules it"
+        try:
+            text = receive(connection, LARGEST, PATIENCE)
+            return shape.read(text) if text else None
+        except OSError:
+            return None
+        except EngineError as error:
+            raise EngineError(error.message, where=where, remedy=error.remedy) from None
+
+
+def _sweep(folder: str) -> None:
+    """Remove the sockets that killed ones have left: nobody listens there."""
+    for name in os.listdir(folder):
+        if name.startswith(PREFIX):
+            with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+                probe.setblocking(False)
+                try:
+                    probe.connect(f"{folder}/{name}")
+                except ConnectionRefusedError:
+                    os.unlink(f"{folder}/{name}")
+
+
 def _name(process: Process) -> str:
-    return f"\0treadle-status-{process.pid}-{process.start_time}"
+    return f"{PREFIX}{process.pid}-{process.start_time}"

@@ -6,13 +6,15 @@ It only finds and tells apart; one that is named twice is there once.
 from __future__ import annotations
 
 import logging
-import socket
+import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from treadle.engines.spark.application import Application, Process, is_alive
-from treadle.errors import ConfigError, EngineError
+from treadle.errors import ConfigError, EngineError, TargetGone
+from treadle.linux.process import claim
 
 log = logging.getLogger("treadle.attach")
 
@@ -69,64 +71,62 @@ def named(applications: Iterable[Application]) -> dict[str, Application]:
 class Claims:
     """That nobody else schedules these processes at the same time: two would undo what the other does.
 
-    A name of the kernel's, which ends with its owner.
+    A claim ends with its owner, however that ends.
     """
 
     def __init__(self) -> None:
-        self._held: dict[Process, socket.socket] = {}
+        self._held: dict[Process, int] = {}
         self._refused: set[Process] = set()
 
     def take(self, applications: Iterable[Application]) -> None:
-        """All of these, or none."""
-        taken: dict[Process, socket.socket] = {}
-        for application in applications:
-            for process in application.processes:
-                if (claim := _claim(process)) is None:
-                    for other in taken.values():
-                        other.close()
-                    raise EngineError(
-                        "somebody else is attached to it already",
-                        where=f"process {process.pid} of '{application.name}'",
-                        remedy="stop that one first",
-                    )
-                taken[process] = claim
+        """All of these, or none. One that has ended meanwhile needs no claim."""
+        taken: dict[Process, int] = {}
+        try:
+            for application in applications:
+                for process in application.processes:
+                    with suppress(TargetGone):
+                        taken[process] = _claimed(process, application.name)
+        except BaseException:
+            for handle in taken.values():
+                os.close(handle)
+            raise
         self._held.update(taken)
 
     def admit(self, process: Process) -> bool:
-        """Whether one that is there now, as an executor that has come since, is ours; it is taken if nobody has it."""
+        """Whether a process that is there now, as a new executor, is ours; it is claimed if nobody has claimed it."""
         if process in self._held:
             return True
         for gone in [each for each in self._held if not is_alive(each)]:
-            self._held.pop(gone).close()
-        claim = _claim(process)
-        if claim is None:
+            os.close(self._held.pop(gone))
+        try:
+            handle = claim(process.pid, process.start_time)
+        except TargetGone:
+            return False
+        if handle is None:
             if process not in self._refused:
                 log.warning("process %d is left alone: somebody else is attached to it", process.pid)
             self._refused.add(process)
             return False
-        self._held[process] = claim
+        self._held[process] = handle
         return True
 
     def drop(self, application: Application) -> None:
         """This one is left alone."""
         for process in application.processes:
             if process in self._held:
-                self._held.pop(process).close()
+                os.close(self._held.pop(process))
 
     def release(self) -> None:
         while self._held:
-            self._held.popitem()[1].close()
+            os.close(self._held.popitem()[1])
 
 
-def _claim(process: Process) -> socket.socket | None:
-    """None if somebody has it."""
-    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        claim.bind(f"\0treadle-attach-{process.pid}-{process.start_time}")
-    except OSError:
-        claim.close()
-        return None
-    return claim
+def _claimed(process: Process, name: str) -> int:
+    handle = claim(process.pid, process.start_time)
+    if handle is None:
+        where = f"process {process.pid} of '{name}'"
+        raise EngineError("somebody else is attached to it already", where=where, remedy="stop that one first")
+    return handle
 
 
 def _first(application: Application) -> int:

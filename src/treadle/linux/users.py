@@ -9,28 +9,17 @@ import os
 import pwd
 from contextlib import suppress
 
-from treadle.errors import ConfigError, TargetGone
+from treadle.errors import ConfigError
+from treadle.linux import process
 
 User = str | int
 """A user's name or number."""
 
 
 def owner(pid: int, start_time: int) -> int:
-    """Return the real uid of the process with this id and start time (in clock ticks since boot).
-
-    Both files are read through one handle of the process's folder, which never leads to a later process with that id.
-    """
-    try:
-        folder = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            began, status = _read(folder, "stat"), _read(folder, "status")
-        finally:
-            os.close(folder)
-    except (FileNotFoundError, ProcessLookupError) as error:
-        raise TargetGone("has ended", where=f"process {pid}") from error
-    # The name of a process may hold anything, also brackets.
-    if int(began[began.rindex(b")") + 2 :].split(None, 20)[19]) != start_time:
-        raise TargetGone("has ended, and another process has its id", where=f"process {pid}")
+    """Return the real uid of the process with this id and start time (in clock ticks since boot)."""
+    with process.folder(pid, start_time) as handle:
+        status = process.read(handle, "status")
     return int(status[status.index(b"\nUid:") + 5 :].split(None, 1)[0])
 
 
@@ -58,11 +47,3 @@ def name(uid: int) -> str:
     with suppress(KeyError, OverflowError):
         return pwd.getpwuid(uid).pw_name
     return str(uid)
-
-
-def _read(folder: int, file: str) -> bytes:
-    handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        return os.read(handle, 1 << 14)
-    finally:
-        os.close(handle)

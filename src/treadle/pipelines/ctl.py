@@ -25,6 +25,7 @@ from typing import Any, Self
 
 from treadle import errors
 from treadle.errors import ConfigError, EngineError, RightsError, TreadleError
+from treadle.linux.runtime_folder import checked, own_in_tmp, private_folder
 from treadle.plugins import suggestion
 
 LARGEST_REQUEST = 64 * 1024
@@ -174,10 +175,7 @@ def ask(path: Path, command: str, /, *, timeout: float = 60.0, **arguments: obje
             raise EngineError(f"{error}", where=str(path), remedy="try again") from error
     if line is None:
         raise EngineError("the pipeline ended without an answer", where=str(path), remedy="see its log")
-    answer = json.loads(line)
-    if "error" in answer:
-        raise _from_json(answer["error"])
-    return answer["result"]
+    return _result(line, path)
 
 
 def path_for(name: str) -> Path:
@@ -191,7 +189,7 @@ def find() -> list[Path]:
     """The sockets of this user's pipelines that run now."""
     candidates: list[Path] = []
     with suppress(OSError, RightsError):  # not there, or somebody else's: not to be talked to
-        candidates += sorted(_checked(_own_folder()).glob("*.sock"))
+        candidates += sorted(checked(_own_folder()).glob("*.sock"))
     if (runtime := _runtime_folder()) is not None:
         candidates += sorted(runtime.glob("treadle-*.sock"))
     return [path for path in candidates if _is_live(path)]
@@ -217,13 +215,6 @@ def pick(name: str | None = None) -> Path:
 def name_of(path: Path) -> str:
     """The name of the pipeline that listens at one of the usual places."""
     return path.stem.removeprefix("treadle-") if path.parent != _own_folder() else path.stem
-
-
-def private_folder(path: Path) -> Path:
-    """This folder, made if need be; refused unless it is this user's alone, since anybody may write to /tmp."""
-    with suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    return _checked(path)
 
 
 class _Lines:
@@ -336,22 +327,13 @@ def _runtime_folder() -> Path | None:
     """XDG_RUNTIME_DIR if it is this user's: after sudo or su it is often somebody else's or gone."""
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     path = Path(given)
-    usable = bool(given) and path.is_absolute() and path.is_dir() and path.stat().st_uid == os.getuid()
+    usable = bool(given) and path.is_absolute() and path.is_dir() and path.stat().st_uid == os.geteuid()
     return path if usable else None
 
 
 def _own_folder() -> Path:
     # Not the temporary folder of the environment: server and client must agree on it.
-    return Path(f"/tmp/treadle-{os.getuid()}")
-
-
-def _checked(path: Path) -> Path:
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise RightsError("is not a folder of this user's", where=str(path), remedy="remove it, or set XDG_RUNTIME_DIR")
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        raise RightsError("is open to other users", where=str(path), remedy=f"chmod 700 {path}")
-    return path
+    return own_in_tmp(os.geteuid())
 
 
 def _parse(line: bytes) -> tuple[str, dict[str, Any]]:
@@ -364,6 +346,21 @@ def _parse(line: bytes) -> tuple[str, dict[str, Any]]:
         if isinstance(command, str) and isinstance(arguments, dict):
             return command, arguments
     raise ConfigError("the request has no command", remedy='send {"command": "…", "arguments": {…}}')
+
+
+def _result(line: bytes, path: Path) -> Any:
+    """The result in an answer; its error raised; an EngineError of ours where it is neither."""
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        answer = None
+    if isinstance(answer, dict) and "result" in answer:
+        return answer["result"]
+    if isinstance(answer, dict) and isinstance(error := answer.get("error"), dict):
+        parts = [error.get(key) for key in ("kind", "message", "where", "remedy")]
+        if all(isinstance(part, str) for part in parts):
+            raise _from_json(error)
+    raise EngineError("answers what is no answer", where=str(path), remedy="see what listens there")
 
 
 def _too_long(largest: int) -> ConfigError:

@@ -1,0 +1,63 @@
+"""One process, known by its id and start time: a later process with the same id is never taken for it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from treadle.errors import EngineError, RightsError, TargetGone
+
+
+@contextmanager
+def folder(pid: int, start_time: int) -> Iterator[int]:
+    """A handle of /proc/PID of the process that was started then, in clock ticks since boot.
+
+    The handle stays with this process: once it has ended, nothing can be opened by it.
+    """
+    try:
+        handle = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            text = read(handle, "stat")
+            # The name of a process may hold anything, also brackets.
+            if int(text[text.rindex(b")") + 2 :].split(None, 20)[19]) != start_time:
+                raise TargetGone("has ended, and another process has its id", where=f"process {pid}")
+            yield handle
+        finally:
+            os.close(handle)
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise TargetGone("has ended", where=f"process {pid}") from error
+
+
+def read(handle: int, file: str) -> bytes:
+    """The beginning of a small file of /proc/PID."""
+    opened = os.open(file, os.O_RDONLY | os.O_CLOEXEC, dir_fd=handle)
+    try:
+        return os.read(opened, 1 << 14)
+    finally:
+        os.close(opened)
+
+
+def claim(pid: int, start_time: int) -> int | None:
+    """Claim a process until the returned handle is closed, at the latest when we end; None if another has claimed it.
+
+    The claim is a lock on the process's own file `environ`. The kernel lets only the owner of the process and root
+    open that, so both exclude each other, and no third user can be in the way. There is no name that anybody could
+    take first, and nothing that stays behind.
+    """
+    with folder(pid, start_time) as process:
+        try:
+            handle = os.open("environ", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)
+        except PermissionError as error:
+            remedy = "run as the user of that process, or as root"
+            raise RightsError("belongs to another user", where=f"process {pid}", remedy=remedy) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        except OSError as error:
+            os.close(handle)
+            raise EngineError(f"can't be claimed: {error.strerror}", where=f"process {pid}/environ") from error
+        return handle
