@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from treadle import logs
+
 if TYPE_CHECKING:
     from treadle.attachment import attach
     from treadle.decide.quality import Kept, relative_error
@@ -46,6 +48,9 @@ _HOMES = {
     "relative_error": "treadle.decide.quality",
     "session": "treadle.pipelines.session",
 }
+
+
+logs.make_visible()
 
 
 def __getattr__(name: str) -> Any:

@@ -5,11 +5,17 @@ The command line turns any `TreadleError` into one line and exit code 2; nothing
 
 from __future__ import annotations
 
+from treadle.text import visible_lines
+
 
 class TreadleError(Exception):
-    """The root of all errors that a user can act on. `remedy` says how."""
+    """The root of all errors that a user can act on. `remedy` says how.
+
+    Messages often quote names and answers of others, and end up on a terminal: control characters are made visible.
+    """
 
     def __init__(self, message: str, *, where: str = "", remedy: str = "") -> None:
+        message, where, remedy = map(visible_lines, (message, where, remedy))
         self.message = message
         self.where = where
         self.remedy = remedy

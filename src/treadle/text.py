@@ -26,5 +26,10 @@ def excerpt(text: str, most: int = 300) -> str:
     return visible(words if len(words) <= most else f"{words[:most]}…")
 
 
+def visible_lines(text: str) -> str:
+    """As `visible`, but keep line breaks: for text of our own, in which others have a part."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
 def _escaped(sign: str) -> str:
     return sign.encode("unicode_escape").decode("ascii")

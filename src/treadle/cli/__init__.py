@@ -27,6 +27,7 @@ from treadle.cli.doctor import doctor
 from treadle.cli.parts import jars, kafka
 from treadle.cli.run import ctl, run
 from treadle.cli.show import show
+from treadle.cli.shown import failed, shown_lines
 from treadle.errors import ConfigError, TreadleError
 from treadle.observe.metric import Kind
 
@@ -48,7 +49,7 @@ def main() -> None:
         error.show()
         sys.exit(2)
     except TreadleError as error:
-        _err.print(f"[bold red]error:[/] {escape(' '.join(str(error).split()))}", soft_wrap=True)
+        _err.print(failed(error), soft_wrap=True)
         sys.exit(2)
 
 
@@ -229,7 +230,7 @@ def _show(titles: list[str], rows: Sequence[tuple[str, ...]]) -> None:
     for title in titles:
         grid.add_column(title, overflow="fold")
     for row in rows:
-        grid.add_row(*(escape(cell) for cell in row))
+        grid.add_row(*map(shown_lines, row))
     _out.print(grid)
 
 

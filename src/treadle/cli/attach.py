@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.box import SIMPLE_HEAD
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 
 from treadle import durations
+from treadle.cli.shown import say, shown, shown_lines
 from treadle.enforce import label
 from treadle.errors import ConfigError, EngineError
+from treadle.text import visible
 
 if TYPE_CHECKING:
     from treadle import config as configuration
@@ -195,7 +196,7 @@ def restore() -> None:
 
 def table(status: Mapping[str, Any]) -> Table:
     """An attachment's status for people, a row for each instance."""
-    grid = Table(title=escape(title(status)), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    grid = Table(title=shown(title(status)), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     grid.collapse_padding, grid.pad_edge = True, False
     several = len(status["applications"]) > 1
     for name in ("query", "operator"):
@@ -211,9 +212,9 @@ def table(status: Mapping[str, Any]) -> Table:
         index = f"[{row['index']}]" if row["index"] else ""
         numbers = (_number(row["queue"]), _cost(row["cost"]), _part(row["cpu"]), _part(row["wait"]))
         cells = (query, row["operator"] + index, f"{first['tid']}{more}", *numbers, _number(row["priority"]))
-        grid.add_row(*map(escape, (*cells, first["has"], row["change"], row["why"])))
+        grid.add_row(*map(shown, (*cells, first["has"], row["change"], row["why"])))
     if status["quality"] is not None:
-        grid.caption, grid.caption_justify = escape(kept(status["quality"])), "left"
+        grid.caption, grid.caption_justify = shown_lines(kept(status["quality"])), "left"
     return grid
 
 
@@ -224,8 +225,8 @@ def kept(quality: Mapping[str, Any]) -> str:
         if each["min_accuracy"] < 1.0 and not each["real_time"]:
             wants, least, has = (_part(each[key]) for key in ("promised", "min_accuracy", "accuracy"))
             now = f"has {has}" if each["measured"] else "not measured yet"
-            parts.append(f"{each['query']} {wants} (at least {least}, {now})")
-    return "\n".join([f"rows kept: {', '.join(parts) or 'all'}", *quality["short"]])
+            parts.append(f"{visible(each['query'])} {wants} (at least {least}, {now})")
+    return "\n".join([f"rows kept: {', '.join(parts) or 'all'}", *map(visible, quality["short"])])
 
 
 def title(status: Mapping[str, Any]) -> str:
@@ -243,12 +244,12 @@ def changes(attachment: Attachment) -> Table:
     """All that was changed, or would be, for people."""
     from treadle.attachment import report
 
-    grid = Table(title=escape(title(attachment.status())), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    grid = Table(title=shown(title(attachment.status())), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     grid.collapse_padding, grid.pad_edge = True, False
     unseen = attachment.status()["unseen"]
     if unseen:
         names = ", ".join(unseen)
-        grid.caption = escape(f"not seen at work in this time: {names} (--for 10s looks longer, --agent sees more)")
+        grid.caption = shown(f"not seen at work in this time: {names} (--for 10s looks longer, --agent sees more)")
     elif not attachment.loop.stats.changes:
         grid.caption = "nothing to change: all that was seen at work is worth the same"
     grid.caption_justify = "left"
@@ -256,7 +257,7 @@ def changes(attachment: Attachment) -> Table:
         grid.add_column(name, overflow="fold")
     for decision in report.net(attachment.loop.decisions):
         cells = (label(decision.target), decision.knob, *report.ends(decision), report.why(decision))
-        grid.add_row(*map(escape, (decision.instance or "-", *cells)))
+        grid.add_row(*map(shown, (decision.instance or "-", *cells)))
     return grid
 
 
@@ -282,7 +283,7 @@ def _run(attachment: Attachment, limit: float | None, *, as_json: bool, leave: b
             _out.print(table(attachment.status()) if seen else changes(attachment))
 
     if live and not as_json:
-        click.echo(f"{title(attachment.status()).rpartition(',')[0]}; Ctrl-C ends it, and all is as it was", err=True)
+        say(f"{title(attachment.status()).rpartition(',')[0]}; Ctrl-C ends it, and all is as it was", err=True)
     told = _tell_json if as_json else _tell if live else None
     attachment.run(limit, told=told, before_end=end, leave=leave, patient=not live)
 
@@ -314,13 +315,13 @@ def _tell_the_end(attachment: Attachment) -> None:
     if (values := attachment.loop.stats.restored) and not attachment.dry_run:
         click.echo(f"put back {values} values", err=True)
     if attachment.ended:
-        click.echo(f"{', '.join(attachment.applications)}: ended", err=True)
+        say(f"{', '.join(attachment.applications)}: ended", err=True)
 
 
 def _tell(batches: Iterable[DecisionBatch]) -> None:
     for batch in batches:
         for decision in batch:
-            click.echo(str(decision))
+            say(decision)
 
 
 def _tell_json(batches: Iterable[DecisionBatch]) -> None:

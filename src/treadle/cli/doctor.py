@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import click
 
+from treadle.cli.shown import say
 from treadle.errors import EngineError
 
 
@@ -30,7 +31,7 @@ def doctor(as_json: bool) -> None:
     else:
         _show(["what", "", "found", "remedy"], [(c.name, c.state, c.found, c.remedy) for c in report.checks])
         _show(["Spark is set up with", "", "because"], list(report.settings))
-        click.echo(f"running pipelines: {', '.join(report.pipelines) or 'none'}")
+        say(f"running pipelines: {', '.join(report.pipelines) or 'none'}")
     if report.missing:
         first = report.missing[0]
         others = f" and {len(report.missing) - 1} more" if len(report.missing) > 1 else ""

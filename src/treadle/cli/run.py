@@ -23,6 +23,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from treadle import durations
+from treadle.cli.shown import failed, say, shown
 from treadle.errors import ConfigError, TreadleError
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def run(
     else:
         _out.print(table(status, None, time.monotonic() - began))
     if failure is not None:
-        _err.print(f"[bold red]error:[/] {escape(' '.join(str(failure).split()))}", soft_wrap=True)
+        _err.print(failed(failure), soft_wrap=True)
         sys.exit(1)
 
 
@@ -125,7 +126,7 @@ def policy(obj: tuple[configuration.Config, str], name: str | None, which: str |
     """Say which policy is in charge, or put another one there."""
     from treadle.pipelines import ctl as wire
 
-    click.echo(wire.ask(wire.pick(which), "policy", name=None if name is None else obj[0].policy(name)))
+    say(wire.ask(wire.pick(which), "policy", name=None if name is None else obj[0].policy(name)))
 
 
 @ctl.command()
@@ -135,7 +136,7 @@ def slots(count: int | None, which: str | None) -> None:
     """Say how many hops may run at once, or set it."""
     from treadle.pipelines import ctl as wire
 
-    click.echo(wire.ask(wire.pick(which), "slots", count=count))
+    say(wire.ask(wire.pick(which), "slots", count=count))
 
 
 @ctl.command()
@@ -162,13 +163,13 @@ def stop(which: str | None, drain: bool) -> None:
 
     path = wire.pick(which)
     wire.ask(path, "stop", drain=drain, timeout=LONGEST_DRAIN if drain else 60.0)
-    click.echo(f"stopping '{wire.name_of(path)}'")
+    say(f"stopping '{wire.name_of(path)}'")
 
 
 def table(status: Mapping[str, Any], before: Mapping[str, Any] | None = None, seconds: float | None = None) -> Table:
     """A pipeline's status for people; rows per second since the status `before`, which was some seconds ago."""
     title = "{pipeline}: policy {policy}, {slots} slots, {waiting} waiting, {running} running".format(**status)
-    grid = Table(title=escape(title), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    grid = Table(title=shown(title), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     grid.collapse_padding, grid.pad_edge = True, False
     grid.add_column("hop", overflow="fold")
     grid.add_column("state")
@@ -188,7 +189,7 @@ def table(status: Mapping[str, Any], before: Mapping[str, Any] | None = None, se
             _length(latency.get("p50")),
             _length(latency.get("p99")),
         ]
-        grid.add_row(escape(name), *cells)
+        grid.add_row(*map(shown, (name, *cells)))
     return grid
 
 
