@@ -1,8 +1,10 @@
+import os
 from pathlib import Path
 
 import pytest
 
-from treadle import config
+from support import treadle
+from treadle import config, doctor
 from treadle.decide import registry
 from treadle.decide.adaptive import Adaptive
 from treadle.errors import ConfigError
@@ -96,3 +98,68 @@ def test_a_wrong_file_is_one_error_with_place_and_remedy(tmp_path: Path, text: s
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no\.toml: can't read it: No such file"):
         config.load("no.toml")
+
+
+@pytest.mark.parametrize(("owner", "mode"), [(12345, 0o600), (os.geteuid(), 0o620), (os.geteuid(), 0o602)])
+@pytest.mark.parametrize("place", ["treadle.toml", "home/treadle/treadle.toml"])
+def test_a_file_that_another_user_could_have_written_is_ignored_by_a_line_that_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, place: str, owner: int, mode: int
+) -> None:
+    if owner != os.geteuid() and os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    path = tmp_path / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("[attach]\npolicy = 'none'\nbroken")
+    os.chown(path, owner, -1)
+    path.chmod(mode)
+    assert config.load() == (config.Config(), "defaults")
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert f"{place} is ignored: " in said
+    assert ("belongs to user 12345" if owner == 12345 else "other users can write to it (chmod go-w)") in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_link_that_another_user_made_is_ignored_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "mine.toml").write_text("[simulate]\nseed = 5\n")
+    (tmp_path / "treadle.toml").symlink_to("mine.toml")
+    assert config.load()[0].simulate.seed == 5
+    os.lchown(tmp_path / "treadle.toml", 12345, 12345)
+    assert config.load()[1] == "defaults"
+    assert "treadle.toml is ignored: it belongs to user 12345" in caplog.text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_foreign_file_that_was_named_is_used_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "theirs.toml").write_text("[simulate]\nseed = 5\n")
+    os.chown(tmp_path / "theirs.toml", 12345, 12345)
+    assert config.load("theirs.toml")[0].simulate.seed == 5
+    assert "theirs.toml is used since it was named, but it belongs to user 12345" in caplog.text
+
+
+@pytest.mark.parametrize("words", [["restore"], ["attach", "--help"], ["--help"], ["policies"]])
+def test_a_broken_file_blocks_nothing_that_needs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_journals: Path, words: list[str]
+) -> None:
+    (tmp_path / "treadle.toml").write_text("[attach")
+    (tmp_path / "treadle.toml").chmod(0o600)
+    assert treadle(monkeypatch, *words) == 0
+    assert treadle(monkeypatch, "config", "show") == 2
+
+
+def test_doctor_names_what_is_wrong_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "treadle.toml").write_text("[attach")
+    (tmp_path / "treadle.toml").chmod(0o600)
+    found = doctor._configuration()
+    assert (found.state, found.needed) == ("note", False)
+    assert "is not valid TOML" in found.found
+
+
+def test_the_owner_of_applications_is_a_name_or_a_number(tmp_path: Path) -> None:
+    for given, taken in (("'spark'", "spark"), ("1000", 1000)):
+        (tmp_path / "user.toml").write_text(f"[attach]\nuser = {given}\n")
+        settings = config.load("user.toml")[0]
+        assert settings.attach.user == taken
+        (tmp_path / "shown.toml").write_text(config.as_toml(settings))
+        assert config.load("shown.toml")[0] == settings

@@ -1,12 +1,16 @@
 """Treadle's configuration: one TOML file, one model, every value with a default; flags of the command line come last.
 
 Looked for in this order: the file that was named, `$TREADLE_CONFIG`, `treadle.toml` in this folder, and
-`treadle/treadle.toml` in the user's configuration folder. The first one found is the only one read.
+`treadle/treadle.toml` in the user's configuration folder. The first one found is the only one read. One that was not
+named is ignored where another user could have written it: who is root must not obey a file of any folder.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from treadle import toml
 from treadle.decide import registry
 from treadle.errors import ConfigError
+from treadle.linux import users
+
+log = logging.getLogger("treadle.config")
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
@@ -72,10 +79,10 @@ class Config(_Section):
 
 def load(named: str | None = None) -> tuple[Config, str]:
     """The configuration in force and where it came from."""
-    path = _find(named)
-    if path is None:
+    found = _find(named)
+    if found is None:
         return Config(), "defaults"
-    data = toml.read(path)
+    path, data = found
     try:
         config = Config.model_validate(data)
         registry.create(config.policy("adaptive"))
@@ -122,12 +129,42 @@ def _nested(text: str) -> str:
     return f"({text})" if ":" in text else text
 
 
-def _find(named: str | None) -> Path | None:
+def _find(named: str | None) -> tuple[Path, dict[str, Any]] | None:
+    """The file in force and what it says."""
     explicit = named or os.environ.get("TREADLE_CONFIG")
     if explicit:
-        return Path(explicit)
+        path = Path(explicit)
+        with suppress(OSError):
+            if doubt := _doubt(path.lstat()) or _doubt(path.stat()):
+                log.warning("%s is used since it was named, but %s", path, doubt)
+        return path, toml.read(path)
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return next((path for path in (Path("treadle.toml"), home / "treadle" / "treadle.toml") if path.is_file()), None)
+    for path in (Path("treadle.toml"), home / "treadle" / "treadle.toml"):
+        if path.is_file() and (text := _trusted(path)) is not None:
+            return path, toml.parse(text, path)
+    return None
+
+
+def _trusted(path: Path) -> bytes | None:
+    """The text of a file that was found; None, and a line that says so, if another user could have written it."""
+    try:
+        link = path.lstat()
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            if doubt := _doubt(link) or _doubt(os.fstat(file.fileno())):
+                log.warning("%s is ignored: %s (to use it all the same: --config %s)", path, doubt, path)
+                return None
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"can't read it: {error.strerror}", where=str(path), remedy="check its rights") from None
+
+
+def _doubt(found: os.stat_result) -> str:
+    """Why a file may be the work of another user; empty if it can't."""
+    if found.st_uid not in (0, os.geteuid()):
+        return f"it belongs to user {users.name(found.st_uid)}"
+    if found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode):
+        return "other users can write to it (chmod go-w)"
+    return ""
 
 
 def _keys(place: tuple[int | str, ...]) -> list[str]:

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from treadle import jars
+from treadle import config, jars
 from treadle.enforce import kernel
 from treadle.enforce.elastic import usable_cores
 from treadle.enforce.leftovers import leftovers
@@ -63,7 +63,7 @@ def examine() -> Report:
     checks = [_python(), *_java(), _spark(), _pandas(), _package("pyarrow", needed=True), _classes()]
     checks += [_package("protobuf", why="for transformWithState"), _package("confluent-kafka", "kafka", "for topics")]
     checks += [_bundle(name) for name in jars.names()]
-    checks += [_cores(), _psi(), *_kernel(), _jvms(), _leftovers()]
+    checks += [_configuration(), _cores(), _psi(), *_kernel(), _jvms(), _leftovers()]
     names = tuple(ctl.name_of(path) for path in ctl.find())
     return Report(tuple(checks), _settings(), names)
 
@@ -136,6 +136,13 @@ def _bundle(name: str) -> Check:
             return Check(title, "missing", _said(error), error.remedy)
         return Check(title, "ok", f"{len(bundle.sums)} jars: {bundle.title}")
     return Check(title, "note", f"not fetched: {bundle.title}", f"where you need them: treadle jars {name}")
+
+
+def _configuration() -> Check:
+    try:
+        return Check("configuration", "ok", config.load()[1])
+    except TreadleError as error:
+        return Check("configuration", "note", _said(error), error.remedy)
 
 
 def _cores() -> Check:

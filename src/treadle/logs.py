@@ -12,6 +12,7 @@ from treadle.text import visible, visible_lines
 
 NAMES = (
     "treadle.attach",
+    "treadle.config",
     "treadle.decide.adaptive.adaptive",
     "treadle.enforce",
     "treadle.engines.spark",

@@ -12,8 +12,14 @@ from treadle.errors import ConfigError
 def read(path: Path) -> dict[str, Any]:
     """What a file says, or an error with its place."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse(path.read_bytes(), path)
     except OSError as error:
         raise ConfigError(f"can't read it: {error.strerror}", where=str(path), remedy="check the path") from None
+
+
+def parse(text: bytes, path: Path) -> dict[str, Any]:
+    """What the text of a file says, or an error with its place."""
+    try:
+        return tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"is not valid TOML: {error}", where=str(path), remedy="mend the line it names") from None

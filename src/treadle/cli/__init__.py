@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from treadle.cli.bench import bench, demo
 from treadle.cli.doctor import doctor
 from treadle.cli.parts import jars, kafka
 from treadle.cli.run import ctl, run
+from treadle.cli.settings import with_settings
 from treadle.cli.show import show
 from treadle.cli.shown import failed, shown_lines
 from treadle.errors import ConfigError, TreadleError
@@ -65,7 +67,7 @@ def cli(context: click.Context, verbose: bool, config_file: str | None) -> None:
     logging.basicConfig(
         format="%(levelname)s %(name)s: %(message)s", level=logging.INFO if verbose else logging.WARNING
     )
-    context.obj = configuration.load(config_file)
+    context.obj = partial(configuration.load, config_file)
 
 
 for _command in (bench, demo, run, ctl, attach, top, restore, show, doctor, jars, kafka):
@@ -93,7 +95,7 @@ for _command in (bench, demo, run, ctl, attach, top, restore, show, doctor, jars
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write what was changed and why, one JSON object a line.",
 )
-@click.pass_obj
+@with_settings
 def simulate(
     obj: tuple[configuration.Config, str],
     scenario: str,
@@ -177,7 +179,7 @@ def config_group() -> None:
 
 
 @config_group.command("show")
-@click.pass_obj
+@with_settings
 def config_show(obj: tuple[configuration.Config, str]) -> None:
     """Print the configuration in force as TOML, and where it came from."""
     settings, source = obj

@@ -21,6 +21,7 @@ from rich.live import Live
 from rich.table import Table
 
 from treadle import durations
+from treadle.cli.settings import with_settings
 from treadle.cli.shown import say, shown, shown_lines
 from treadle.enforce import label
 from treadle.errors import ConfigError, EngineError
@@ -76,7 +77,7 @@ def _targets(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--json", "as_json", is_flag=True, help="A JSON object for each change, and one for the state at the end."
 )
-@click.pass_obj
+@with_settings
 def attach(
     obj: tuple[configuration.Config, str],
     /,
@@ -146,7 +147,7 @@ def attach(
 @click.option("--for", "length", metavar="TIME", help="How long, as 60s (default: until it is ended).")
 @click.option("--once", is_flag=True, help="Look for a second, show it, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
-@click.pass_obj
+@with_settings
 def top(
     obj: tuple[configuration.Config, str],
     /,

@@ -23,6 +23,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from treadle import durations
+from treadle.cli.settings import with_settings
 from treadle.cli.shown import failed, say, shown
 from treadle.errors import ConfigError, TreadleError
 
@@ -56,7 +57,7 @@ LONGEST_DRAIN = 3700.0
 @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark. May be given several times.")
 @click.option("--drain", is_flag=True, help="At the end first work off what waits.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final status as one JSON object.")
-@click.pass_obj
+@with_settings
 def run(
     obj: tuple[configuration.Config, str],
     /,
@@ -121,7 +122,7 @@ _which = click.option("--pipeline", "which", metavar="NAME", help="Which one, if
 @ctl.command()
 @click.argument("name", required=False)
 @_which
-@click.pass_obj
+@with_settings
 def policy(obj: tuple[configuration.Config, str], name: str | None, which: str | None) -> None:
     """Say which policy is in charge, or put another one there."""
     from treadle.pipelines import ctl as wire
