@@ -35,8 +35,11 @@ _PART = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-zµ]*)\s*", re.ASCII)
 _REMEDY = "write it as '500ms', '1s', '2min' or as a number of seconds"
 
 
-def seconds(value: Duration, *, what: str = "the duration", where: str = "") -> float:
-    """A length of time in seconds: text with units, a number of seconds, or a timedelta. It must be above zero."""
+def seconds(value: Duration, *, what: str = "the duration", where: str = "", least: float = 0.0) -> float:
+    """A length of time in seconds: text with units, a number of seconds, or a timedelta.
+
+    It must be above zero, and no shorter than `least`.
+    """
     if isinstance(value, timedelta):
         length = value.total_seconds()
     elif isinstance(value, str):
@@ -49,6 +52,8 @@ def seconds(value: Duration, *, what: str = "the duration", where: str = "") -> 
         raise ConfigError(f"{what} is no length of time: {value!r}", where=where, remedy=_REMEDY)
     if not 0 < length < math.inf:
         raise ConfigError(f"{what} must be above zero and finite, not {value!r}", where=where, remedy=_REMEDY)
+    if length < least:
+        raise ConfigError(f"{what} is too short: {value!r}", where=where, remedy=f"use {text(least)} or longer")
     return length
 
 

@@ -158,6 +158,7 @@ def test_an_operator_that_spark_refuses_is_one_line_and_exit_code_2(
         (("good.py", "--enforce", "force"), "enforce can't be 'force'"),
         (("good.py", "--for", "soon"), "--for is no length of time"),
         (("good.py", "--period", "0"), "period must be above zero"),
+        (("good.py", "--period", "1us"), "period is too short: '1us' (use 1ms or longer)"),
         (("good.py", "--batch", "x"), "batch is no length of time"),
         (("good.py", "--retries", "-1"), "--retries"),
         (("good.py", "--conf", "spark.x"), "'spark.x' is no setting"),

@@ -58,6 +58,8 @@ PATIENCE = 10.0
 """Seconds for which the first query is waited for."""
 WATCHED, UNWATCHED = 0.2, 1.0
 """Seconds between two looks at what was taken from Kafka: where the watchdog waits for it to move, and elsewhere."""
+LEAST_PERIOD = 0.01
+"""Seconds. A round costs some tenths of a millisecond, and agents read their JVMs 8 ms before each round."""
 PART_OF_PERIOD = 0.6
 """For which a round waits for a JVM to dump its threads: one that is short of CPU would keep it from the next."""
 LEAST_QUOTA = 0.01
@@ -99,7 +101,7 @@ def attach(
     wanted = dict(priorities or {})
     _check_numbers("priorities", wanted, 0.0)
     _check_numbers("quotas", quotas or {}, LEAST_QUOTA)
-    length = durations.seconds(period, what="the period", where="attach")
+    length = durations.seconds(period, what="the period", where="attach", least=LEAST_PERIOD)
     promised = {} if qod is None else _promised(qod)
     if promised and agent is False:
         raise ConfigError(

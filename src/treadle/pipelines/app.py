@@ -30,6 +30,7 @@ from treadle.model import Operator, Query, Topology
 from treadle.pipelines import ctl
 from treadle.pipelines import node as checks
 from treadle.pipelines.engine import ALL_METRICS, MEASURES, OFFERS
+from treadle.pipelines.options import LEAST_PERIOD
 from treadle.pipelines.queries import Stopped
 from treadle.pipelines.steering import Steering
 from treadle.pipelines.wrapped import Wish, Wrapped
@@ -100,7 +101,7 @@ class QueryGate:
         self._queries: dict[str, Wrapped] = {}  # by Spark's id of the run
         self._version = 0
         engine = _Engine(self)
-        binding = Binding(chosen, "rank", period=seconds(period, what="period", where="gate"))
+        binding = Binding(chosen, "rank", period=seconds(period, what="period", where="gate", least=LEAST_PERIOD))
         self._loop = Loop([engine], [binding], metrics=ALL_METRICS)
         self._steering = Steering(self._gate, policy, elastic=slots == "auto", where="gate")
         self._steering.begin(self._loop)

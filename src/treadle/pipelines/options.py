@@ -15,6 +15,8 @@ from treadle.pipelines.channels.embedded import check_limit
 from treadle.pipelines.totals import OBJECTIVES
 
 ENFORCE = ("gate", "pools", "none")
+LEAST_PERIOD = 0.001
+"""Seconds between two decisions: one over some dozens of hops costs some tenths of a millisecond."""
 BATCH = 0.5
 REALTIME_BATCH = 5.0
 SHORTEST_REALTIME = 1.0

@@ -32,7 +32,7 @@ from treadle.pipelines.hop import Hop, State
 from treadle.pipelines.joints import Joints
 from treadle.pipelines.latency import Latency
 from treadle.pipelines.node import Kind, Node
-from treadle.pipelines.options import Options
+from treadle.pipelines.options import LEAST_PERIOD, Options
 from treadle.pipelines.outside import Outside
 from treadle.pipelines.pools import PoolKnob
 from treadle.pipelines.promises import Promises
@@ -84,8 +84,8 @@ def start(
     known = {field.name for field in fields(Options)}
     for name in options.keys() - known:
         raise ConfigError(f"'{name}' is no option", where="run", remedy=f"use one of {', '.join(sorted(known))}")
-    options["period"] = seconds(period, what="period", where="run")
-    options["cycle"] = seconds(cycle, what="cycle", where="run")
+    options["period"] = seconds(period, what="period", where="run", least=LEAST_PERIOD)
+    options["cycle"] = seconds(cycle, what="cycle", where="run", least=LEAST_PERIOD)
     if batch is not None:
         options["batch"] = seconds(batch, what="batch", where="run")
     chosen = Options(**options)

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from treadle.engines.spark import pages, plan
 from treadle.engines.spark.plan import Plan
-from treadle.errors import EngineError
+from treadle.errors import ConfigError, EngineError
 
 log = logging.getLogger("treadle.engines.spark")
 
@@ -57,8 +57,12 @@ class Rest:
         self.address = address.rstrip("/")
         self.application = ""
         """The id of the application whose jobs are asked for; the one that it shows, if not given."""
-        parts = urlsplit(self.address if "//" in self.address else f"http://{self.address}")
-        self._host, self.port, self._root = parts.hostname or "", parts.port or 80, parts.path
+        try:
+            parts = urlsplit(self.address if "//" in self.address else f"http://{self.address}")
+            self._host, self.port, self._root = parts.hostname or "", parts.port or 80, parts.path
+        except ValueError as error:  # a port beyond 65535, or half of an IPv6 address
+            remedy = "write it as http://host:4040"
+            raise ConfigError(f"is no address of a UI: {error}", where=f"'{self.address}'", remedy=remedy) from None
         self._secure = parts.scheme == "https"
         self._timeout = timeout
 
