@@ -31,6 +31,7 @@ from treadle.attachment.targets import Claims, Target
 from treadle.attachment.urgency import ahead
 from treadle.decide.policy import Policy
 from treadle.durations import Duration
+from treadle.enforce import Knob
 from treadle.enforce.guardian import Guardian
 from treadle.enforce.heirs import Heirs
 from treadle.enforce.journal import Journal
@@ -110,6 +111,7 @@ def attach(
             remedy="leave out --no-agent (agent=False), or the promises",
         )
     chosen = plan.make(policy, enforce, length, wanted, quotas or {}, tuple(queries))
+    chosen.check(Knobs(chosen).version, beans=agent is not False)
     owner = None if user is None else users.number(user)
     applications = targets.find(target, agent=_loads_own(agent, dry_run=dry_run), user=owner)
     if not dry_run:
@@ -328,7 +330,10 @@ class Attachment:
             self._closing.callback(self._close_journal)
             self._guardian = Guardian.start(self._journal, self._real_time_was_taken_off)
             self._closing.callback(self._close_knobs)
-        return [self._follow(name, each) for name, each in self.applications.items()]
+        knobs = [self._knobs.make(each) for each in self.applications.values()]
+        # From here on agents are loaded: everything that can be refused has been checked.
+        self.applications = targets.named(each.identified() for each in self.applications.values())
+        return [self._follow(*each, made) for each, made in zip(self.applications.items(), knobs, strict=True)]
 
     def _welcome(self) -> None:
         """Applications that came since the last round. One that can't be scheduled is left alone."""
@@ -346,7 +351,7 @@ class Attachment:
                     checks.check(self.plan, [*there, found])
                     self._claims.take([found])
                     checks.settle([found])
-                followed = self._follow(name, found)
+                followed = self._follow(name, found, self._knobs.make(found))
                 self.loop.add(followed)
             except TreadleError as error:
                 self._claims.drop(found)
@@ -360,8 +365,7 @@ class Attachment:
                 self._published.add(found.processes)
             log.info("'%s' has come", name, extra={"application": name})
 
-    def _follow(self, name: str, application: Application) -> Followed:
-        knobs = self._knobs.make(application)
+    def _follow(self, name: str, application: Application, knobs: Mapping[str, Knob]) -> Followed:
         period = WATCHED if "rt" in knobs else UNWATCHED
         engine = SparkEngine(
             application,

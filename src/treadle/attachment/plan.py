@@ -95,6 +95,15 @@ class Plan:
         low, high = (self.parts["nice"][limit] for limit in ("low", "high"))
         return bool(high - StartsFirst.HELD_BACK * (high - low) >= 1.0)  # else they would be sped up
 
+    def check(self, version: int, *, beans: bool) -> None:
+        """An error if a limit is wrong for cgroups of this version, or a policy needs what is not measured.
+
+        What the MBeans of Kafka's consumers say is measured only with `beans`.
+        """
+        offers = SparkEngine.OFFERS if beans else SparkEngine.OFFERS - FROM_BEANS
+        for binding in self.bindings(version)[0]:
+            make_plan(binding.policy.needs, offers, engine="Spark", policy=binding.policy.name)
+
     def bindings(self, version: int) -> tuple[list[Binding], Seen]:
         """The loop's bindings where cgroups are of this version, and the policy that keeps what was last seen."""
         seen = Seen(Caps(self.caps) if set(self.parts) == {"quota"} else self.policy)

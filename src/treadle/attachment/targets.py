@@ -43,7 +43,7 @@ a number in text is a name, too: only an int is a process id."""
 
 
 def find(targets: Target | Sequence[Target], *, agent: bool = False, user: int | None = None) -> dict[str, Application]:
-    """The applications by a name that each has alone; with `agent` those that are named by process are asked by it.
+    """The applications by a name that each has alone; with `agent` some have no name yet (`Application.identified`).
 
     Names and patterns mean applications of this user, by default of the one that calls us.
     """
@@ -60,7 +60,7 @@ def patterns(targets: Target | Sequence[Target]) -> tuple[str, ...]:
 
 def named(applications: Iterable[Application]) -> dict[str, Application]:
     """By name; those that share one are told apart by their process."""
-    found: dict[tuple[str, int | None], Application] = {(each.id, each.only): each for each in applications}
+    found = {(each.id or _first(each), each.only): each for each in applications}
     names = [each.name for each in found.values()]
     return {
         each.name if names.count(each.name) == 1 and each.only is None else f"{each.name}@{_first(each)}": each
@@ -124,7 +124,7 @@ class Claims:
 def _claimed(process: Process, name: str) -> int:
     handle = claim(process.pid, process.start_time)
     if handle is None:
-        where = f"process {process.pid} of '{name}'"
+        where = f"process {process.pid}" + (f" of '{name}'" if name else "")
         raise EngineError("somebody else is attached to it already", where=where, remedy="stop that one first")
     return handle
 

@@ -71,10 +71,11 @@ class Application:
     ) -> Application:
         """The application of this process (driver or executor), of this name, or with its UI at this address.
 
-        `ui` may be given with `pid`, for an executor whose driver is on another host. With `agent` a driver is asked
-        by Treadle's agent and not by its UI, which is slow to answer for the first time, and may be off. `user` is the
-        uid of the owner, by default the one that calls us. A pid names a process whatever its owner is; so does the
-        address of a UI at which the process itself listens.
+        `ui` may be given with `pid`, for an executor whose driver is on another host. With `agent` the name of an
+        application in local mode, and all of one whose UI is off, is left to `identified`, which asks Treadle's agent:
+        the UI is slow to answer for the first time. Nothing is loaded here. `user` is the uid of the owner, by default
+        the one that calls us. A pid names a process whatever its owner is; so does the address of a UI at which the
+        process itself listens.
         """
         if (name is not None) + (pid is not None or ui is not None) != 1:
             raise ConfigError(
@@ -95,6 +96,22 @@ class Application:
         if not found:
             raise _nobody(f"has a name that fits '{pattern}'", _meant(user), [title for title, _ in drivers])
         return [_application(driver) for driver in found]
+
+    def identified(self) -> Application:
+        """With the id and name that `find` has left open: Treadle's agent is loaded into the driver to ask for them.
+
+        The executors that an application without a UI has on this host are found by the id, by `look_again`.
+        """
+        if self.name:
+            return self
+        driver = self.processes[0]
+        try:
+            number, name = identify(driver.pid)
+        except (TreadleError, OSError) as error:
+            if not self.ui:
+                raise _off(f"process {driver.pid}", f"and no agent can be loaded ({error})") from error
+            number, name = "", Rest(self.ui).title()
+        return replace(self, id=self.id or number, name=name)
 
     @property
     def local(self) -> bool:
@@ -227,13 +244,12 @@ def _application(driver: _Driver, *, agent: bool = False) -> Application:
 
 
 def _identity(driver: _Driver, *, agent: bool) -> tuple[str, str]:
-    """Id and name. In local mode the id is of no use: to ask the UI for it takes 1.5 s of CPU at the first time."""
-    if agent:
-        try:
-            return identify(driver.jvm.pid)
-        except (TreadleError, OSError) as error:
-            if not driver.rest.address:
-                raise _off(f"process {driver.jvm.pid}", f"and no agent can be loaded ({error})") from error
+    """Id and name, empty where `identified` asks for them. In local mode nobody needs the id.
+
+    On a cluster executors are found by it, so there the UI is asked if it is on, though that takes 1.5 s of CPU.
+    """
+    if agent and (driver.local or not driver.rest.address):
+        return "", ""
     return ("", driver.rest.title()) if driver.local else _shown(driver.rest)
 
 
