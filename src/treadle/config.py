@@ -56,6 +56,7 @@ class Attach(_Section):
     period: str = "50ms"
     user: Annotated[str, Field(min_length=1)] | Annotated[int, Field(ge=0, strict=True)] | None = None
     priorities: dict[str, NotNegative] = {}
+    strict: bool = False
     quotas: dict[str, Positive] = {}
 
 

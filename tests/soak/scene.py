@@ -23,12 +23,13 @@ from soak import witness
 from soak.judge import Rules
 from support import until
 from treadle.broker import Broker, free_port
+from treadle.decide.transform import NICE_STEP
 from treadle.engines.spark.jvms import EXECUTOR
 
 PERIOD = 0.05
 TREADLE = [sys.executable, "-c", "from treadle.cli import main; main()"]
 LOWEST, HIGHEST = 0, 39
-"""Priorities from one to the other are nice 19 to -20, one for one: as long as there is a query at each end."""
+"""Ranks from one to the other are nice 19 to -20, one for one."""
 LOCAL = {"anchor": ("chain", 0), "local-chain": ("chain", 4), "local-count": ("count", 9), "local-micro": ("micro", 13)}
 CLUSTER = {"far-chain": ("chain", 23), "far-count": ("count", 27), "far-micro": ("micro", 31)}
 RULES = Rules(0, 19 - HIGHEST, {name: 19 - priority for name, (_, priority) in {**LOCAL, **CLUSTER}.items()})
@@ -142,9 +143,12 @@ class Attach:
 
     def __init__(self, names: str, log: Path) -> None:
         words = ["attach", "--name", names, "--period", f"{PERIOD * 1e3:g}ms", "--policy", "user-priority", "--json"]
-        words += ["--enforce", "nice", "--priority", f"driver={HIGHEST}"]
-        for query, (_, priority) in {**LOCAL, **CLUSTER}.items():
-            words += ["--priority", f"{query}={priority}"]
+        words += ["--enforce", "nice:low=-20,high=19"]
+        for query, rank in {
+            "driver": HIGHEST,
+            **{name: rank for name, (_, rank) in {**LOCAL, **CLUSTER}.items()},
+        }.items():
+            words += ["--priority", f"{query}={NICE_STEP ** (rank - 19):.9g}"]
         self._log = log.open("w+")
         self.process = subprocess.Popen([*TREADLE, *words], stdout=self._log, stderr=subprocess.STDOUT)
 

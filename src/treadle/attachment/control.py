@@ -77,6 +77,7 @@ def attach(
     enforce: str | None = None,
     period: Duration = "50ms",
     priorities: Mapping[str, float] | None = None,
+    strict: bool = False,
     quotas: Mapping[str, float] | None = None,
     queries: Sequence[str] = ("*",),
     user: User | None = None,
@@ -91,13 +92,14 @@ def attach(
     scheduled by one policy in one loop. A name such as `shop-*` is a pattern: it means all that fit, also those that
     are started later. Names and patterns mean applications of one `user` (a name or a uid), by default of the one that
     calls this, also by sudo. `enforce` is nice, cgroup, rt, slice or quota, or some joined by `+`; see
-    docs/attach.md. `priorities` and `quotas` (in CPUs) are by patterns of query names, the first that fits counts, and
-    `queries` are the patterns of those that are scheduled at all. With `qod`, a mapping of patterns to `priority` and
-    `min_accuracy` or the path of a TOML file that has such, micro-batches drop rows when the CPU is short, never more
-    than that; see docs/quality.md. By default Treadle's agent is loaded for as long as
-    this lasts, and a Jolokia agent, which stays, where the policy or the watchdog needs it; in a dry run neither. With
-    `agent` both are loaded, with False none is loaded or read. In the `background` it is at work when this returns;
-    otherwise call `run`.
+    docs/attach.md. `priorities` and `quotas` (in CPUs) are by patterns of query names, the first that fits counts,
+    and `queries` are the patterns of those that are scheduled at all. Priorities are shares of the CPU, and what is
+    not named has 1; if `strict`, only their order counts, and the highest gets as much as the lowest can do
+    without. With `qod`, a mapping of patterns to `priority` and `min_accuracy` or the path of a TOML file that has
+    such, micro-batches drop rows when the CPU is short, never more than that; see docs/quality.md. By default
+    Treadle's agent is loaded for as long as this lasts, and a Jolokia agent, which stays, where the policy or the
+    watchdog needs it; in a dry run neither. With `agent` both are loaded, with False none is loaded or read. In the
+    `background` it is at work when this returns; otherwise call `run`.
     """
     wanted = dict(priorities or {})
     _check_numbers("priorities", wanted, 0.0)
@@ -110,7 +112,7 @@ def attach(
             where="qod",
             remedy="leave out --no-agent (agent=False), or the promises",
         )
-    chosen = plan.make(policy, enforce, length, wanted, quotas or {}, tuple(queries))
+    chosen = plan.make(policy, enforce, length, wanted, quotas or {}, tuple(queries), strict=strict)
     chosen.check(Knobs(chosen).version, beans=agent is not False)
     owner = None if user is None else users.number(user)
     applications = targets.find(target, agent=_loads_own(agent, dry_run=dry_run), user=owner)

@@ -6,12 +6,14 @@ queries have groups, these are by the users' priorities and the policy decides i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from treadle.attachment.policies import (
     AnswersFirst,
+    ByShare,
     Caps,
     Grouped,
     HelpersFirst,
@@ -25,7 +27,7 @@ from treadle.attachment.policies import (
 from treadle.decide import adaptive, registry
 from treadle.decide.policies import UserPriority
 from treadle.decide.policy import Policy
-from treadle.decide.transform import Scale, nice, owner, rt, shares, slices, weight
+from treadle.decide.transform import NICE_STEP, Scale, nice, nice_of_shares, owner, rt, shares, slices, weight
 from treadle.engines.spark.engine import FROM_BEANS, SparkEngine
 from treadle.errors import ConfigError
 from treadle.loop import Binding
@@ -39,6 +41,14 @@ SEVERAL = ("user-priority", "nice")
 LEARNT = {"candidates": "downstream-first+queue-size+congestion-aware", "objective": "max throughput+min total_queue"}
 """What a learner chooses from, and by what, where nobody says."""
 WHERE = "enforce"
+WIDEST = 100.0
+"""No thread or group has more than this many times the weight of another because of users' priorities, unless a user
+gives wider limits: so what is not named keeps a hundredth of what is most important, at least."""
+STEPS = 20
+"""The steps of nice that stay within that."""
+NICEST = (-20.0, 19.0)
+FINE = {1: {"low": 1024.0}, 2: {"low": 100.0}}
+"""Limits of shares (cgroup v1) and weights (v2) within which a ratio of up to `WIDEST` is exact to a percent."""
 
 
 class Part(NamedTuple):
@@ -49,7 +59,7 @@ class Part(NamedTuple):
 
 
 PARTS: Mapping[str, Part] = {
-    "nice": Part(("nice",), {"low": -20.0, "high": 19.0, "helpers": True}),
+    "nice": Part(("nice",), {"low": -math.inf, "high": math.inf, "helpers": True}),
     "cgroup": Part(("group", "shares"), {"by": "query", "low": 0.0, "high": 0.0}),
     "rt": Part(("rt",), {"fifo": False, "share": 0.9, "low": 1.0, "high": 99.0, "helpers": True}),
     "slice": Part(("slice",), {"batch": True, "low": 0.0001, "high": 0.1}),
@@ -66,11 +76,24 @@ class Plan:
     parts: Mapping[str, Mapping[str, Any]]
     caps: Mapping[str, float] = field(default_factory=dict)
     queries: tuple[str, ...] = ("*",)
+    strict: bool = False
+    """Whether of users' priorities only the order counts; else they are shares of the CPU."""
 
     @property
     def enforce(self) -> str:
         """As its user would write it, with the options that are not as usual."""
         return "+".join(_written(name, options) for name, options in self.parts.items())
+
+    @property
+    def by_users(self) -> bool:
+        """Whether users' priorities count: as its policy, or in groups inside of which another policy decides."""
+        return isinstance(self.policy, UserPriority) or self._has_groups_by_users
+
+    @property
+    def _has_groups_by_users(self) -> bool:
+        if "cgroup" not in self.parts:
+            return False
+        return bool(set(self.parts) - {"cgroup", "quota"}) or self.parts["cgroup"]["by"] == NESTED
 
     @property
     def reads_kafka(self) -> bool:
@@ -92,7 +115,7 @@ class Plan:
         """
         if set(self.parts) != {"nice"} or isinstance(self.policy, UserPriority):
             return False
-        low, high = (self.parts["nice"][limit] for limit in ("low", "high"))
+        low, high = _limits(self.parts["nice"])
         return bool(high - StartsFirst.HELD_BACK * (high - low) >= 1.0)  # else they would be sped up
 
     def check(self, version: int, *, beans: bool) -> None:
@@ -118,13 +141,24 @@ class Plan:
             return Binding(caps, "quota", self.period, scale=owner(), queries=tuple(self.caps))
         if name == "cgroup":
             knob = "shares" if version == 1 else "weight"
-            by_user = within and set(self.parts) - {"cgroup", "quota"}
-            chosen: Policy = UserPriority() if by_user else seen
             limits = {key: options[key] for key in ("low", "high") if options[key]}
-            grouped = Nested(seen) if options["by"] == NESTED else Grouped(chosen, options["by"])
+            ratio = limits["high"] / limits["low"] if len(limits) == 2 else WIDEST
+            if options["by"] == NESTED:
+                grouped: Policy = Nested(seen, ratio, strict=self.strict)
+            elif self.by_users:
+                users: Policy = UserPriority() if self._has_groups_by_users else seen
+                grouped = Grouped(ByShare(users, ratio, strict=self.strict), options["by"])
+                limits = limits or FINE[version]
+            else:
+                grouped = Grouped(seen, options["by"])
             shared = shares(**limits) if version == 1 else weight(**limits)
             return Binding(grouped, knob, self.period, scale=shared, queries=self.queries)
-        if within:
+        low, high = _limits(options)
+        by_share = name == "nice" and not within and self.by_users
+        if by_share:
+            steps = STEPS if math.inf in (-options["low"], options["high"]) else high - low
+            policy = ByShare(seen, NICE_STEP**steps, strict=self.strict)
+        elif within:
             policy = WithinQuery(seen)
         if not options.get("helpers", True):
             policy = MainsOnly(policy)
@@ -134,7 +168,7 @@ class Plan:
             policy = StartsFirst(policy)
         policy = AnswersFirst(policy)
         scale_of: Mapping[str, Callable[..., Scale]] = {"nice": nice, "rt": rt, "slice": slices}
-        scale = scale_of[name](low=options["low"], high=options["high"])
+        scale = nice_of_shares(low, high) if by_share else scale_of[name](low=low, high=high)
         return Binding(policy, name, self.period, scale=scale, queries=self.queries)
 
 
@@ -145,6 +179,8 @@ def make(
     priorities: Mapping[str, float],
     caps: Mapping[str, float],
     queries: tuple[str, ...],
+    *,
+    strict: bool = False,
 ) -> Plan:
     """The plan, or what is wrong with it. Who names only a policy gets `nice`, who names only an enforcer a policy."""
     usual = SEVERAL if len({*priorities.values(), 1.0}) > 1 else SINGLE
@@ -157,13 +193,24 @@ def make(
     if caps and "quota" not in parts:
         parts = {**parts, "quota": {}}
     _check(parts)
+    explicit = policy is not None
     if policy is None:  # with groups by the users' priorities there is still something to decide inside of them
         inside = "cgroup" in parts and set(parts) - {"cgroup", "quota"}
         policy = SINGLE[0] if inside else usual[0]
     made = registry.create(adaptive.spelt_out(policy, LEARNT)) if isinstance(policy, str) else policy
     if isinstance(made, adaptive.Adaptive):
         made = Judged(made, SparkEngine.OFFERS)
-    return Plan(made, period, parts, dict(caps), queries)
+    chosen = Plan(made, period, parts, dict(caps), queries, strict)
+    if strict and explicit and not chosen.by_users:
+        remedy = "leave out --strict (strict=True), or the policy"
+        raise ConfigError(f"'{made.name}' does not decide by users' priorities", where="strict", remedy=remedy)
+    return chosen
+
+
+def _limits(options: Mapping[str, Any]) -> tuple[float, float]:
+    """The least and the greatest number. Nice has no limits unless a user gives one: then it is all of the range."""
+    low, high = options["low"], options["high"]
+    return (low if low > -math.inf else NICEST[0]), (high if high < math.inf else NICEST[1])
 
 
 def _parts(enforce: str) -> dict[str, Mapping[str, Any]]:

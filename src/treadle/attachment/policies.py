@@ -5,6 +5,7 @@ They know rows and priorities, and no knob. `Seen` keeps what was last decided, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -21,7 +22,7 @@ from treadle.decide.transform import SCALES
 from treadle.engines.spark.layout import PLANS, of_driver
 from treadle.engines.spark.naming import ANSWERS, COMPILERS, STARTS
 from treadle.errors import ConfigError
-from treadle.model import Topology
+from treadle.model import Floats, Topology
 from treadle.observe.plan import plannable
 from treadle.values import Groups, Schedule, Snapshot, dense_rank
 
@@ -94,6 +95,41 @@ class Judged(Around):
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         return self.inner.decide(replace(snapshot, totals={**dict.fromkeys(self.COLUMNS, np.nan), **snapshot.totals}))
+
+
+class ByShare(Around):
+    """Users' priorities as shares of the CPU: the ratio of two is that of their weights, up to `ratio` to 1.
+
+    Wider ones are drawn together until they fit, with 1, which is the priority of what nobody names, where it is. In
+    `strict` order only the order counts: the highest has `ratio` times the weight of the lowest, the others are between
+    them in even steps. In both cases what is worth least keeps its part of the CPU.
+    """
+
+    def __init__(self, inner: Policy, ratio: float, *, strict: bool) -> None:
+        super().__init__(inner)
+        self._ratio, self._strict = ratio, strict
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        schedule = self.inner.decide(snapshot)
+        reason = f"{schedule.reason}, {'in strict order' if self._strict else 'as shares'}"
+        priority = bounded(schedule.scalar, self._ratio, strict=self._strict)
+        return replace(schedule, priority=priority, spacing="log", reason=reason)
+
+
+def bounded(priority: Floats, ratio: float, *, strict: bool) -> Floats:
+    """Priorities above 0, of which none is more than `ratio` times another; see `ByShare`. The unknown stay unknown."""
+    room = math.log(ratio)
+    if strict:
+        rank = dense_rank(priority[:, None])
+        return np.exp(room * rank / max(1.0, np.max(rank, initial=0.0, where=~np.isnan(rank))))
+    positive = priority > 0
+    if not positive.any():
+        return np.where(np.isnan(priority), np.nan, 1.0)
+    logs = np.log(priority, where=positive, out=np.full(len(priority), np.nan))
+    top, bottom = float(np.nanmax(logs)), float(np.nanmin(logs))
+    squeeze = min(1.0, room / (top - bottom)) if top > bottom else 1.0
+    known = np.where(positive, logs * squeeze, top * squeeze - room)  # what is worth nothing has the least part
+    return np.where(np.isnan(priority), np.nan, np.exp(known))
 
 
 class WithinQuery(Around):
@@ -228,12 +264,20 @@ class Grouped(Around):
 
 
 class Nested(Around):
-    """A group for each query by the users' priorities, and in it one for each operator by those of the policy."""
+    """A group for each query by the users' priorities, and in it one for each operator by those of the policy.
+
+    `ratio` and `strict` are those of `ByShare`.
+    """
+
+    def __init__(self, inner: Policy, ratio: float, *, strict: bool) -> None:
+        super().__init__(inner)
+        self._ratio, self._strict = ratio, strict
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         schedule, topology = self.inner.decide(snapshot), snapshot.topology
         queries = tuple(flat(query.name) for query in topology.queries)
-        worth = np.array([query.priority for query in topology.queries])
+        given = np.array([query.priority for query in topology.queries])
+        worth = bounded(given, self._ratio, strict=self._strict)
         found, sets = group(topology, schedule, "operator"), operator_sets(topology)
         names = tuple(f"{flat(query)}/{flat('+'.join(operators))}" for query, operators in sets.members)
         outer = Groups(queries, topology.query_of, worth)

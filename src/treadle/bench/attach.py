@@ -37,8 +37,11 @@ CONTENTION: Mapping[str, dict[str, Any] | None] = {
     "os": None,
     "random": {"policy": "random", "enforce": "nice"},
     "nice": {"priorities": URGENT, "enforce": "nice"},
+    "nice, strict": {"priorities": URGENT, "enforce": "nice", "strict": True},
+    "nice, strict, whole range": {"priorities": URGENT, "enforce": "nice:low=-20,high=19", "strict": True},
     "nice without helpers": {"priorities": URGENT, "enforce": "nice:helpers=no"},
     "cgroup": {"priorities": URGENT, "enforce": "cgroup"},
+    "cgroup, strict": {"priorities": URGENT, "enforce": "cgroup", "strict": True},
     "realtime": {"priorities": URGENT, "enforce": "rt:low=0"},
     "realtime for all": {"priorities": URGENT, "enforce": "rt"},
 }

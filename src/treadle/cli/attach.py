@@ -66,8 +66,9 @@ def _targets(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--enforce", "-e", metavar="E", help="nice, cgroup, rt, slice, quota; cgroup+nice and the like.")
 @click.option("--period", metavar="TIME", help="How often it decides (default: 50ms).")
 @click.option(
-    "--priority", "priorities", multiple=True, metavar="PATTERN=N", help="What queries are worth (default: 1)."
+    "--priority", "priorities", multiple=True, metavar="PATTERN=N", help="The shares of queries (default: 1)."
 )
+@click.option("--strict", is_flag=True, help="Of priorities only the order counts: the highest as far ahead as can be.")
 @click.option("--quota", "quotas", multiple=True, metavar="PATTERN=CPUS", help="The most CPUs that a query may use.")
 @click.option("--query", "queries", multiple=True, metavar="PATTERN", help="Schedule only these (default: all).")
 @click.option("--qod", metavar="FILE", help="Promises: how much of its rows each query must have (docs/quality.md).")
@@ -90,6 +91,7 @@ def attach(
     enforce: str | None,
     period: str | None,
     priorities: tuple[str, ...],
+    strict: bool,
     quotas: tuple[str, ...],
     queries: tuple[str, ...],
     qod: str | None,
@@ -120,6 +122,7 @@ def attach(
             enforce=enforce,
             period=period or settings.period,
             priorities=_before(_pairs("--priority", priorities), settings.priorities),
+            strict=strict or settings.strict,
             quotas=_before(_pairs("--quota", quotas), settings.quotas),
             queries=queries or ("*",),
             user=settings.user if user is None else user,

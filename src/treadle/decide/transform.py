@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -84,6 +84,15 @@ def nice(low: float = -20, high: float = 19) -> Scale:
         lambda priority, spacing: low + _steps_below_top(priority, spacing, NICE_STEP, high - low),
         rising=False,
     )
+
+
+def nice_of_shares(low: float = -20, high: float = 19) -> Scale:
+    """Niceness of priorities that are shares: twice the priority is twice the CPU, to the nearest step of nice.
+
+    A priority of 1 is nice 0, as all other threads of the machine have it, unless the range has no room for the others
+    then. Wider ratios than the range has steps for are squeezed into it.
+    """
+    return replace(nice(low, high), place=lambda priority, _: _steps_around_one(priority, low, high))
 
 
 def shares(low: float = 2, high: float = 262144) -> Scale:
@@ -220,6 +229,16 @@ def _steps_below_top(priority: Floats, spacing: Spacing, base: float, steps: flo
         if -math.inf < top - bottom <= steps * step:
             return (top - logs) / step
     return steps * (1.0 - _min_max(priority, spacing))
+
+
+def _steps_around_one(priority: Floats, low: float, high: float) -> Floats:
+    """Steps of nice from a priority of 1, moved as little as brings all of them into `low`..`high`."""
+    steps = -_logs(priority) / math.log(NICE_STEP)
+    finite = steps[np.isfinite(steps)]
+    if len(finite) == 0 or float(np.ptp(finite)) > high - low:
+        return low + (high - low) * (1.0 - _min_max(priority, "log"))
+    least, most = float(finite.min()), float(finite.max())
+    return steps + min(max(0.0, low - least), high - most)
 
 
 def _proportional(priority: Floats, spacing: Spacing, low: float, high: float, neutral: float) -> Floats:
