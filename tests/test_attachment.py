@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from treadle.engines.spark.application import Application, Process
 from treadle.engines.spark.engine import SparkEngine
 from treadle.errors import ConfigError, EngineError
 from treadle.model import Instance, Operator, Query, Topology
+from treadle.observe import jvm
 from treadle.values import Schedule, Snapshot
 
 pytestmark = pytest.mark.usefixtures("own_journals")
@@ -65,6 +66,15 @@ def standing(attachment: Attachment, query: str, pid: int) -> Standing | None:
     return None if tid is None else standings(pid).get(tid)
 
 
+IDLE = ("block-manager", "shuffle-", "rpc-", "netty", "map-output", "spark-listener", "SparkUI", "state-store", "GC ")
+"""How threads are called for which no batch of an application in local mode waits."""
+
+
+def names(pid: int, tids: Container[int]) -> list[str]:
+    """Of these threads of a JVM."""
+    return [thread.name for thread in jvm.dump(pid, frames=0) if thread.tid in tids]
+
+
 def comm(pid: int, tid: int) -> str:
     try:
         return Path(f"/proc/{pid}/task/{tid}/comm").read_text()
@@ -84,11 +94,16 @@ def test_the_more_important_query_gets_the_lower_nice_and_stopping_puts_all_back
         status = attachment.status()
         assert status["policy"] == "user-priority"
         assert {row["query"] for row in status["rows"]} == {"high", "low", "driver"}
-        changed = next(row for row in status["rows"] if row["query"] == "high")
-        assert "nice" in changed["change"]
-        assert "by the priority of the query, as shares" in changed["why"]
+        row = next(row for row in status["rows"] if row["query"] == "high")
+        assert "nice" in row["change"]
+        assert "by the priority of the query, as shares" in row["why"]
         with pytest.raises(EngineError, match="somebody else is attached"):
             attach(application.pid)
+        changed = names(application.pid, differences(before, application.pid))
+        assert any(name.startswith("dag-scheduler-event-loop") for name in changed)
+        assert [name for name in changed if name.startswith(IDLE)] == []
+        busy = sum(len(row["threads"]) for row in attachment.status()["rows"] if row["query"] == "high")
+        assert len(changed) < busy + 40, changed
     assert differences(before, application.pid) == {}
     assert not attachment.running
     with attach(application.pid, priorities={"high": 2}, strict=True) as attachment:

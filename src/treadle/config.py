@@ -56,7 +56,7 @@ class Attach(_Section):
     period: str = "50ms"
     user: Annotated[str, Field(min_length=1)] | Annotated[int, Field(ge=0, strict=True)] | None = None
     priorities: dict[str, NotNegative] = {}
-    strict: bool = False
+    strict: Annotated[bool, Field(strict=True)] = False
     quotas: dict[str, Positive] = {}
 
 
@@ -116,6 +116,8 @@ def _line(key: str, value: Any) -> str:
     if isinstance(value, dict):
         pairs = ", ".join(f"{_quoted(name)} = {number}" for name, number in value.items())
         return f"{key} = {{{pairs}}}"
+    if isinstance(value, bool):
+        return f"{key} = {str(value).lower()}"
     if isinstance(value, tuple):
         return f"{key} = [{', '.join(_quoted(item) for item in value)}]"
     return f"{key} = {_quoted(value)}"

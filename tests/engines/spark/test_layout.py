@@ -26,11 +26,14 @@ def test_jobs_of_one_run_side_by_side_share_no_rows_and_break_nothing() -> None:
     assert [len(instance.threads) for instance in rows.instances] == [1]
 
 
-def test_compilers_are_laid_out_where_they_are_asked_for() -> None:
+def test_services_may_be_left_out_and_what_no_batch_waits_for_always_is() -> None:
     directory, pid, tid = Directory(Rest("http://127.0.0.1:1"), patience=0.0), os.getpid(), threading.get_native_id()
-    threads = {
-        pid: [JavaThread(name, tid, "RUNNABLE", ()) for name in ("C2 CompilerThread0", "dag-scheduler-event-loop")]
-    }
-    asked, not_asked = (Layout("spark", directory, {}, compilers=compilers) for compilers in (True, False))
-    assert [each.operators for each in asked.lay_out(threads, [pid], ()).instances] == [("compilers",), ("scheduler",)]
-    assert [each.operators for each in not_asked.lay_out(threads, [pid], ()).instances] == [("scheduler",)]
+    names = ("C2 CompilerThread0", "dag-scheduler-event-loop", "rpc-server-4-1", "SparkUI-49", "block-manager-future-1")
+    threads = {pid: [JavaThread(name, tid, "RUNNABLE", ()) for name in names]}
+    for left_out, services in (
+        ((), ["compilers", "scheduler", "network"]),
+        (("compilers",), ["scheduler", "network"]),
+        (("compilers", "network"), ["scheduler"]),
+    ):
+        layout = Layout("spark", directory, {}, left_out=left_out)
+        assert [each.operators[0] for each in layout.lay_out(threads, [pid], ()).instances] == services

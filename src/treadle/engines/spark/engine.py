@@ -21,6 +21,7 @@ from treadle.engines.spark.agent import Agents
 from treadle.engines.spark.application import Application, Process, is_alive
 from treadle.engines.spark.counters import Counters
 from treadle.engines.spark.layout import Layout, Place, Rows
+from treadle.engines.spark.naming import COMPILERS, NETWORK
 from treadle.engines.spark.pulse import Pulse
 from treadle.engines.spark.queues import Doing, Estimate, doing, realigned
 from treadle.engines.spark.rest import Directory, Rest
@@ -79,7 +80,9 @@ class SparkEngine:
         rest = Rest(application.ui)
         rest.application = "" if application.local else application.id
         self._directory = Directory(rest, patience=patience)
-        self._layout = Layout(name, self._directory, priorities or {}, compilers=compilers)
+        shown = {COMPILERS: compilers, NETWORK: not application.local}
+        left_out = [service for service, is_shown in shown.items() if not is_shown]
+        self._layout = Layout(name, self._directory, priorities or {}, left_out=left_out)
         self._knobs = knobs
         self._pulse = Pulse(application, beans_period, loads=loads, admits=admits)
         self._dump_period = dump_period

@@ -2,7 +2,8 @@
 
 A task thread is the main thread of its stage's instance; the threads of its shuffles are helpers. Threads that serve
 several queries (a shared Kafka producer, Python workers) are helpers of all that may need them. What plans, schedules
-and listens is the pseudo query `driver`. Instances stay while their query runs, also between batches.
+and starts batches is the pseudo query `driver`; threads for which no batch waits are left out. Instances stay while
+their query runs, also between batches.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from treadle.model import Instance, Operator, Query, Role, ThreadRef
 from treadle.observe.jvm import JavaThread
 from treadle.observe.threads import start_time
 
+UNSCHEDULED = (Kind.IDLE, Kind.RUNTIME, Kind.BACKGROUND)
 DRIVER = "driver"
 TICKS = os.sysconf("SC_CLK_TCK")
 PLANS = "plan "
@@ -76,16 +78,21 @@ class _Sorted:
 class Layout:
     """Lays an application out, again and again. `priorities` are patterns of query names with their priorities.
 
-    The compilers of its JVMs are among the services of the driver only if they are asked for.
+    `left_out` are services of the driver that are not shown: nothing of the application waits for their threads.
     """
 
     def __init__(
-        self, engine: str, directory: Directory, priorities: Mapping[str, float], *, compilers: bool = False
+        self,
+        engine: str,
+        directory: Directory,
+        priorities: Mapping[str, float],
+        *,
+        left_out: Collection[str] = (COMPILERS,),
     ) -> None:
         self._engine = engine
         self._directory = directory
         self._priorities = dict(priorities)
-        self._compilers = compilers
+        self._left_out = frozenset(left_out)
         self._runs: dict[str, _Run] = {}
         self._shuffles = Shuffles()
         self._refs: dict[tuple[int, int, str], ThreadRef] = {}
@@ -127,7 +134,7 @@ class Layout:
         for pid, threads in named.items():
             number = self._order.setdefault(pid, len(self._order))
             for what, thread in threads:
-                if what.kind in (Kind.IDLE, Kind.RUNTIME) or (what.service == COMPILERS and not self._compilers):
+                if what.kind in UNSCHEDULED or what.service in self._left_out:
                     continue
                 key = (pid, thread.tid, thread.name)
                 ref = self._refs.get(key) or _ref(pid, thread, what)

@@ -33,7 +33,9 @@ class Kind(StrEnum):
     PRODUCER = "kafka-producer"
     """Sends rows to Kafka, for all queries that share its producer."""
     SERVICE = "service"
-    """Any other thread of the engine; `service` says which part of it."""
+    """A thread of the engine that batches wait for; `service` says which part of it."""
+    BACKGROUND = "background"
+    """Any other thread, for which no batch waits: listeners, the UI, heartbeats, clean-up, idle pools."""
     PYTHON = "python"
     """Feeds a Python worker of a task, or watches over it."""
     RUNTIME = "runtime"
@@ -68,7 +70,9 @@ COMPILERS = "compilers"
 """The service that makes machine code of what the JVM runs often."""
 STARTS = ("scheduler", "checkpoint")
 """The services that, beside a query's planner, have to be done before a batch begins."""
-SERVICES = (ANSWERS, COMPILERS, *STARTS, "state store", "network", "listeners", "python gateway", "other")
+NETWORK = "network"
+"""The service by which the processes of a cluster talk to each other. In local mode its pools have nothing to do."""
+SERVICES = (ANSWERS, COMPILERS, *STARTS, NETWORK, "python gateway")
 """The parts of the engine itself, as operators of its pseudo query."""
 
 _HELPERS = frozenset({Kind.WRITER, Kind.FLUSHER, Kind.READER, Kind.PRODUCER, Kind.PYTHON})
@@ -87,15 +91,13 @@ _SERVICE_OF = (
     (
         "scheduler",
         re.compile(
-            r"dag-scheduler-|task-result-getter|dispatcher-|task-scheduler-|map-output-dispatcher|driver-|executor-|"
-            r"streaming-shuffle-location|heartbeat-|broadcast-exchange|subquery-|speculation"
+            r"dag-scheduler-|task-result-getter|dispatcher-(?!Heartbeat)|streaming-shuffle-location|"
+            r"broadcast-exchange|subquery-|kafka-admin-client"  # by the last one planners ask for the newest offsets
         ),
     ),
-    ("checkpoint", re.compile(r"ChecksumCheckpoint|async-log-|microbatch")),
-    ("state store", re.compile(r"state-store-|StateStore|rocksdb|RocksDB")),
-    ("network", re.compile(r"rpc-|shuffle-|files-|netty-|streaming-shuffle|kafka-|block-manager|CompletableFuture")),
-    ("listeners", re.compile(r"spark-listener-group-|element-tracking-|SparkUI|qtp\d")),
-    ("python gateway", re.compile(r"Thread-\d+$|py4j")),
+    ("checkpoint", re.compile(r"ChecksumCheckpoint|async-log-(?!purge)|microbatch")),
+    (NETWORK, re.compile(r"rpc-|shuffle-|files-|netty-|streaming-shuffle|map-output-dispatcher")),
+    ("python gateway", re.compile(r"Thread-\d+$|py4j")),  # what Python does to a batch (foreachBatch) runs in these
 )
 _ANSWERS = re.compile(r"VM Thread|Attach Listener|treadle-agent|[Jj]olokia|HTTP-Dispatcher")
 _COMPILERS = re.compile(r"C[12] CompilerThread|JVMCI")
@@ -133,7 +135,8 @@ def understand(name: str) -> Named:
         return Named(Kind.SERVICE, service=COMPILERS)
     if _RUNTIME.match(name):
         return Named(Kind.RUNTIME)
-    return Named(Kind.SERVICE, service=next((s for s, pattern in _SERVICE_OF if pattern.match(name)), "other"))
+    service = next((service for service, pattern in _SERVICE_OF if pattern.match(name)), "")
+    return Named(Kind.SERVICE, service=service) if service else Named(Kind.BACKGROUND)
 
 
 def is_hidden(name: str) -> bool:
