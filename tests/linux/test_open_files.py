@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,7 @@ class TestAFullTable:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 10, hard))
         taken: list[int] = []
-        with pytest.raises(OSError, match="Too many open files"):
+        with suppress(OSError):
             while True:
                 taken.append(os.dup(0))
         yield
