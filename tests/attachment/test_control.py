@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from treadle import jars
-from treadle.attachment import attach, plan, targets
-from treadle.attachment.control import Attachment
+from treadle.attachment import attach, targets
 from treadle.attachment.targets import Claims
 from treadle.enforce.kernel import Fact
 from treadle.errors import EngineError, RightsError, TreadleError
@@ -79,12 +77,3 @@ def test_nothing_is_loaded_before_everything_is_checked(
     with pytest.raises(TreadleError, match="no agent can be loaded"):  # it drives nothing, as the agent finds out
         attach(driver)
     assert loaded(driver), "and that is how it is seen that one was loaded"
-
-
-def test_without_a_guardian_it_is_refused_and_leaves_no_journal(
-    own_journals: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(EngineError, match="guardian: can't be started"):
-        Attachment(plan.make(None, "nice", 0.05, {}, {}, ("*",)), {}, {}, {})
-    assert list(own_journals.iterdir()) == []

@@ -1,0 +1,56 @@
+"""What makes an attachment safe: it is refused without a guardian, and follows what that has done."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from treadle.attachment import plan
+from treadle.attachment.control import Attachment
+from treadle.attachment.follow import Guard
+from treadle.enforce import Per, Target, Value, kernel
+from treadle.enforce.guardian import OFF, Guardian
+from treadle.enforce.journal import Journal
+from treadle.enforce.leash import Leash
+from treadle.errors import EngineError
+
+
+def test_without_a_guardian_it_is_refused_and_leaves_no_journal(
+    own_journals: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(EngineError, match="guardian: can't be started"):
+        Attachment(plan.make(None, "nice", 0.05, {}, {}, ("*",)), {}, {}, {})
+    assert list(own_journals.iterdir()) == []
+
+
+def test_what_the_guardian_takes_off_counts_as_a_release_by_the_watchdog(own_journals: Path) -> None:
+    thread, leash = kernel.thread_ref(threading.get_native_id()), Leash(InMemory())
+    attachment = Attachment.__new__(Attachment)  # a whole one needs a running application
+    attachment._guards = {"app": (guard := Guard(leash, 1.0, 0.05, {}, sees=False))}
+    leash.write(thread, 5.0)
+    with Journal.open(own_journals) as journal:
+        Guardian.start(journal, attachment._real_time_was_taken_off)._hear(OFF + b"process 7 was stopped")
+    guard.watchdog.stop()
+    assert leash.knob.read(thread) == 0.0
+    assert leash.reason == "process 7 was stopped"
+    assert guard.watchdog.off
+
+
+class InMemory:
+    """A stand-in for real-time priorities, in memory."""
+
+    name = "rt"
+    per: Per = "thread"
+
+    def __init__(self) -> None:
+        self._values: dict[Target, Value] = {}
+
+    def read(self, target: Target) -> Value:
+        return self._values.get(target, 0.0)
+
+    def write(self, target: Target, value: Value) -> None:
+        self._values[target] = value
