@@ -18,6 +18,10 @@ def test_a_folder_that_is_a_link_or_open_to_others_is_refused(tmp_path: Path) ->
     (tmp_path / "open").chmod(0o755)
     with pytest.raises(RightsError, match="is open to other users"):
         private_folder(tmp_path / "open")
+    assert private_folder(tmp_path / "open", readable=True) == tmp_path / "open"
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(RightsError, match="is open to other users"):
+        private_folder(tmp_path / "open", readable=True)
     (tmp_path / "link").symlink_to(tmp_path / "own")
     with pytest.raises(RightsError, match="is not a folder of this user's"):
         private_folder(tmp_path / "link")

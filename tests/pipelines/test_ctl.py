@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 
 from mutations import mutated
 from support import until
-from treadle.errors import ConfigError, EngineError, TargetGone, TreadleError
+from treadle.errors import ConfigError, EngineError, RightsError, TargetGone, TreadleError
 from treadle.linux import runtime_folder
+from treadle.linux.peer import Peer
 from treadle.pipelines import ctl
 
 
@@ -436,3 +437,18 @@ class TestWhateverIsSent:
             with pytest.raises(EngineError, match="answers what is no answer"):
                 ctl.ask(path, "status")
             thread.join()
+
+    @pytest.mark.parametrize(("side", "why"), [("client", "another user"), ("server", "without an answer|reset")])
+    def test_another_user_is_neither_answered_nor_believed(
+        self, server: ctl.Server, monkeypatch: pytest.MonkeyPatch, side: str, why: str
+    ) -> None:
+        """As the kernel would say if the socket were open to others."""
+        here = threading.current_thread()
+
+        def who(_: socket.socket) -> Peer:
+            ours = (threading.current_thread() is here) != (side == "client")
+            return Peer(1, os.geteuid() if ours else 12345, 0)
+
+        monkeypatch.setattr(ctl, "peer", who)
+        with pytest.raises((RightsError, EngineError), match=why):
+            ctl.ask(server.path, "add", left=1)

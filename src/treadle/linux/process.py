@@ -50,8 +50,8 @@ def claim(pid: int, start_time: int) -> int | None:
         try:
             handle = os.open("environ", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)
         except PermissionError as error:
-            remedy = "run as the user of that process, or as root"
-            raise RightsError("belongs to another user", where=f"process {pid}", remedy=remedy) from error
+            remedy = "run as the user of that process, or as root (in a container with CAP_SYS_PTRACE)"
+            raise RightsError("may not be looked into by this user", where=f"process {pid}", remedy=remedy) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -29,22 +29,25 @@ def runtime_folder() -> Path:
     """This user's own folder, made if need be."""
     uid = os.geteuid()
     best, *others = places(uid)
-    return private_folder(best if not others or _belongs_to(best.parent, uid) else others[0])
+    return private_folder(best if not others or _belongs_to(best.parent, uid) else others[0], readable=True)
 
 
-def private_folder(path: Path) -> Path:
-    """This folder, made if need be; refused unless it is this user's alone, since anybody may write to /tmp."""
+def private_folder(path: Path, *, readable: bool = False) -> Path:
+    """This folder, made if need be; refused unless it is this user's alone, since anybody may write to /tmp.
+
+    Others may read it if it is `readable`, as a service manager makes folders in /run.
+    """
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    return checked(path)
+    return checked(path, readable=readable)
 
 
-def checked(path: Path) -> Path:
+def checked(path: Path, *, readable: bool = False) -> Path:
     """This folder, refused unless it is this user's alone."""
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise RightsError("is not a folder of this user's", where=str(path), remedy="have root remove it")
-    if stat.S_IMODE(found.st_mode) & 0o077:
+    if stat.S_IMODE(found.st_mode) & (0o022 if readable else 0o077):
         raise RightsError("is open to other users", where=str(path), remedy=f"chmod 700 {path}")
     return path
 

@@ -25,6 +25,7 @@ from typing import Any, Self
 
 from treadle import errors
 from treadle.errors import ConfigError, EngineError, RightsError, TreadleError
+from treadle.linux.peer import peer
 from treadle.linux.runtime_folder import checked, own_in_tmp, private_folder
 from treadle.plugins import suggestion
 
@@ -113,6 +114,8 @@ class Server:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with connection:
+                if not _is_trusted(connection):
+                    return
                 lines = _Lines(connection, LARGEST_REQUEST)
                 while (line := lines.next(self._patience)) is not None:
                     answer = self._answer(line)
@@ -160,6 +163,8 @@ def ask(path: Path, command: str, /, *, timeout: float = 60.0, **arguments: obje
         connection.settimeout(timeout)
         try:
             connection.connect(str(_fitting(path)))
+            if not _is_trusted(connection):
+                raise PermissionError
             with suppress(BrokenPipeError):  # it may have refused before it read, and its answer says why
                 connection.sendall(request)
             line = _Lines(connection, LARGEST_ANSWER).next(timeout)
@@ -168,9 +173,8 @@ def ask(path: Path, command: str, /, *, timeout: float = 60.0, **arguments: obje
         except TimeoutError as error:
             raise EngineError(f"no answer within {timeout:g} s", where=str(path), remedy="is it stopped?") from error
         except PermissionError as error:
-            raise RightsError(
-                "belongs to another user", where=str(path), remedy="ask as the one who runs it"
-            ) from error
+            remedy = "ask as the one who runs it"
+            raise RightsError("belongs to another user", where=str(path), remedy=remedy) from error
         except OSError as error:
             raise EngineError(f"{error}", where=str(path), remedy="try again") from error
     if line is None:
@@ -323,6 +327,11 @@ def _fitting(path: Path) -> Path:
     return path
 
 
+def _is_trusted(connection: socket.socket) -> bool:
+    """Whether root or our own user is at the other end."""
+    return peer(connection).uid in (0, os.geteuid())
+
+
 def _runtime_folder() -> Path | None:
     """XDG_RUNTIME_DIR if it is this user's: after sudo or su it is often somebody else's or gone."""
     given = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -356,10 +365,9 @@ def _result(line: bytes, path: Path) -> Any:
         answer = None
     if isinstance(answer, dict) and "result" in answer:
         return answer["result"]
-    if isinstance(answer, dict) and isinstance(error := answer.get("error"), dict):
-        parts = [error.get(key) for key in ("kind", "message", "where", "remedy")]
-        if all(isinstance(part, str) for part in parts):
-            raise _from_json(error)
+    error, parts = answer.get("error") if isinstance(answer, dict) else None, ("kind", "message", "where", "remedy")
+    if isinstance(error, dict) and all(isinstance(error.get(part), str) for part in parts):
+        raise _from_json(error)
     raise EngineError("answers what is no answer", where=str(path), remedy="see what listens there")
 
 
