@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,15 @@ import pytest
 from applications import SparkProcess, feeding
 from support import named, until
 from treadle import attach
-from treadle.attachment.quality import CYCLE, Done, Query
+from treadle.attachment.quality import SAMPLES, Quality
+from treadle.attachment.query import CYCLE
 from treadle.broker import Broker
 from treadle.decide.quality import Promise
+from treadle.engines.spark.application import Process
 from treadle.engines.spark.progress import Progress
 from treadle.engines.spark.shedder import Report
 from treadle.errors import ConfigError
+from treadle.observe.cores import Used
 
 PROMISES = {
     "dear": {"priority": 1, "min_accuracy": 0.02},
@@ -26,67 +29,136 @@ RATE = 400
 """Rows a second, each of which costs the dear query some milliseconds: more than there is anywhere."""
 
 
-def batch(began: float, rows: int, seconds: float, unread: float = 0.0) -> Progress:
-    return Progress("run", 0, began, seconds, rows, {}, {}, unread)
+class Model:
+    """A driver with its agent, the machine's one core and its clocks: a query that is in one batch after the other.
+
+    To read a row costs little, to work on one that is kept ten times that.
+    """
+
+    READ, WORK, ROWS = 0.0005, 0.005, 100
+    count = 1
+
+    def __init__(self) -> None:
+        self.now, self.ahead = 1000.0, 1.7e9
+        self.source = "FileStreamSource[/in]"
+        self.suspended = 0.0
+        self.part = 1.0
+        self.parts: list[float] = []
+        self._began = self.now
+        self.quality = Quality({"q": Promise(1.0, 0.05)}, lambda: {"shop": [Process(1, 1, True)]}, lambda: None)
+
+    def cycles(self, count: int) -> None:
+        for _ in range(count):
+            self.quality._cycle()
+            for _ in range(SAMPLES):
+                self.now += CYCLE / SAMPLES
+                self.quality._sample()
+                for query in self.quality._queries.values():
+                    query.use(self.now, CYCLE / SAMPLES)
+
+    @property
+    def query(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.quality.status()["queries"][0]
+        return found
+
+    @property
+    def cores(self) -> float:
+        """That the query is held to use."""
+        [query] = self.quality._queries.values()
+        return query.done().cpu
+
+    # As the module `time`
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now + self.ahead
+
+    # As the agent
+
+    def look(self) -> list[Report]:
+        batches = []
+        while self._began + (took := self.ROWS * (self.READ + self.part * self.WORK)) <= self.now:
+            ends, latest = {self.source: 0}, {self.source: 0}
+            batches.append(Progress("run", 0, self._began + self.ahead, took, self.ROWS, ends, latest, 0.0))
+            self._began += took
+        return [Report("run", "q", False, 0, 0, tuple(batches))]
+
+    def keep(self, parts: dict[str, float]) -> None:
+        self.part = parts["run"]
+        self.parts.append(self.part)
+
+    def close(self) -> None: ...
+
+    # As `Cores`
+
+    def read(self) -> Used:
+        return Used(self.now, 0.0)
 
 
-def told(*progress: Progress, seen: int = 0, kept: int = 0) -> Report:
-    return Report("run", "q", False, seen, kept, progress)
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Model:
+    made = Model()
+    for where in ("quality", "query"):
+        monkeypatch.setattr(f"treadle.attachment.{where}.time", made)
+    monkeypatch.setattr("treadle.attachment.quality.Shedder", lambda *_: made)
+    monkeypatch.setattr(made.quality, "_ahead", made.ahead)
+    monkeypatch.setattr(made.quality._cores, "read", made.read)
+    monkeypatch.setattr(made.quality._cores, "count", made.count)
+    return made
 
 
-class TestQuery:
-    @pytest.fixture
-    def query(self) -> Query:
-        return Query("q", Promise(0.0, 0.5), real_time=False, met=90.0)
+class TestQuality:
+    def test_nothing_is_dropped_of_files_however_fast_they_are_read(
+        self, model: Model, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        model.cycles(40)
+        assert model.parts == []
+        assert (model.query["promised"], model.query["keeps_all"]) == (1.0, "the lag of its source is not known")
+        said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert said == ["'q' keeps all rows: the lag of its source is not known"]
 
-    def test_the_rate_is_that_at_which_rows_came_whether_they_were_taken_or_not(self, query: Query) -> None:
-        query.hear(told(batch(100.0, 10, 0.1, 0), batch(102.0, 20, 0.1, 30)))
-        assert query.rate == 25.0
-        assert query.waiting == 30.0
+    def test_rows_are_dropped_where_the_lag_is_known(self, model: Model) -> None:
+        model.source = "KafkaV2[Subscribe[in]]"
+        model.cycles(10)
+        assert model.part < 1.0
+        model.source = "FileStreamSource[/in]"
+        model.cycles(2)
+        assert model.part == 1.0  # once it is not known any more, all are kept again
 
-    def test_what_its_batches_used_is_told_by_when_they_were(self, query: Query) -> None:
-        for now in range(90, 120):
-            query.use(float(now), 0.5 if 101 < now <= 105 else 0.0)
-        query.hear(told(batch(99.0, 9, 1.0)))
-        assert query.done() == Done(0.0, 0.0, 0.0, 0.0)  # the first one tells nothing
-        query.hear(told(batch(101.0, 20, 2.0), batch(103.0, 20, 2.0)))
-        assert query.done() == Done(10.0, 0.5, 0.5, 1.0)
+    @pytest.mark.parametrize("seconds", [60.0, -60.0, 3600.0, -0.5])
+    def test_what_a_query_uses_is_known_however_the_clock_is_set(self, model: Model, seconds: float) -> None:
+        model.cycles(10)
+        assert model.cores == pytest.approx(1.0, rel=0.1)
+        model.ahead += seconds
+        model.cycles(1)
+        assert model.cores in (0.0, pytest.approx(1.0, rel=0.2))  # not known yet, or right
+        model.cycles(4)
+        assert model.cores == pytest.approx(1.0, rel=0.1)
 
-    def test_the_part_that_it_had_is_of_what_was_read_and_dropped(self, query: Query) -> None:
-        query.hear(told(batch(100.0, 10, 0.5)))
-        query.hear(told(batch(101.0, 0, 0.1), batch(102.0, 20, 0.5), seen=20, kept=15))
-        assert query.accuracy == 0.75
+    def test_that_an_agent_has_heard_nothing_is_said(self, model: Model, caplog: pytest.LogCaptureFixture) -> None:
+        model.cycles(1)
+        model.suspended = 17.0
+        model.cycles(1)
+        model.suspended = 0.0
+        model.cycles(1)
+        assert model.quality.status()["suspended"] == {"shop": 1}
+        assert "nothing was heard there from Treadle for 17 s" in caplog.text
 
-    def test_who_has_to_shed_first_is_waited_for_until_it_is_measured_but_not_for_ever(self, query: Query) -> None:
-        dear = Query("dear", Promise(5.0, 0.5), real_time=False)
-        assert not query.comes_before(dear)  # it was met long ago, and has nothing to do
-        query.met = time.time()
-        assert query.comes_before(dear)
-        assert not dear.comes_before(query)
-        assert not Query("whole", Promise(0.0, 1.0), real_time=False).comes_before(dear)
-        now = time.time()
-        query.hear(told(batch(now, 9, 1.0), batch(now + 1.0, 9, 1.0)))
-        assert query.measured
-        assert not query.comes_before(dear)
-
-    def test_batches_from_before_it_was_met_tell_nothing(self, query: Query) -> None:
-        query.hear(told(batch(50.0, 20, 2.0), batch(60.0, 20, 2.0)))
-        assert query.done() == Done(0.0, 0.0, 0.0, 0.0)
-
-    def test_where_spark_does_not_count_what_is_dropped_it_is_what_was_told(self, query: Query) -> None:
-        query.keep = 0.25
-        for number in range(5):
-            query.hear(told(batch(100.0 + number, 10, 0.5)))
-        assert (query.accuracy, query.kept) == (None, 0.25)
-
-    def test_who_is_in_one_batch_after_the_other_has_let_rows_wait(self, query: Query) -> None:
-        query.hear(told(batch(100.0, 1000, 10.0), batch(110.0, 1000, 10.0)))
-        assert query.rate == 100.0
-        assert query.waiting == 1000.0 - 100.0 * CYCLE
-
-    def test_who_waits_for_the_clock_has_not(self, query: Query) -> None:
-        query.hear(told(batch(100.0, 1000, 2.0), batch(110.0, 1000, 2.0)))
-        assert query.waiting == 0.0
+    def test_a_cycle_that_fails_drops_nothing_and_ends_nothing(
+        self, model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        model.source = "KafkaV2[Subscribe[in]]"
+        model.cycles(10)
+        assert model.part < 1.0
+        with monkeypatch.context() as broken:
+            broken.setattr(model, "look", lambda: 1 / 0)
+            model.cycles(4)
+            assert model.part == 1.0
+        assert caplog.text.count("ZeroDivisionError") == 1
+        model.cycles(10)
+        assert model.part < 1.0
 
 
 def test_without_agents_nothing_can_be_promised() -> None:

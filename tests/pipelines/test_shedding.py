@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from select import select
+from typing import Any
 
 import numpy as np
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from support import until
+from support import LONG, until
+from treadle import jars
 from treadle.enforce import Enforcer
 from treadle.enforce.shed import Choice, Count, ShedKnob
 from treadle.errors import ConfigError
 from treadle.estimates import WEIGHT, corrected
+from treadle.pipelines import jvm
 from treadle.pipelines.shedding import Shedding
 
 ROWS = 20_000
@@ -115,3 +122,60 @@ def test_no_row_goes_through_python(shedding: Shedding, rows: DataFrame) -> None
     plan = shedding.shed(rows, "test/a")._jdf.queryExecution().executedPlan().toString()
     assert "Python" not in plan
     assert WEIGHT in plan
+
+
+class Driver:
+    """What an executor sees of a driver: a socket that says what is kept."""
+
+    def __init__(self) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        java = [jars.java(), "-cp", str(jvm.jar()), str(Path(__file__).with_name("Follower.java"))]
+        self._executor = subprocess.Popen(
+            [*java, str(self._server.getsockname()[1])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def accept(self) -> socket.socket:
+        self._server.settimeout(LONG)
+        return self._server.accept()[0]
+
+    def kept(self) -> float:
+        """What the executor keeps, when that next changes."""
+        assert self._executor.stdout is not None
+        assert select([self._executor.stdout], [], [], LONG)[0], "it never came"
+        return float(self._executor.stdout.readline())
+
+    def close(self) -> None:
+        self._executor.communicate("\n")
+        self._server.close()
+
+
+def test_an_executor_that_loses_its_driver_keeps_everything_until_it_hears_from_it_again() -> None:
+    with closing(Driver()) as driver:
+        assert driver.kept() == 1.0
+        for _ in range(2):
+            with driver.accept() as connection:
+                connection.sendall(b"stream\t0.25\n")
+                assert driver.kept() == 0.25
+            assert driver.kept() == 1.0  # the connection has ended
+        with driver.accept() as connection:
+            connection.sendall(b"stream\t0.25\n")
+            assert driver.kept() == 0.25
+            assert driver.kept() == 1.0  # the driver is silent
+            connection.sendall(b"stream\t0.5\n")
+            assert driver.kept() == 0.5
+
+
+def test_an_executor_hears_from_its_driver_also_while_nothing_changes(shedding: Shedding, spark: SparkSession) -> None:
+    java: Any = spark.sparkContext._jvm
+    shed = java.treadle.Shed
+    port = int(shed.serve("127.0.0.1", "secret"))
+    with socket.create_connection(("127.0.0.1", port)) as executor, executor.makefile("rw") as talk:
+        talk.write(f"{shed.secret()}\nan executor\n")
+        talk.flush()
+        while talk.readline() != "\n":
+            pass
+        shedding.set("test/a", 0.25)
+        assert talk.readline() == "test/a\t0.25\n"
+        talk.write("\n")
+        talk.flush()
+        assert "test/a\t0.25\n" in iter(talk.readline, "\n")

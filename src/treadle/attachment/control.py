@@ -313,6 +313,7 @@ class Attachment:
 
             self._quality = Quality(promised, self._there, self._snapshot)
             self._closing.callback(self._quality.close)
+            self._quality.start()
 
     def _there(self) -> dict[str, Sequence[Process]]:
         """The processes of those that have not ended."""

@@ -1,172 +1,61 @@
 """Keeps promises to the owners of queries that run already: measures each, asks the controller, drops what it says.
 
 It runs beside the rounds, in cycles of seconds, with an agent in each driver. What a query uses is known by its
-threads, which the rounds measure. Of queries in Real-Time Mode nothing is dropped. Stream-Economics section 5.
+threads, which the rounds measure. Nothing is dropped of queries in Real-Time Mode, nor where it is not known what comes
+(`Query.keeps_all`). Stream-Economics section 5.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from treadle.attachment import promises
-from treadle.decide.quality import Controller, Decision, Flow, InputRate, Measured, Promise
+from treadle.attachment.query import CYCLE, WINDOW, Query
+from treadle.decide.quality import Controller, Decision, Flow, Measured, Promise
 from treadle.decide.quality.room import ceilings, room
 from treadle.decide.quality.shortages import Shortages
 from treadle.engines.spark.application import Process
 from treadle.engines.spark.layout import of_driver
-from treadle.engines.spark.progress import Progress
 from treadle.engines.spark.shedder import Report, Shedder
 from treadle.errors import TargetGone, TreadleError
+from treadle.loop.watch import Trouble
 from treadle.model import Role
 from treadle.observe.cores import Cores, Used
+from treadle.text import visible
 from treadle.values import Snapshot
 
 log = logging.getLogger("treadle.attach")
 
-CYCLE = 2.0
-SAMPLES, MOST_SAMPLES = 4, 4000
-"""Looks at what each query uses, in a cycle, and how many are remembered."""
-WINDOW = 3
-"""Cycles over which work is averaged, if that is some batches."""
-BATCHES = 2
+SAMPLES = 4
+"""Samples of what each query uses, in a cycle."""
 DRAIN = 4
 """Cycles in which what waits is to be worked off."""
+SILENT = 5
+"""Cycles without a word from here after which an agent keeps all rows."""
 LONGEST_PAUSE = 32
 """Cycles after which an agent that has failed is tried again, at most."""
 WORTH = 0.1
 """A change of what is kept that is worth a line."""
-ALWAYS = 0.8
-"""The part of its time from which on a query is in one batch after the other: what has come meanwhile has waited."""
-UNMEASURED = 30.0
-"""Seconds for which nobody sheds more in the place of one who comes before him but has not been measured yet."""
 LAST = 1e9
 """The priority of those of whom nothing may be dropped: their minimum gives way to none."""
+JUMP = 0.1
+"""Seconds between two cycles by which the wall clock differs from the monotonic one only if somebody has set it."""
 
 Key = tuple[str, str]
 """An application and the run of one of its queries."""
 
 
-class Done(NamedTuple):
-    """What a query did in its last batches, by second."""
-
-    rows: float
-    batches: float
-    cpu: float
-    held: float
-    """The part of the time that it was in a batch."""
-
-
-NOTHING = Done(0.0, 0.0, 0.0, 0.0)
-
-
-@dataclass
-class Query:
-    """One run of a query of an attached application."""
-
-    name: str
-    promise: Promise
-    real_time: bool
-    rate: float = 0.0
-    waiting: float = 0.0
-    keep: float = 1.0
-    desired: float = 1.0
-    told: float = 1.0
-    """What was last said of what it is to keep."""
-    accuracy: float | None = None
-    """The part of its rows that it had lately; None if that is not known."""
-    rows: float = 0.0
-    met: float = field(default_factory=time.time)
-    _batches: deque[Progress] = field(default_factory=deque)
-    _last: Progress | None = None
-    _input: InputRate = field(default_factory=lambda: InputRate(WINDOW * CYCLE))
-    _counted: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
-    """Rows that were read, those that came to the filter, and those that it has dropped."""
-    _unseen: int = 0
-    """How often in a row nothing had come to the filter, although there ought to be one."""
-    _used: list[tuple[float, float]] = field(default_factory=list)
-    """When, and the core seconds that it had used by then."""
-
-    def __post_init__(self) -> None:
-        self._used.append((self.met, 0.0))
-
-    @property
-    def sheds(self) -> bool:
-        """Whether it may."""
-        return self.promise.accuracy < 1.0 and not self.real_time
-
-    @property
-    def measured(self) -> bool:
-        """Whether it has had a batch that tells what its rows cost."""
-        return bool(self._batches)
-
-    def comes_before(self, other: Query) -> bool:
-        """Whether it has to shed first, and can't yet."""
-        first = self.sheds and self.promise.priority < other.promise.priority
-        return first and not self.measured and time.time() - self.met < UNMEASURED
-
-    def hear(self, report: Report) -> None:
-        """What is new of it."""
-        for each in report.progress:
-            self.rows += each.rows
-            if (rate := self._input.update(each.began, self.rows, each.unread)) is not None:
-                self.rate = rate.arriving
-            self.waiting = each.unread + self._late(each)
-            if self._last is not None and each.rows and each.began >= self.met:
-                self._batches.append(each)  # not the first, which compiles what the others use
-            self._last = each
-        while len(self._batches) > BATCHES and _end(self._batches[-1]) - self._batches[1].began > WINDOW * CYCLE:
-            self._batches.popleft()
-        if report.progress:
-            self._counted.append((self.rows, float(report.seen), float(report.seen - report.kept)))
-            rows, seen, dropped = np.subtract(self._counted[-1], self._counted[0]).tolist()
-            self._unseen = self._unseen + 1 if rows and not seen and self.keep < 1.0 else 0
-            if rows:
-                self.accuracy = max(0.0, 1.0 - dropped / rows) if self._unseen <= WINDOW else None
-
-    @property
-    def kept(self) -> float:
-        """The part of its rows that it had, where Spark does not count that as it was told."""
-        return self.accuracy if self.accuracy is not None else self.keep
-
-    def use(self, now: float, seconds: float) -> None:
-        """So many core seconds more."""
-        self._used.append((now, self._used[-1][1] + seconds))
-        if len(self._used) > MOST_SAMPLES or (self._batches and self._used[1][0] < self._batches[0].began - CYCLE):
-            del self._used[0]
-
-    def cores(self, begin: float, end: float) -> float:
-        """That it used on average, from one time to the other."""
-        when, used = np.array(self._used).T
-        began, ended = np.interp([begin, end], when, used).tolist()
-        return float(ended - began) / max(end - begin, 1e-3)
-
-    def done(self) -> Done:
-        """Nothing if it has had no batch yet that tells."""
-        if not self._batches:
-            return NOTHING
-        begin, end = self._batches[0].began, max(map(_end, self._batches))
-        passed = max(end - begin, 1e-3)
-        rows, held = sum(each.rows for each in self._batches), sum(each.seconds for each in self._batches)
-        return Done(rows / passed, len(self._batches) / passed, self.cores(begin, end), min(1.0, held / passed))
-
-    def _late(self, batch: Progress) -> float:
-        """Rows of a batch that had waited for the one before it for longer than a cycle."""
-        before = self._last
-        if before is None or before.seconds < ALWAYS * (batch.began - before.began):
-            return 0.0
-        return max(0.0, batch.rows - self.rate * CYCLE)
-
-
 class Quality:
-    """At work from when it is made until it is closed.
+    """At work from `start` until it is closed.
 
     `applications` (their processes, by name) and what was `seen` in the last round are asked for again and again.
     """
@@ -181,8 +70,13 @@ class Quality:
         self._applications = applications
         self._seen = seen
         self._shedders: dict[str, Shedder] = {}
-        self._failed: dict[str, tuple[int, float]] = {}
-        """By application: how often the agent has failed, and when to try again."""
+        self._troubles: dict[str, Trouble] = {}
+        """By application, with its agent."""
+        self._suspended: dict[str, int] = {}
+        """By application: how often its agent has kept all rows, since it had heard nothing from here."""
+        longest = LONGEST_PAUSE * CYCLE
+        self._cycles = Trouble("keeping promises", CYCLE, longest, means="all rows are kept", log=log, traces=True)
+        self._sampling = Trouble("measuring the CPU of queries", CYCLE, longest, log=log, traces=True)
         self._queries: dict[Key, Query] = {}
         self._controller: Controller | None = None
         self._decision: Decision | None = None
@@ -190,16 +84,22 @@ class Quality:
         self._cores = Cores(())
         self._looks: deque[tuple[float, Used]] = deque(maxlen=WINDOW * SAMPLES + 1)
         self._ending = threading.Event()
+        self._ahead = time.time() - time.monotonic()
+        """Seconds by which the wall clock, by which Spark reports, is ahead of the monotonic one."""
         self._thread = threading.Thread(target=self._run, name="treadle-quality", daemon=True)
+
+    def start(self) -> None:
+        """In a thread of its own."""
         self._thread.start()
 
     def close(self) -> None:
         """Everything is kept again."""
         self._ending.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def status(self) -> dict[str, Any]:
-        """Each query with what it was promised, is to have and has had."""
+        """Each query with what it was promised, is to have and has had, and why it keeps all rows, if it must."""
         decision, queries = self._decision, dict(self._queries)
         return {
             "queries": [
@@ -212,12 +112,14 @@ class Quality:
                     "accuracy": None if each.accuracy is None else round(each.accuracy, 4),
                     "rate": round(each.rate, 3),
                     "waiting": round(each.waiting),
+                    "keeps_all": each.keeps_all,
                     "real_time": each.real_time,
                     "measured": each.measured,
                 }
                 for (application, _), each in sorted(queries.items(), key=lambda item: (item[0][0], item[1].name))
             ],
             "short": [each.told("query") for each in (decision.short if decision else ())],
+            "suspended": dict(self._suspended),
         }
 
     # ------------------------------------------------------------ inside
@@ -225,10 +127,10 @@ class Quality:
     def _run(self) -> None:
         try:
             while not self._ending.is_set():
-                self._step()
+                self._cycle()
                 for _ in range(SAMPLES):
                     self._ending.wait(CYCLE / SAMPLES)
-                    self._sample()
+                    self._sampling.attempt(time.monotonic(), self._sample)
         except Exception:
             log.exception("nothing is dropped any more")
         finally:
@@ -236,76 +138,115 @@ class Quality:
                 shedder.close()
             self._cores.close()
 
+    def _cycle(self) -> None:
+        """One cycle. While that fails, whatever the reason is, nothing is dropped."""
+        self._cycles.attempt(time.monotonic(), self._step)
+        if self._cycles.streak:
+            for query in self._queries.values():
+                query.desired = 1.0
+            self._drop()
+
     def _step(self) -> None:
-        """One cycle."""
         self._hear()
-        batched = {key: query for key, query in self._queries.items() if not query.real_time}
-        self._follow(batched)
+        flowing = {key: query for key, query in self._queries.items() if query.keeps_all is None}
+        self._follow(flowing)
         if self._controller is None:
             self._decision = None
-            self._shortages.tell(())
-            return
-        if len(self._looks) < SAMPLES:
-            return
-        self._decision = self._controller.cycle(self._measured(list(batched.values())))
-        for query, outside in zip(batched.values(), self._decision.outside.tolist(), strict=True):
-            part = outside if query.sheds else 1.0
-            if part > query.desired or not any(each.comes_before(query) for each in batched.values()):
-                query.desired = part
-        self._drop(batched)
-        self._shortages.tell(self._decision.short)
+        elif len(self._looks) >= SAMPLES:
+            self._decision = self._controller.cycle(self._measured(list(flowing.values())))
+            for query, outside in zip(flowing.values(), self._decision.outside.tolist(), strict=True):
+                part = outside if query.sheds else 1.0
+                if part > query.desired or not any(each.comes_before(query) for each in flowing.values()):
+                    query.desired = part
+        for query in self._queries.values():
+            if not query.sheds:
+                query.desired = 1.0
+        self._drop()
+        self._shortages.tell(self._decision.short if self._decision is not None else ())
 
     def _hear(self) -> None:
         there = self._applications()
         for name in self._shedders.keys() - there.keys():
             self._shedders.pop(name).close()
+        for kept in (self._troubles, self._suspended):
+            for name in kept.keys() - there.keys():
+                del kept[name]
         self._cores.keep(process.pid for processes in there.values() for process in processes)
+        self._note_jumps()
         found: dict[Key, Query] = {}
         for name, processes in there.items():
             for report in self._reports(name, processes):
-                query = self._queries.get((name, report.run)) or self._met(name, report)
-                query.hear(report)
+                query = self._queries.get((name, report.run))
+                if query is None:
+                    promise = promises.of(report.name, self._promises)
+                    query = Query(report.name, promise, report.real_time, met=time.monotonic())
+                query.ends = report.ends
+                query.hear(self._timed(report))
                 found[name, report.run] = query
+                self._say_why(name, query)
         self._queries = found
 
+    def _say_why(self, application: str, query: Query) -> None:
+        """Log once for each reason that all of a query's rows are kept, though its promise would allow less."""
+        why = query.keeps_all
+        if why is not None and why not in query.said and query.promise.accuracy < 1.0:
+            query.said.add(why)
+            extra = {"application": application, "query": query.name, "reason": why}
+            log.warning("'%s' keeps all rows: %s", visible(query.name), why, extra=extra)
+
+    def _note_jumps(self) -> None:
+        """See whether somebody has set the wall clock."""
+        before, self._ahead = self._ahead, time.time() - time.monotonic()
+        if abs(self._ahead - before) > JUMP:
+            log.warning("the clock was set by %+.1f s: queries are measured anew", self._ahead - before)
+            for query in self._queries.values():
+                query.forget(time.monotonic())
+
+    def _timed(self, report: Report) -> Report:
+        """With times of the monotonic clock; those in the future are of a clock that was set since, and so unknown."""
+        latest = time.monotonic() + CYCLE
+        began = [each.began - self._ahead for each in report.progress]
+        known = [
+            replace(each, began=when if when + each.seconds <= latest else math.nan)
+            for each, when in zip(report.progress, began, strict=True)
+        ]
+        return report._replace(progress=tuple(known))
+
     def _reports(self, name: str, processes: Sequence[Process]) -> list[Report]:
-        """Of one application; nothing, and a word once, where that can't be."""
+        """Of one application; nothing where that can't be, which is logged once."""
+        trouble = self._troubles.get(name)
+        if trouble is None:
+            means = "nothing is dropped there"
+            trouble = Trouble(f"the agent in '{visible(name)}'", CYCLE, LONGEST_PAUSE * CYCLE, means=means, log=log)
+            self._troubles[name] = trouble
+        if trouble.waits(time.monotonic()):
+            return []
         try:
             if name not in self._shedders:
-                if self._failed.get(name, (0, 0.0))[1] > time.monotonic():
-                    return []
                 driver = next((process.pid for process in processes if process.driver), None)
                 if driver is None:
                     raise TargetGone("its driver is not on this host, and only there rows can be dropped")
-                self._shedders[name] = Shedder(driver)
-            return self._shedders[name].look()
+                self._shedders[name] = Shedder(driver, SILENT * CYCLE)
+            reports = self._shedders[name].look()
         except (TreadleError, OSError, ImportError) as error:
             self._leave(name, error)
             return []
+        trouble.worked()
+        if silent := self._shedders[name].suspended:
+            self._suspended[name] = self._suspended.get(name, 0) + 1
+            what = "all rows of '%s' were kept for a while: nothing was heard there from Treadle for %.0f s"
+            log.warning(what, visible(name), silent, extra={"application": name, "seconds": silent})
+        return reports
 
     def _leave(self, application: str, error: Exception) -> None:
         """For a while: an agent that gets no CPU may be late."""
         if application in self._shedders:
             self._shedders.pop(application).close()
-        tried = self._failed.get(application, (0, 0.0))[0]
-        self._failed[application] = tried + 1, time.monotonic() + CYCLE * min(2**tried, LONGEST_PAUSE)
-        if not tried:
-            extra = {"application": application, "error": str(error)}
-            log.warning("nothing is dropped of '%s': %s", application, error, extra=extra)
-
-    def _met(self, application: str, report: Report) -> Query:
-        promise = promises.of(report.name, self._promises)
-        if report.real_time and promise.accuracy < 1.0:
-            log.warning(
-                "nothing is dropped of '%s': it runs in Real-Time Mode, whose plan stays as it is",
-                report.name,
-                extra={"application": application, "query": report.name},
-            )
-        return Query(report.name, promise, report.real_time)
+        self._troubles[application].failed(time.monotonic(), error)
 
     def _sample(self) -> None:
         """What each query has used since the last time: by its threads, and of the rest by how many tasks it had."""
-        now, used, snapshot = time.time(), self._cores.read(), self._seen()
+        now, used, snapshot = time.monotonic(), self._cores.read(), self._seen()
         self._looks.append((now, used))
         if len(self._looks) < 2 or snapshot is None or "cpu" not in snapshot.columns:
             return
@@ -327,9 +268,9 @@ class Quality:
         for key, query in self._queries.items():
             query.use(now, cpu.get(key, 0.0) + rest * tasks.get(key, 0))
 
-    def _follow(self, batched: Mapping[Key, Query]) -> None:
+    def _follow(self, flowing: Mapping[Key, Query]) -> None:
         """Another controller where there are other queries, which remembers what those that stay cost."""
-        names = _names(batched)
+        names = _names(flowing)
         before = self._controller
         if before is not None and before.flow.tasks == tuple(names):
             return
@@ -337,7 +278,7 @@ class Quality:
         if names:
             promised = {
                 name: query.promise if query.sheds else Promise(LAST, 1.0)
-                for name, query in zip(names, batched.values(), strict=True)
+                for name, query in zip(names, flowing.values(), strict=True)
             }
             flow = Flow.of(dict.fromkeys(names, ()), promised)
             self._controller = Controller(flow, drain=DRAIN * CYCLE, cycle=CYCLE)
@@ -353,9 +294,10 @@ class Quality:
         (began, first), (now, last) = self._looks[0], self._looks[-1]
         ours, others = (np.subtract(last, first) / (now - began)).tolist()
         count = self._cores.count
-        in_real_time = sum(query.cores(began, now) for query in self._queries.values() if query.real_time)
+        # What comes to those that keep all is not known, and so not what they need: they count as other processes do.
+        apart = sum(query.cores(began, now) for query in self._queries.values() if query.keeps_all is not None)
         behind = bool(waiting.sum() > arriving.sum() * CYCLE / 2)
-        cores = room(count, max(0.0, ours - in_real_time), others + in_real_time, behind=behind)
+        cores = room(count, max(0.0, ours - apart), others + apart, behind=behind)
         return Measured(
             time=now,
             in_rate=rows * kept,
@@ -371,14 +313,16 @@ class Quality:
             most=ceilings(cpu, held, count, ours + others),
         )
 
-    def _drop(self, batched: Mapping[Key, Query]) -> None:
-        """Tell the drivers what differs."""
+    def _drop(self) -> None:
+        """Send the drivers what differs."""
         changed: dict[str, dict[str, float]] = {}
-        for (name, run), query in batched.items():
+        for (name, run), query in self._queries.items():
             part = round(query.desired, 4)
             if abs(part - query.told) >= WORTH or (part == 1.0) != (query.told == 1.0):
                 query.told = part
-                log.info("query '%s' keeps %.0f %% of its rows", query.name, part * 100, extra={"query": query.name})
+                log.info(
+                    "query '%s' keeps %.0f %% of its rows", visible(query.name), part * 100, extra={"query": query.name}
+                )
             if part != query.keep:
                 changed.setdefault(name, {})[run] = query.keep = part
         for name, parts in changed.items():
@@ -387,10 +331,6 @@ class Quality:
                     self._shedders[name].keep(parts)
             except TreadleError as error:
                 self._leave(name, error)
-
-
-def _end(batch: Progress) -> float:
-    return batch.began + batch.seconds
 
 
 def _names(queries: Mapping[Key, Query]) -> list[str]:

@@ -223,14 +223,20 @@ def table(status: Mapping[str, Any]) -> Table:
 
 
 def kept(quality: Mapping[str, Any]) -> str:
-    """What each query that may shed is to keep of its rows and has kept lately, and what can't be kept."""
-    parts = []
+    """What each query that may shed is to keep of its rows and has kept lately, which can't shed, and what is short."""
+    parts, whole = [], []
     for each in quality["queries"]:
-        if each["min_accuracy"] < 1.0 and not each["real_time"]:
+        if each["min_accuracy"] == 1.0:
+            continue
+        if each["keeps_all"] is None:
             wants, least, has = (_part(each[key]) for key in ("promised", "min_accuracy", "accuracy"))
             now = f"has {has}" if each["measured"] else "not measured yet"
             parts.append(f"{visible(each['query'])} {wants} (at least {least}, {now})")
-    return "\n".join([f"rows kept: {', '.join(parts) or 'all'}", *map(visible, quality["short"])])
+        else:
+            whole.append(visible(f"'{each['query']}' keeps all rows: {each['keeps_all']}"))
+    for name, times in quality["suspended"].items():
+        whole.append(visible(f"'{name}' has kept all rows {times} times while nothing was heard there from Treadle"))
+    return "\n".join([f"rows kept: {', '.join(parts) or 'all'}", *whole, *map(visible, quality["short"])])
 
 
 def title(status: Mapping[str, Any]) -> str:

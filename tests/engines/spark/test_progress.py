@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.engines.spark.progress import Progress, difference
+from treadle.errors import EngineError
 
 KAFKA = "KafkaV2[Subscribe[payments]]"
 
@@ -95,3 +96,32 @@ def test_each_row_that_comes_counts_once(offset: dict[str, dict[str, int]], more
     later = {topic: {part: end + more for part, end in parts.items()} for topic, parts in offset.items()}
     assert difference(offset, offset) == 0
     assert difference(later, offset) == more * sum(map(len, offset.values()))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"numInputRows": math.nan},
+        {"numInputRows": "many"},
+        {"numInputRows": None},
+        {"numInputRows": True},
+        {"batchDuration": math.inf},
+        {"batchDuration": []},
+        {"timestamp": "yesterday"},
+        {"timestamp": 5},
+        {"sources": None},
+        {"sources": [{}]},
+        {"sources": [{"description": {}}]},
+        {"sources": [{"description": 1, "endOffset": 1, "latestOffset": 2}]},
+    ],
+    ids=str,
+)
+def test_a_report_that_can_not_be_right_is_refused(odd: dict[str, Any]) -> None:
+    with pytest.raises(EngineError, match="progress report"):
+        Progress.parse(json.dumps({**json.loads(report(KAFKA, None, None)), **odd}))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{}", '"text"', "[" * 100_000])
+def test_what_is_no_report_is_refused(text: str) -> None:
+    with pytest.raises(EngineError, match="progress report"):
+        Progress.parse(text)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 
 from applications import SparkProcess, feed
-from support import named, until
+from support import LONG, named, until
 from treadle.broker import Broker
 from treadle.engines.spark.shedder import Report, Shedder
 from treadle.errors import TargetGone
@@ -48,7 +50,7 @@ def application(counts: Path, broker: Broker, topic: str) -> Iterator[SparkProce
 def test_a_part_is_kept_from_the_next_batch_on_and_counted(
     application: SparkProcess, broker: Broker, topic: str
 ) -> None:
-    with closing(Shedder(application.pid)) as shedder:
+    with closing(Shedder(application.pid, LONG)) as shedder:
         run = report(shedder, "micro").run
         shedder.keep({run: 0.25})
         send_until(broker, topic, lambda: report(shedder, "micro").seen > 0)
@@ -62,7 +64,7 @@ def test_a_part_is_kept_from_the_next_batch_on_and_counted(
 def test_a_batch_that_is_looked_at_twice_has_lost_the_same_rows(
     application: SparkProcess, broker: Broker, topic: str, counts: Path
 ) -> None:
-    with closing(Shedder(application.pid)) as shedder:
+    with closing(Shedder(application.pid, LONG)) as shedder:
         shedder.keep({report(shedder, "each").run: 0.25})
         settle(counts, broker, topic)
         counts.write_text("")
@@ -79,7 +81,7 @@ def test_whoever_is_killed_drops_nothing_any_more(
 ) -> None:
     code = (
         "from treadle.engines.spark.shedder import Shedder; import sys\n"
-        f"s = Shedder({application.pid})\n"
+        f"s = Shedder({application.pid}, {LONG})\n"
         "s.keep({r.run: 0.0 for r in s.look()}); s.look(); print('told', flush=True); sys.stdin.read()"
     )
     killed = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -94,8 +96,56 @@ def test_whoever_is_killed_drops_nothing_any_more(
     until(lambda: taken(counts) >= ROWS)
 
 
+def test_whoever_is_silent_drops_nothing_until_it_is_heard_again(
+    application: SparkProcess, broker: Broker, topic: str, counts: Path
+) -> None:
+    """As a process that was stopped or hangs: the connection is open, but nothing comes."""
+    with closing(Shedder(application.pid, patience=1.0)) as shedder:
+        suspended: list[float] = []
+
+        def asks_and_drops() -> bool:
+            assert shedder.look()
+            suspended.append(shedder.suspended)
+            return last(counts) == 0
+
+        shedder.look()
+        shedder.keep({report(shedder, "each").run: 0.0})
+        send_until(broker, topic, asks_and_drops)
+        counts.write_text("")
+        send_until(broker, topic, lambda: taken(counts) > 0)
+        suspended.clear()
+        send_until(broker, topic, asks_and_drops)
+        assert suspended[0] >= 1.0
+
+
+def test_a_line_that_can_not_be_read_is_left_out_and_the_others_count(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = json.dumps(
+        {"runId": "a", "batchId": 1, "timestamp": "2026-01-01T00:00:00Z", "numInputRows": 3, "sources": []}
+    )
+    lines = [
+        *("query\ta\tid\tgoes-on\t5\t4\tgood", f"progress\ta\t{good}", "query\tb\tid\tends\t0\t0\t"),
+        *("query\tc\tid\tgoes-on\tmany\t4\todd", "query\td", "query\te\tid\tgoes-on\t5\t-4\todd", "nonsense"),
+        *('progress\ta\t{"odd": "\x1b"}', "progress\tb", "progress", "silent", "silent\tlong"),
+    ]
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr("treadle.engines.spark.shedder.call", lambda *_: ours)
+    monkeypatch.setattr("treadle.engines.spark.shedder.jar", lambda: Path())
+    theirs.sendall(b"shed\t2\n")
+    with closing(Shedder(1, LONG)) as shedder, theirs:
+        theirs.sendall("\n".join([*lines, "", ""]).encode())
+        good_one, other = shedder.look()
+        assert (good_one.name, good_one.seen, good_one.kept, good_one.ends) == ("good", 5, 4, False)
+        assert [each.rows for each in good_one.progress] == [3]
+        assert (other.name, other.ends) == ("query-id", True)
+        theirs.sendall(b"\xff\n\n")
+        assert shedder.look() == []
+    assert caplog.text.count("is left out") == 1
+
+
 def test_a_driver_that_ends_is_gone(application: SparkProcess) -> None:
-    with closing(Shedder(application.pid)) as shedder:
+    with closing(Shedder(application.pid, LONG)) as shedder:
         assert shedder.look()
         application.kill()
         with pytest.raises(TargetGone):
@@ -108,6 +158,12 @@ def report(shedder: Shedder, name: str) -> Report:
 
 def taken(counts: Path) -> int:
     return sum(int(line.split()[1]) for line in counts.read_text().splitlines())
+
+
+def last(counts: Path) -> int | None:
+    """Rows of the last batch."""
+    lines = counts.read_text().splitlines()
+    return int(lines[-1].split()[1]) if lines else None
 
 
 def settle(counts: Path, broker: Broker, topic: str) -> None:

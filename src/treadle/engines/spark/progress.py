@@ -13,8 +13,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from treadle.errors import EngineError
+from treadle.text import visible
+
 NOT_ROWS = ("RateStream", "RatePerMicroBatch", "FileStream", "MemoryStream")
 """How sources describe themselves whose offsets are seconds, files or batches."""
+MOST = 2.0**63
+"""What a long can hold: all numbers of Spark are below."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,15 @@ class Progress:
 
     @classmethod
     def parse(cls, text: str) -> Progress:
-        """From what Spark calls a StreamingQueryProgress."""
-        report = json.loads(text)
+        """From what Spark calls a StreamingQueryProgress, in JSON."""
+        try:
+            return cls._of(json.loads(text))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            what = f"a progress report can't be read: {type(error).__name__}: {visible(str(error))[:200]}"
+            raise EngineError(what, where="Spark") from error
+
+    @classmethod
+    def _of(cls, report: dict[str, Any]) -> Progress:
         names = [source["description"] for source in report["sources"]]
         ends, latest = (
             [_offset(source.get(key)) for source in report["sources"]] for key in ("endOffset", "latestOffset")
@@ -46,8 +58,8 @@ class Progress:
             run=report["runId"],
             batch=report["batchId"],
             began=datetime.fromisoformat(report["timestamp"]).timestamp(),
-            seconds=max(0, report.get("batchDuration", 0)) / 1e3,
-            rows=max(0, report["numInputRows"]),
+            seconds=_count(report.get("batchDuration", 0)) / 1e3,
+            rows=_count(report["numInputRows"]),
             ends=dict(zip(names, ends, strict=True)),
             latest=dict(zip(names, latest, strict=True)),
             unread=sum(rows for each in zip(names, latest, ends, strict=True) if not math.isnan(rows := _rows(*each))),
@@ -88,7 +100,14 @@ def _nothing(part: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST
+
+
+def _count(value: Any) -> int:
+    """A number of rows or milliseconds; Spark says -1 where it does not know one."""
+    if not _is_number(value):
+        raise ValueError(f"{value!r} is no number of rows or milliseconds")
+    return max(0, int(value))
 
 
 def _offset(value: Any) -> Any:

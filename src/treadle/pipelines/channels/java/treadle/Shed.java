@@ -16,8 +16,9 @@ import java.util.concurrent.atomic.LongAdder;
 /**
  * How much of each stream is kept, in this JVM: set while it runs, read by {@link Keep} for every row, and counted.
  *
- * <p>The driver's is told from outside and tells the executors', which connect to it and send back what they have counted. A
- * JVM that has heard nothing yet keeps everything.
+ * <p>The driver's table is set from outside. Executors connect to the driver, report what they have counted, and are answered
+ * with all values. An executor that has heard nothing yet keeps everything, and so does one that has lost the driver: its
+ * connection has ended, or was silent for too long. It follows the driver again as soon as it hears from it.
  */
 public final class Shed {
   /** One stream. */
@@ -29,6 +30,7 @@ public final class Shed {
   }
 
   private static final int REPORT_MILLIS = 500;
+  private static final long SILENT_NANOS = 10 * REPORT_MILLIS * 1_000_000L;
   private static final ConcurrentHashMap<String, Edge> EDGES = new ConcurrentHashMap<String, Edge>();
   private static final Map<String, Follower> FOLLOWERS = new ConcurrentHashMap<String, Follower>();
   private static final String OWN_ID = UUID.randomUUID().toString();
@@ -133,11 +135,13 @@ public final class Shed {
       if (before != null) {
         follower.counted.putAll(before.counted);
       }
-      for (Map.Entry<String, Edge> entry : EDGES.entrySet()) {
-        follower.tell(entry.getKey(), entry.getValue().keep);
-      }
+      follower.tellAll();
       String line;
       while ((line = in.readLine()) != null) {
+        if (line.isEmpty()) { // the end of a report
+          follower.tellAll();
+          continue;
+        }
         String[] parts = line.split("\t");
         edge(parts[0]);
         follower.counted.put(parts[0], new long[] {Long.parseLong(parts[1]), Long.parseLong(parts[2])});
@@ -155,30 +159,51 @@ public final class Shed {
         out.println(secret);
         out.println(OWN_ID);
         socket.setSoTimeout(REPORT_MILLIS);
-        while (hear(in)) {
-          for (Map.Entry<String, Edge> entry : EDGES.entrySet()) {
-            Edge edge = entry.getValue();
-            out.println(entry.getKey() + "\t" + edge.seen.sum() + "\t" + edge.kept.sum());
+        long heard = System.nanoTime();
+        for (int lines = hear(in); lines >= 0; lines = hear(in)) {
+          if (lines > 0) {
+            heard = System.nanoTime();
+          } else if (System.nanoTime() - heard > SILENT_NANOS) {
+            keepAll();
           }
+          report(out);
         }
-        return; // the driver has ended, and this JVM is about to
       } catch (IOException away) {
-        pause();
+        // as after an orderly end: keep everything, and try again
       }
+      keepAll();
+      pause();
     }
   }
 
-  /** Take what the driver says until it is silent for a moment; false when it has hung up. */
-  private static boolean hear(BufferedReader in) throws IOException {
+  private static void report(PrintWriter out) {
+    for (Map.Entry<String, Edge> entry : EDGES.entrySet()) {
+      Edge edge = entry.getValue();
+      out.println(entry.getKey() + "\t" + edge.seen.sum() + "\t" + edge.kept.sum());
+    }
+    out.println();
+  }
+
+  private static void keepAll() {
+    for (Edge edge : EDGES.values()) {
+      edge.keep = 1.0;
+    }
+  }
+
+  /** Take what the driver says until it is silent for a moment; the number of its lines, or -1 when it has hung up. */
+  private static int hear(BufferedReader in) throws IOException {
+    int lines = 0;
     try {
-      String line;
-      while ((line = in.readLine()) != null) {
+      for (String line = in.readLine(); line != null; line = in.readLine()) {
+        lines++;
         int tab = line.lastIndexOf('\t');
-        edge(line.substring(0, tab)).keep = Double.parseDouble(line.substring(tab + 1));
+        if (tab >= 0) {
+          edge(line.substring(0, tab)).keep = Double.parseDouble(line.substring(tab + 1));
+        }
       }
-      return false;
+      return -1;
     } catch (java.net.SocketTimeoutException silent) {
-      return true;
+      return lines;
     }
   }
 
@@ -211,6 +236,16 @@ public final class Shed {
 
     Follower(PrintWriter out) {
       this.out = out;
+    }
+
+    /** All values, and an empty line, so that something is said also where there are none. */
+    void tellAll() {
+      for (Map.Entry<String, Edge> entry : EDGES.entrySet()) {
+        tell(entry.getKey(), entry.getValue().keep);
+      }
+      synchronized (out) {
+        out.println();
+      }
     }
 
     void tell(String name, double keep) {

@@ -1,5 +1,6 @@
 package treadle.shed;
 
+import java.util.function.BooleanSupplier;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.LessThan;
 import org.apache.spark.sql.catalyst.expressions.Literal;
@@ -30,6 +31,7 @@ final class Keep extends Rule<LogicalPlan> {
   /** Added to the part, by which our filter is told from one of the user's. */
   private static final double MARK = 1.7e-11;
   final StreamExecution query;
+  private final BooleanSupplier holds;
   volatile double part = 1.0;
   private boolean leaving;
   private long batch;
@@ -49,9 +51,10 @@ final class Keep extends Rule<LogicalPlan> {
     }
   }
 
-  /** From the next batch on: the one that runs may have been looked at already. */
-  Keep(StreamExecution query) {
+  /** From the next batch on: the one that runs may be planned already. In a batch that begins while it does not hold all is kept. */
+  Keep(StreamExecution query, BooleanSupplier holds) {
     this.query = query;
+    this.holds = holds;
     StreamExecutionContext now = query.getLatestExecutionContext();
     this.batch = now == null ? -1 : now.batchId();
   }
@@ -80,7 +83,7 @@ final class Keep extends Rule<LogicalPlan> {
     }
     Planned over = uncounted;
     batch = number;
-    partOfBatch = part;
+    partOfBatch = holds.getAsBoolean() ? part : 1.0;
     uncounted = partOfBatch < 1.0 ? new Planned(query.lastExecution(), partOfBatch) : null;
     if (leaving) {
       Shedder.remove(this);
