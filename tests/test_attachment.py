@@ -253,9 +253,13 @@ def test_an_application_that_comes_later_is_met_and_when_it_dies_only_its_own_ro
                 attach(other.told["ui"])
         finally:
             other.kill()
-        until(lambda: [app["ended"] for app in attachment.status()["applications"]] == [False, True])
+        changes = attachment.status()["changes"]
+        until(lambda: [app["ended"] for app in attachment.status()["applications"]] == [False])
         until(lambda: len({row["application"] for row in attachment.status()["rows"]}) == 1)
         assert attachment.running
+        assert attachment.status()["changes"] >= changes > 0
+        kept = (attachment._engines, attachment._parting, attachment._claims._held, attachment._published._open)
+        assert [len(each) for each in kept] == [1] * 4, "nothing is kept of one that has ended"
     assert differences(before, application.pid) == {}
 
 

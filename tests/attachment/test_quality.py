@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,7 +90,8 @@ class Model:
         self.part = parts["run"]
         self.parts.append(self.part)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.part = 1.0
 
     # As `Cores`
 
@@ -100,8 +102,8 @@ class Model:
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Model:
     made = Model()
-    for where in ("quality", "query"):
-        monkeypatch.setattr(f"treadle.attachment.{where}.time", made)
+    for where in ("attachment.quality", "attachment.query", "loop.trouble"):
+        monkeypatch.setattr(f"treadle.{where}.time", made)
     monkeypatch.setattr("treadle.attachment.quality.Shedder", lambda *_: made)
     monkeypatch.setattr(made.quality, "_ahead", made.ahead)
     monkeypatch.setattr(made.quality._cores, "read", made.read)
@@ -153,12 +155,31 @@ class TestQuality:
         model.cycles(10)
         assert model.part < 1.0
         with monkeypatch.context() as broken:
-            broken.setattr(model, "look", lambda: 1 / 0)
+            broken.setattr(model.quality, "_measured", lambda _: 1 / 0)
             model.cycles(4)
             assert model.part == 1.0
         assert caplog.text.count("ZeroDivisionError") == 1
         model.cycles(10)
         assert model.part < 1.0
+
+    def test_an_application_that_fails_is_left_alone_and_the_others_are_not(
+        self, model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        odd = SimpleNamespace(look=lambda: 1 / 0, close=lambda: None)
+        both = {"odd": [Process(2, 2, True)], "shop": [Process(1, 1, True)]}
+        monkeypatch.setattr("treadle.attachment.quality.Shedder", lambda pid, _: model if pid == 1 else odd)
+        monkeypatch.setattr(model.quality, "_applications", lambda: both)
+        model.source = "KafkaV2[Subscribe[in]]"
+        model.cycles(10)
+        assert model.part < 1.0
+        assert caplog.text.count("the agent in 'odd' fails, nothing is dropped there: division by zero") == 1
+
+    def test_of_ended_applications_nothing_is_kept(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+        model.cycles(2)
+        monkeypatch.setattr(model.quality, "_applications", dict)
+        model.cycles(1)
+        kept = ("_shedders", "_queries", "_troubles", "_suspended")
+        assert [getattr(model.quality, each) for each in kept] == [{}] * 4
 
 
 def test_without_agents_nothing_can_be_promised() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -156,6 +158,52 @@ class TestTargets:
         assert (calm.nices(), busy.nices()) == ([FOUND] * 2, [FOUND] * 2)
         with pytest.raises(ConfigError, match="two engines are named 'busy'"):
             loop.add(MemoryEngine("busy", [0.0]))
+
+    def test_an_engine_that_is_removed_leaves_nothing_behind_but_the_counts(self) -> None:
+        stays, goes = MemoryEngine("stays", [0.0, 10.0]), MemoryEngine("goes", [90.0, 100.0])
+        loop = Loop([stays], [Binding(QueueSize(), "nice", 1.0)], clock=TestClock())
+        for number in range(3):
+            loop.add(goes)
+            loop.round(force=True)
+            goes.fails = RuntimeError("late")
+            loop.round(force=True)
+            goes.fails = None  # whose traceback holds the watch
+            assert loop.stats.failures == {"stays": 0, "goes": 1}
+            held = weakref.ref(loop._watches[-1])
+            loop.remove("goes")
+            gc.collect()
+            assert held() is None
+            assert goes.nices() == [FOUND] * 2
+            assert loop.stats.restored == 2 * (number + 1)
+        changes = loop.stats.changes
+        assert changes >= 6
+        assert loop.stats.failures == {"stays": 0}
+        assert {key[0] for key in (*loop._enforcers, *loop._rules[0].lanes)} == {"stays"}
+        loop.round(force=True)
+        assert stays.nices() == [19.0, -20.0]
+        loop.restore()
+        assert stays.nices() == [FOUND] * 2
+
+    def test_without_any_engine_there_is_nothing_to_do_until_one_is_added(self) -> None:
+        first, second = MemoryEngine("first", [0.0, 10.0]), MemoryEngine("second", [0.0, 10.0])
+        loop = Loop([first], [Binding(QueueSize(), "nice", 1.0)], clock=TestClock())
+        loop.round()
+        loop.remove("first")
+        assert loop.round(force=True) == ()
+        assert loop.settled
+        loop.add(second)
+        loop.round(force=True)
+        assert second.nices() == [19.0, -20.0]
+
+    def test_what_can_not_be_put_back_of_a_removed_engine_is_tried_again_at_the_end(self) -> None:
+        engine = MemoryEngine("engine", [0.0, 10.0])
+        with Loop([engine], [Binding(QueueSize(), "nice", 1.0)], clock=TestClock()) as loop:
+            loop.round()
+            engine.nice.refuses = True
+            loop.remove("engine")
+            assert engine.nices() == [19.0, -20.0]
+            engine.nice.refuses = False
+        assert engine.nices() == [FOUND] * 2
 
     def test_a_binding_can_have_a_scale_of_its_own(self, world: World) -> None:
         world.loop(Binding(world.policy, "nice", 1.0, scale=nice_scale(low=0))).round()

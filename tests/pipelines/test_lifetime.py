@@ -13,6 +13,8 @@ import treadle
 from support import LONG, named, until
 from treadle.errors import EngineError
 from treadle.pipelines import ctl
+from treadle.pipelines.channels.lock import holder
+from treadle.pipelines.hop import State
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,6 +71,34 @@ def test_a_batch_without_end_is_given_up_although_others_wait_for_its_slot(spark
         stopping.start()
         stopping.join(LONG)
         assert not stopping.is_alive()
+    until(lambda: not [query for query in spark.streams.active if (query.name or "").startswith(p.name)])
+
+
+def test_a_stop_takes_no_longer_than_was_said_and_names_who_did_not_stop(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    p, begun, go = treadle.Pipeline(named("blocks")), threading.Event(), threading.Event()
+    p.feed("fed", schema="a bigint")
+    p.write("idle", reads="fed", format="noop")
+
+    @p.sink
+    def blocks(fed: DataFrame) -> None:
+        begun.set()
+        assert go.wait(2 * LONG)  # which Spark can't interrupt
+
+    with p.start(spark, folder=tmp_path) as run:
+        run.feed("fed").append([{"a": 1}])
+        assert begun.wait(LONG)
+        stopping = threading.Thread(target=run.stop, kwargs={"timeout": 4}, daemon=True)
+        stopping.start()
+        stopping.join(LONG)
+        assert not stopping.is_alive()
+        assert "hop 'blocks' did not stop in time" in caplog.text
+        assert run.hops["idle"].state is State.STOPPED
+        with pytest.raises(EngineError, match="already runs a pipeline there"):
+            p.start(spark, folder=tmp_path)  # the batch still writes there
+        go.set()
+        until(lambda: holder(tmp_path) is None)
     assert not [query for query in spark.streams.active if (query.name or "").startswith(p.name)]
 
 

@@ -43,6 +43,7 @@ from treadle.linux import users
 from treadle.linux.open_files import raise_limit
 from treadle.linux.users import User
 from treadle.loop import DecisionBatch, Loop
+from treadle.text import visible
 from treadle.values import Snapshot
 
 if TYPE_CHECKING:  # promises need compiled code, which takes as long to load as all the rest
@@ -175,6 +176,8 @@ class Attachment:
         self._guardian: Guardian | None = None
         self._knobs = Knobs(chosen)
         self._closing = ExitStack()
+        self._parting: dict[str, ExitStack] = {}
+        """By application: what ends with it."""
         self._leaves = False
         self._met = Met([*priorities, *chosen.caps, *chosen.queries, *promised])
         self._claims = Claims()
@@ -333,6 +336,7 @@ class Attachment:
             self._closing.callback(self._close_journal)
             self._guardian = Guardian.start(self._journal, self._real_time_was_taken_off)
             self._closing.callback(self._close_knobs)
+        self._closing.callback(self._part_all)
         knobs = [self._knobs.make(each) for each in self.applications.values()]
         # From here on agents are loaded: everything that can be refused has been checked.
         self.applications = targets.named(each.identified() for each in self.applications.values())
@@ -342,13 +346,13 @@ class Attachment:
         """Applications that came since the last round. One that can't be scheduled is left alone."""
         if not self._newcomers.expected:
             return
+        self._dismiss()
         while (found := self._newcomers.next()) is not None:
             if found.id in {each.id for each in self.applications.values()}:
                 continue
             name = found.name if found.name not in self.applications else f"{found.name}@{found.processes[0].pid}"
             there = [each for each, engine in zip(self.applications.values(), self._engines, strict=True)
                      if not engine.ended]  # fmt: skip
-            followed = None
             try:
                 if not self.dry_run:
                     checks.check(self.plan, [*there, found])
@@ -358,15 +362,30 @@ class Attachment:
                 self.loop.add(followed)
             except TreadleError as error:
                 self._claims.drop(found)
-                if followed is not None:
-                    followed.engine.close()
+                if name in self._parting:
+                    self._parting.pop(name).close()
                 log.warning("'%s' is left alone: %s", name, error, extra={"application": name, "error": str(error)})
                 continue
-            self.applications[name] = found
-            self._engines.append(followed)
+            with self._telling:
+                self.applications[name] = found
+                self._engines.append(followed)
             if not self.dry_run:
                 self._published.add(found.processes)
             log.info("'%s' has come", name, extra={"application": name})
+
+    def _dismiss(self) -> None:
+        """Forget applications that have ended: where others come, they would add up."""
+        for each in [each for each in self._engines if each.ended]:
+            with self._telling:
+                self._engines.remove(each)
+                application = self.applications.pop(each.name)
+            self.loop.remove(each.name)
+            self._parting.pop(each.name).close()
+            self._claims.drop(application)
+            self._published.drop(application.processes)
+            for kept in (self._guards, self._burnt):
+                kept.pop(each.name, None)
+            log.info("'%s' has ended", visible(each.name), extra={"application": each.name})
 
     def _follow(self, name: str, application: Application, knobs: Mapping[str, Knob]) -> Followed:
         period = WATCHED if "rt" in knobs else UNWATCHED
@@ -383,7 +402,8 @@ class Attachment:
             admits=(lambda _: True) if self.dry_run else self._claims.admit,
             compilers=self.plan.holds_compilers,
         )
-        self._closing.callback(engine.close)
+        parting = self._parting[name] = ExitStack()
+        parting.callback(engine.close)
         if self.dry_run:
             return Followed(engine)
         leash = knobs.get("rt")
@@ -395,10 +415,10 @@ class Attachment:
                 beat=None if self._guardian is None else self._guardian.beat,
             )
             self._guards[name] = guard
-            self._closing.callback(guard.watchdog.stop)
+            parting.callback(guard.watchdog.stop)
         heirs = Heirs(knobs.values(), [process.pid for process in application.processes], self._journal)
         followed = Followed(engine, heirs, self._guards.get(name))
-        self._closing.callback(self._part, followed)
+        parting.callback(self._part, followed)
         return followed
 
     def _real_time_was_taken_off(self, reason: str) -> None:
@@ -463,6 +483,11 @@ class Attachment:
     def _part(self, followed: Followed) -> None:
         if not self._leaves:
             followed.part()
+
+    def _part_all(self) -> None:
+        with ExitStack() as all_of_them:
+            for each in self._parting.values():
+                all_of_them.push(each)
 
     def _close_knobs(self) -> None:
         if not self._leaves:

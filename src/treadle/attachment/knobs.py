@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from itertools import count
+from typing import Any
 
 from treadle.attachment.plan import PARTS, Plan
 from treadle.enforce import Knob, kernel
@@ -27,7 +28,7 @@ class Knobs:
         self._plan = plan
         self._base = f"treadle-{os.getpid()}-{next(_numbers)}"
         self._cgroups: dict[str, Cgroups] = {}
-        self._made: list[Knob] = []
+        self._made: list[Any] = []
 
     @property
     def version(self) -> int:
@@ -43,15 +44,13 @@ class Knobs:
                 name = "weight" if name == "shares" and self.version == 2 else name
                 if name not in made:
                     made[name] = self._knob(name, options, application)
-        self._made += made.values()
+        self._made += [knob for knob in made.values() if hasattr(knob, "close")]
         return made
 
     def close(self) -> None:
         """Once everything is put back: remove the groups."""
         for knob in self._made:
-            close = getattr(knob, "close", None)
-            if close is not None:
-                close()
+            knob.close()
 
     def _knob(self, name: str, options: Mapping[str, object], application: Application) -> Knob:
         if name == "rt":

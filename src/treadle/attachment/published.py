@@ -44,28 +44,32 @@ class Published:
 
     def __init__(self, status: Callable[[], Status]) -> None:
         self._status = status
-        self._open: list[_Open] = []
+        self._open: dict[Process, _Open] = {}
 
     def add(self, processes: Iterable[Process]) -> None:
         """Answer for these, too. They must be claimed by us: a socket that is there already was left by a dead one."""
         try:
             folder = str(runtime_folder.runtime_folder())
             for process in processes:
-                self._listen(f"{folder}/{_name(process)}")
+                self._open[process] = self._listen(f"{folder}/{_name(process)}")
             _sweep(folder)
         except (OSError, TreadleError) as error:
             log.warning("`treadle top` elsewhere can't show what is done here: %s", error, extra={"error": str(error)})
 
-    def close(self) -> None:
-        while self._open:
-            listening, path = self._open.pop()
-            with suppress(OSError):
-                os.unlink(path)
-            with suppress(OSError):
-                listening.shutdown(socket.SHUT_RDWR)  # which wakes its thread
-            listening.close()
+    def drop(self, processes: Iterable[Process]) -> None:
+        """Answer for these no more."""
+        for process in processes:
+            if (open_one := self._open.pop(process, None)) is not None:
+                with suppress(OSError):
+                    os.unlink(open_one.path)
+                with suppress(OSError):
+                    open_one.listening.shutdown(socket.SHUT_RDWR)  # which wakes its thread
+                open_one.listening.close()
 
-    def _listen(self, path: str) -> None:
+    def close(self) -> None:
+        self.drop(list(self._open))
+
+    def _listen(self, path: str) -> _Open:
         listening = socket.socket(socket.AF_UNIX)
         try:
             with suppress(FileNotFoundError):
@@ -75,8 +79,8 @@ class Published:
         except BaseException:
             listening.close()
             raise
-        self._open.append(_Open(listening, path))
         threading.Thread(target=self._serve, args=(listening,), name="treadle-published", daemon=True).start()
+        return _Open(listening, path)
 
     def _serve(self, listening: socket.socket) -> None:
         while True:

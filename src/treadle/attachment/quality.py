@@ -27,7 +27,7 @@ from treadle.engines.spark.application import Process
 from treadle.engines.spark.layout import of_driver
 from treadle.engines.spark.shedder import Report, Shedder
 from treadle.errors import TargetGone, TreadleError
-from treadle.loop.watch import Trouble
+from treadle.loop.trouble import Attempts, Trouble
 from treadle.model import Role
 from treadle.observe.cores import Cores, Used
 from treadle.text import visible
@@ -74,9 +74,7 @@ class Quality:
         """By application, with its agent."""
         self._suspended: dict[str, int] = {}
         """By application: how often its agent has kept all rows, since it had heard nothing from here."""
-        longest = LONGEST_PAUSE * CYCLE
-        self._cycles = Trouble("keeping promises", CYCLE, longest, means="all rows are kept", log=log, traces=True)
-        self._sampling = Trouble("measuring the CPU of queries", CYCLE, longest, log=log, traces=True)
+        self._attempt = Attempts(CYCLE, LONGEST_PAUSE * CYCLE, log)
         self._queries: dict[Key, Query] = {}
         self._controller: Controller | None = None
         self._decision: Decision | None = None
@@ -130,7 +128,7 @@ class Quality:
                 self._cycle()
                 for _ in range(SAMPLES):
                     self._ending.wait(CYCLE / SAMPLES)
-                    self._sampling.attempt(time.monotonic(), self._sample)
+                    self._attempt("measuring the CPU of queries", self._sample)
         except Exception:
             log.exception("nothing is dropped any more")
         finally:
@@ -140,8 +138,7 @@ class Quality:
 
     def _cycle(self) -> None:
         """One cycle. While that fails, whatever the reason is, nothing is dropped."""
-        self._cycles.attempt(time.monotonic(), self._step)
-        if self._cycles.streak:
+        if not self._attempt("keeping promises", self._step):
             for query in self._queries.values():
                 query.desired = 1.0
             self._drop()
@@ -228,7 +225,7 @@ class Quality:
                     raise TargetGone("its driver is not on this host, and only there rows can be dropped")
                 self._shedders[name] = Shedder(driver, SILENT * CYCLE)
             reports = self._shedders[name].look()
-        except (TreadleError, OSError, ImportError) as error:
+        except Exception as error:  # whatever it is, other applications go on
             self._leave(name, error)
             return []
         trouble.worked()

@@ -49,10 +49,12 @@ class _Promise(_Part):
     accuracy: FiniteFloat | None
     real_time: bool
     measured: bool
+    keeps_all: str | None
 
 
 class _Quality(_Part):
     queries: list[_Promise]
+    suspended: dict[str, int]
     short: list[str]
 
 

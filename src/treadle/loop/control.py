@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
@@ -30,7 +30,8 @@ from treadle.loop.records import DecisionBatch, DecisionLog
 from treadle.loop.signals import Signals
 from treadle.loop.stats import Stats
 from treadle.loop.translate import Order, translate
-from treadle.loop.watch import Trouble, Watch
+from treadle.loop.trouble import Trouble
+from treadle.loop.watch import Watch
 from treadle.model import Bools
 from treadle.observe import make_plan, plannable
 from treadle.values import Schedule, Snapshot
@@ -68,6 +69,8 @@ class Rule:
 
     def is_settled(self) -> bool:
         """Whether there is nothing new to decide on, and nothing left to do about what was decided."""
+        if not self.watches:
+            return True
         return self.seen is not None and self.seen == self.looks() and all(watch.fresh for watch in self.watches)
 
 
@@ -108,6 +111,8 @@ class Loop:
         self._stale_after = stale_after
         self._journal = None if dry_run else journal
         self._enforcers: dict[tuple[str, str, int], Enforcer] = {}
+        self._left: list[Enforcer] = []
+        """Of engines that were removed: those with changes that could not be put back."""
         self._knob_troubles: dict[str, Trouble] = {}
         self._views: dict[tuple[Watch, ...], View] = {}
         self._signals = Signals(self._restore_twice)
@@ -238,10 +243,36 @@ class Loop:
             if rule.binding in served:
                 rule.watches += (watch,)
 
+    def remove(self, name: str) -> None:
+        """Put back what is left of this engine's changes, and forget the engine. Not while a round runs.
+
+        What can't be put back now is tried again at the end.
+        """
+        mine = {key: enforcer for key, enforcer in self._enforcers.items() if key[0] == name}
+        self._left += [e for e, outcomes in zip(mine.values(), self._restore(mine.values()), strict=True)
+                       if outcomes.failures]  # fmt: skip
+        for key in mine:
+            del self._enforcers[key]
+        for what in [what for what in self._knob_troubles if what.startswith(f"{name}/")]:
+            self._troubles.remove(self._knob_troubles.pop(what))
+        for watch in [watch for watch in self._watches if watch.name == name]:
+            watch.rest()
+            self._troubles.remove(watch.trouble)
+        self._watches = tuple(watch for watch in self._watches if watch.name != name)
+        self._views.clear()
+        for rule in self._rules:
+            rule.watches = tuple(watch for watch in rule.watches if watch.name != name)
+            rule.lanes = {key: lane for key, lane in rule.lanes.items() if key[0] != name}
+            rule.view = rule.seen = None
+        self._count_failures()
+
     def restore(self) -> tuple[Outcomes, ...]:
         """Put everything back that was changed. Harmless when there is nothing, and when called again."""
+        return self._restore(reversed([*self._left, *self._enforcers.values()]))
+
+    def _restore(self, enforcers: Iterable[Enforcer]) -> tuple[Outcomes, ...]:
         with self._signals.hold("restore"):
-            done = tuple(enforcer.restore() for enforcer in reversed(self._enforcers.values()))
+            done = tuple(enforcer.restore() for enforcer in enforcers)
             count = sum(len(outcomes.applied) for outcomes in done)
             if count:
                 self.stats.restored += count

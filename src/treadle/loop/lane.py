@@ -15,7 +15,7 @@ from treadle.enforce import Changes, Column, Enforcer, Failure, Outcomes, Target
 from treadle.enforce.changes import complete, missing
 from treadle.loop.aims import NOBODY, Aim
 from treadle.loop.translate import Order
-from treadle.loop.watch import Trouble
+from treadle.loop.trouble import Trouble
 from treadle.model import Ints, Topology
 
 log = logging.getLogger("treadle.loop")

@@ -6,84 +6,21 @@ hangs, unless it says that it answers `in_process`.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
 import weakref
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 import numpy as np
 
 from treadle.errors import EngineError
 from treadle.loop.engine import Engine
+from treadle.loop.trouble import Trouble
 from treadle.model import Topology
 from treadle.observe import Provider
-from treadle.text import visible
 from treadle.values import Sample, Snapshot
-
-log = logging.getLogger("treadle.loop")
-
-TENFOLDS = frozenset(10**power for power in range(1, 10))
-
-
-@dataclass
-class Trouble:
-    """A streak of failures, tried again after a pause that doubles from `pause` up to `longest`.
-
-    Its begin is logged, with a traceback where that is wanted, its end, and in between each tenfold of failures.
-    """
-
-    what: str
-    pause: float = 0.0
-    longest: float = 0.0
-    means: str = "its last decisions stay"
-    """What follows from the failure for those who read the log."""
-    log: logging.Logger = log
-    traces: bool = False
-    """Whether the begin is logged with the traceback."""
-    total: int = 0
-    streak: int = 0
-    error: str = ""
-    retry_at: float = -math.inf
-    news: bool = True
-    """Whether it changed since somebody last asked."""
-
-    def waits(self, now: float) -> bool:
-        return now < self.retry_at
-
-    def failed(self, now: float, error: object) -> None:
-        self.news = True
-        self.total += 1
-        self.streak += 1
-        self.error = visible(str(error)) or type(error).__name__
-        wait = min(self.pause * 2.0 ** min(self.streak - 1, 60), self.longest)
-        self.retry_at = now + wait * (1.0 - 1e-6)  # a round at just that time is not too early
-        details = {"trouble": self.what, "error": self.error}
-        if self.streak == 1:
-            trace = error if self.traces and isinstance(error, Exception) else None
-            self.log.warning("%s fails, %s: %s", self.what, self.means, self.error, extra=details, exc_info=trace)
-        elif self.streak in TENFOLDS:
-            self.log.warning("%s has failed %d times in a row: %s", self.what, self.streak, self.error, extra=details)
-
-    def worked(self) -> None:
-        if self.streak:
-            self.log.info("%s works again after %d failures", self.what, self.streak, extra={"trouble": self.what})
-            self.news = True
-            self.streak, self.error, self.retry_at = 0, "", -math.inf
-
-    def attempt(self, now: float, work: Callable[[], object]) -> None:
-        """Do it, unless it is too early after a failure; whatever it raises stays here."""
-        if self.waits(now):
-            return
-        try:
-            work()
-        except Exception as error:
-            self.failed(now, error)
-        else:
-            self.worked()
 
 
 class Watch:

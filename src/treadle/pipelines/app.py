@@ -26,6 +26,7 @@ from treadle.enforce.elastic import starting_slots
 from treadle.enforce.gate import Gate, GateKnob
 from treadle.errors import ConfigError, EngineError, TargetGone, TreadleError
 from treadle.loop import Binding, Loop
+from treadle.loop.trouble import Attempts
 from treadle.model import Operator, Query, Topology
 from treadle.pipelines import ctl
 from treadle.pipelines import node as checks
@@ -34,6 +35,7 @@ from treadle.pipelines.options import LEAST_PERIOD
 from treadle.pipelines.queries import Stopped
 from treadle.pipelines.steering import Steering
 from treadle.pipelines.wrapped import Wish, Wrapped
+from treadle.text import visible
 from treadle.values import Sample
 
 if TYPE_CHECKING:
@@ -46,7 +48,9 @@ BatchFunction = Callable[["DataFrame", int], None]
 
 TICK = 0.02
 SLOW_TICK = 1.0
-"""Seconds between looks at Spark: which queries have ended, which batches are done."""
+"""Seconds between polls of Spark: which queries have ended, which batches are done."""
+LONGEST_PAUSE = 10.0
+"""Seconds after which a part of the control thread's work that fails is tried again, at most."""
 
 
 def gate(
@@ -267,25 +271,23 @@ class QueryGate:
 
     def _control(self) -> None:
         slow = time.monotonic()
+        attempt = Attempts(TICK, LONGEST_PAUSE, log)
         with self._loop:
             while not self._closed.wait(TICK):
-                try:
-                    self._loop.round()
-                    if time.monotonic() >= slow:
-                        slow = time.monotonic() + SLOW_TICK
-                        self._tend()
-                except Exception:
-                    log.exception("the control thread goes on after an error")
+                attempt("ranking the queries", self._loop.round)
+                if time.monotonic() >= slow:
+                    slow = time.monotonic() + SLOW_TICK
+                    attempt("steering", self._steering.step)
+                    with self._lock:
+                        queries = list(self._queries.values())
+                    for query in queries:
+                        attempt(f"polling query '{visible(query.name)}'", functools.partial(self._tend, query))
 
-    def _tend(self) -> None:
-        self._steering.step()
-        with self._lock:
-            queries = list(self._queries.values())
-        for query in queries:
-            if query.active:
-                query.look()
-            else:
-                self._forget(query)
+    def _tend(self, query: Wrapped) -> None:
+        if query.active:
+            query.look()
+        else:
+            self._forget(query)
 
     def _listen(self) -> ctl.Server | None:
         """The control socket: under the name of the application, with its process id where another has that name.

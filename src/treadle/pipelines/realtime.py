@@ -21,6 +21,7 @@ from treadle.errors import ConfigError
 from treadle.pipelines import arrivals, build, graph, plans, queries
 from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.kafka import Topic
+from treadle.pipelines.ending import Stops
 from treadle.pipelines.hop import Hop, State
 from treadle.pipelines.node import Kind, Node
 from treadle.pipelines.options import Options
@@ -189,7 +190,7 @@ class Batches:
             hop.state = State.RUNNING if busy else State.IDLE
         return bool(ended)
 
-    def stop(self, hops: Collection[Hop], limit: float) -> None:
+    def stop(self, hops: Collection[Hop], limit: float, stops: Stops) -> None:
         """Stop each query when its batch ends: what one has written by then, it would write again."""
         going = list(hops)
         while going and time.monotonic() < limit:
@@ -197,7 +198,7 @@ class Batches:
                 if hop.query is None or not hop.query.isActive:
                     going.remove(hop)
                 elif self.note(hop) or (hop.inputs and not any(backlog.rows for backlog in hop.backlogs())):
-                    hop.query.stop()
+                    stops.begin(hop.name, hop.query.stop)
                     going.remove(hop)
             time.sleep(LOOK)
 

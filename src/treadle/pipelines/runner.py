@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,11 @@ from treadle.enforce.elastic import starting_slots
 from treadle.enforce.gate import Gate, GateKnob
 from treadle.errors import ConfigError, EngineError
 from treadle.loop import Binding, Loop
+from treadle.loop.trouble import Attempts
 from treadle.pipelines import build, commands, ctl, jvm, promises, realtime, status
 from treadle.pipelines.channels.channel import Channel, Source
 from treadle.pipelines.channels.embedded import Embedded
+from treadle.pipelines.ending import Stops
 from treadle.pipelines.engine import ALL_METRICS, HopEngine
 from treadle.pipelines.feed import Feed
 from treadle.pipelines.hop import Hop, State
@@ -39,6 +42,7 @@ from treadle.pipelines.promises import Promises
 from treadle.pipelines.queries import started, told
 from treadle.pipelines.session import folder_of, session
 from treadle.pipelines.steering import Steering
+from treadle.pipelines.tending import TICK, Tending
 from treadle.pipelines.turns import Turns
 from treadle.pipelines.work import Work
 
@@ -49,9 +53,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("treadle.pipelines")
 
-TICK = 0.02
-"""Seconds between looks at what comes from outside: feeds, stateful hops, restarts."""
-SLOW_TICK = 1.0
+LONGEST_PAUSE = 10.0
+"""Seconds after which a part of the control thread's work that fails is tried again, at most."""
+STOPPING = 5.0
+"""Seconds of the time for stopping that Spark has to stop queries, at most half of it."""
 
 
 def run(
@@ -115,6 +120,7 @@ class Run:
         self.hops: dict[str, Hop] = {}
         self._feeds: list[Feed] = []
         self.nodes = {node.name: self._joints.with_brokers(node) for node in pipeline.nodes}
+        self._attempt = Attempts(TICK, LONGEST_PAUSE, log)
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._over = threading.Event()
@@ -141,12 +147,15 @@ class Run:
             self._start_hops()
             loop = self._make_loop(policy)
             self.steering.begin(loop)
-            self._thread = threading.Thread(target=self._control, args=(loop,), name="treadle-control", daemon=True)
+            work = Tending(self, self._turns, self._attempt, self._restart).work
+            self._thread = threading.Thread(
+                target=work, args=(loop, self._stopping), name="treadle-control", daemon=True
+            )
             self._thread.start()
         except BaseException:
             self._stopping.set()
-            with suppress(Exception):  # what went wrong first is to be told
-                self._end()
+            with suppress(Exception):  # what went wrong first is to be raised
+                self._end(time.monotonic() + STOPPING, Stops())
             raise
 
     def __enter__(self) -> Run:
@@ -220,42 +229,65 @@ class Run:
         self._over.set()
 
     def stop(self, *, drain: bool = False, timeout: Duration = 30.0) -> None:
-        """Stop all hops: after what waits is worked off, or after the batches that run now. A restart goes on there."""
-        limit = time.monotonic() + seconds(timeout, what="timeout", where="stop")
+        """Stop all hops: after what waits is worked off, or after the batches that run now. A restart goes on there.
+
+        It takes no longer than `timeout`. A batch that can't be interrupted by then is named in the log and goes on
+        until it ends by itself; the folder is locked until then.
+        """
+        length = seconds(timeout, what="timeout", where="stop")
+        limit = time.monotonic() + length
         if drain:
-            self._until(self.drained, limit)
+            self._attempt("draining", lambda: self._until(self.drained, limit))
         if self._stopping.is_set():
             return
         self._stopping.set()
-        self._thread.join()
+        batches = limit - min(STOPPING, length / 2)  # Spark needs some time to stop queries
+        self._thread.join(max(0.0, batches - time.monotonic()))
         self._turns.halt()
-        while self.gate.stats.holding and time.monotonic() < limit:  # whatever the reason to stop is
+        while self.gate.stats.holding and time.monotonic() < batches:  # whatever the reason to stop is
             time.sleep(TICK)
+        stops = Stops()
         if self.realtime is not None:
-            self.realtime.stop(self.hops.values(), limit)
-        self._end()
+            self.realtime.stop(self.hops.values(), batches, stops)
+        self._end(limit, stops)
 
-    def _end(self) -> None:
-        """Stop what was started, and let go of the folder."""
+    def _end(self, limit: float, stops: Stops) -> None:
+        """Stop what was started, and let go of the folder when all of it has ended."""
         if self._server is not None:
             self._server.close()
         if self.promises is not None:
             self.promises.close()
+        for hop in self.hops.values():
+            stops.begin(hop.name, partial(self._stop_hop, hop))
+        late = stops.wait(limit)
+        for name, hop in self.hops.items():
+            if name in late:
+                hop.error = "did not stop in time: its batch goes on until it ends by itself"
+                log.warning("hop '%s' %s", name, hop.error, extra={"hop": name})
+            elif hop.state is not State.FAILED:
+                hop.state = State.STOPPED
         try:
-            for hop in self.hops.values():
-                self._jvm.treadle.Turn.close(hop.key)
-                if hop.query is not None:
-                    hop.query.stop()
-                if hop.state is not State.FAILED:
-                    hop.state = State.STOPPED
             if self._watch is not None:
                 self.spark._jsparkSession.streams().removeListener(self._watch)
         finally:
             for feed in self._feeds:
                 feed.close()
-            self._joints.close()
             self.steering.close()
-            self.work.close()
+            if late:
+                threading.Thread(target=self._release, args=(stops,), name="treadle-release", daemon=True).start()
+            else:
+                self._release(stops)
+        stops.check()
+
+    def _stop_hop(self, hop: Hop) -> None:
+        self._jvm.treadle.Turn.close(hop.key)
+        if hop.query is not None:
+            hop.query.stop()
+
+    def _release(self, stops: Stops) -> None:
+        stops.wait()
+        self._joints.close()
+        self.work.close()
 
     def _start_hops(self) -> None:
         self._watch = self._jvm.treadle.Watch(self._listener)
@@ -345,7 +377,7 @@ class Run:
     def _pool(self, hop: Hop) -> str:
         return self.pools.pool(hop.id) if self.options.enforce == "pools" else ""
 
-    # The control thread
+    # For the control thread
 
     def _make_loop(self, policy: Any) -> Loop:
         rows = [self.hops[instance.operators[-1]] for instance in self._topology.instances]
@@ -353,47 +385,6 @@ class Run:
         engine = HopEngine(self._topology, rows, knobs, lost=None if self.promises is None else self.promises.lost)
         knob = "rung" if self.options.enforce == "pools" else "rank"
         return Loop([engine], [Binding(policy, knob, period=self.options.period)], metrics=ALL_METRICS)
-
-    def _control(self, loop: Loop) -> None:
-        slow = time.monotonic()
-        with loop:
-            while not self._stopping.wait(TICK):
-                try:
-                    now = time.monotonic()
-                    self._look_outside()
-                    self._turns.look()
-                    if self.options.enforce != "none":
-                        loop.round()
-                    if now >= slow:
-                        slow = now + SLOW_TICK
-                        self._tend(now)
-                    if self.promises is not None:
-                        self.promises.step(now)
-                except Exception:
-                    log.exception("the control thread goes on after an error")
-
-    def _look_outside(self) -> None:
-        changed = False
-        for name, channel in self.channels.items():
-            if self.nodes[name].kind is Kind.FEED and channel.asks:
-                changed |= channel.refresh()
-        if changed:
-            self._turns.consider_all()
-
-    def _tend(self, now: float) -> None:
-        self.steering.step()
-        for channel in self.channels.values():
-            channel.refresh()
-            channel.collect()
-        self._turns.consider_all(thorough=True)
-        for hop in self.hops.values():
-            if self.realtime is not None and hop.state is not State.RESTARTING:
-                self.realtime.note(hop)
-            if hop.state is State.RESTARTING and now >= hop.retry_at:
-                if all(cluster.reachable for cluster in hop.clusters):
-                    self._restart(hop)
-            elif hop.stateful and hop.parked and hop.state is State.IDLE:
-                self._turns.tick(hop)
 
     def _restart(self, hop: Hop) -> None:
         try:

@@ -1,0 +1,88 @@
+"""Contains what fails again and again: it is logged once, tried after pauses that double, and all else goes on."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from treadle.text import visible
+
+LOG = logging.getLogger("treadle.loop")
+TENFOLDS = frozenset(10**power for power in range(1, 10))
+
+
+@dataclass
+class Trouble:
+    """A streak of failures, tried again after a pause that doubles from `pause` up to `longest`.
+
+    The log has its begin, with a traceback where that is wanted, its end, and in between each tenfold of failures.
+    """
+
+    what: str
+    pause: float = 0.0
+    longest: float = 0.0
+    means: str = "its last decisions stay"
+    """What follows from the failure for those who read the log."""
+    log: logging.Logger = LOG
+    traces: bool = False
+    """Whether the begin is logged with the traceback."""
+    total: int = 0
+    streak: int = 0
+    error: str = ""
+    retry_at: float = -math.inf
+    news: bool = True
+    """Whether it changed since somebody last asked."""
+
+    def waits(self, now: float) -> bool:
+        return now < self.retry_at
+
+    def failed(self, now: float, error: object) -> None:
+        self.news = True
+        self.total += 1
+        self.streak += 1
+        self.error = visible(str(error)) or type(error).__name__
+        wait = min(self.pause * 2.0 ** min(self.streak - 1, 60), self.longest)
+        self.retry_at = now + wait * (1.0 - 1e-6)  # a round at just that time is not too early
+        details = {"trouble": self.what, "error": self.error}
+        if self.streak == 1:
+            trace = error if self.traces and isinstance(error, Exception) else None
+            self.log.warning("%s fails, %s: %s", self.what, self.means, self.error, extra=details, exc_info=trace)
+        elif self.streak in TENFOLDS:
+            self.log.warning("%s has failed %d times in a row: %s", self.what, self.streak, self.error, extra=details)
+
+    def worked(self) -> None:
+        if self.streak:
+            self.log.info("%s works again after %d failures", self.what, self.streak, extra={"trouble": self.what})
+            self.news = True
+            self.streak, self.error, self.retry_at = 0, "", -math.inf
+
+
+class Attempts:
+    """The parts of a thread's work, done repeatedly. One that fails is left alone for a while, and the others go on."""
+
+    def __init__(self, pause: float, longest: float, log: logging.Logger) -> None:
+        self._pause, self._longest, self._log = pause, longest, log
+        self._troubles: dict[str, Trouble] = {}
+        """By part, only those that fail."""
+
+    def __call__(self, what: str, work: Callable[[], object]) -> bool:
+        """Do this part, unless it is too early after a failure; whether it is done."""
+        trouble, now = self._troubles.get(what), time.monotonic()
+        if trouble is not None and trouble.waits(now):
+            return False
+        try:
+            work()
+        except Exception as error:
+            if trouble is None:
+                means = "the rest goes on"
+                trouble = Trouble(what, self._pause, self._longest, means, self._log, traces=True)
+                self._troubles[what] = trouble
+            trouble.failed(now, error)
+            return False
+        if trouble is not None:
+            del self._troubles[what]
+            trouble.worked()
+        return True
