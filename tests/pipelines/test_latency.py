@@ -33,6 +33,13 @@ def test_nothing_is_unknown() -> None:
     assert all(math.isnan(value) for value in summary[1:])
 
 
+def test_rows_from_before_the_clock_was_set_back_have_no_age() -> None:
+    latency = Latency()
+    latency.add(40.0, [(100, 90e6, 95e6)])
+    summary = latency.summary()
+    assert (summary.rows, summary.mean, summary.max) == (100, 0.0, 0.0)
+
+
 def test_rows_come_evenly_between_the_youngest_and_the_oldest() -> None:
     latency = Latency()
     latency.add(100.0, [(100, 90e6, 95e6)])  # ages 0 to 10, evenly

@@ -49,8 +49,13 @@ class Latency:
         self._lock = threading.Lock()
 
     def add(self, time: float, ages: Iterable[Sequence[float]]) -> None:
-        """A batch is done: for each part of it its rows, and the oldest and mean arrival in microseconds."""
-        parts = [(time, n, time - oldest / 1e6, time - mean / 1e6) for n, oldest, mean in ages if n > 0]
+        """A batch is done: for each part of it its rows, and the oldest and mean arrival in microseconds.
+
+        All are times of the wall clock, since rows come from other processes. Where it was set back, rows have no age.
+        """
+        parts = [
+            (time, n, max(0.0, time - oldest / 1e6), max(0.0, time - mean / 1e6)) for n, oldest, mean in ages if n > 0
+        ]
         with self._lock:
             for part in parts:
                 if self._count == len(self._table) < self._keep:

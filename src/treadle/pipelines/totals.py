@@ -64,7 +64,11 @@ class Totals:
         parts: list[Part] = []
         missed = bound = 0.0
         for hop, backlogs in zip(self._hops, waiting, strict=True):
-            mine = [Part(now, each.rows, now - each.oldest, now - each.mean) for each in backlogs if each.rows]
+            mine = [
+                Part(now, each.rows, max(0.0, now - each.oldest), max(0.0, now - each.mean))
+                for each in backlogs
+                if each.rows
+            ]
             if hop.latency is not None:
                 mine += hop.latency.parts(now - WINDOW)
             parts += mine

@@ -81,12 +81,12 @@ def _main() -> None:
     random = np.random.default_rng(order["seed"])
     writers = [_writer(Writer, flow) for flow in flows]
     counts = [0] * len(flows)
-    began = time.time()
-    last, due = 0.0, began
+    began, start = time.time(), time.monotonic()
+    last, due = 0.0, start
     while not ended.is_set():
         due += INTERVAL
-        ended.wait(max(0.0, due - time.time()))
-        now = time.time() - began
+        ended.wait(max(0.0, due - time.monotonic()))
+        now = time.monotonic() - start
         for number, (flow, writer) in enumerate(zip(flows, writers, strict=True)):
             rows = int(flow.rows(0.0, now)) - counts[number]
             if rows > 0:
