@@ -6,9 +6,11 @@ it. Here the time counts from the first byte asked for to the last.
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
+from typing import Any
 
 from treadle.errors import EngineError
 
@@ -48,6 +50,14 @@ def piece(connection: socket.socket, end: float, seconds: float) -> bytes:
     """
     room = _BUFFERS.mine
     return bytes(memoryview(room)[: _within(connection, memoryview(room)[:PIECE], end, seconds)])
+
+
+def decoded(text: str | bytes) -> Any:
+    """What a peer sent as JSON; an error if it is none, or is nested deeper than can be read."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise EngineError("does not answer in JSON that can be read") from error
 
 
 def too_long(most: int) -> TooLongError:

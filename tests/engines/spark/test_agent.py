@@ -11,11 +11,12 @@ import pytest
 from applications import SparkProcess
 from support import until
 from treadle.broker import Broker
-from treadle.engines.spark.agent import Agent, Agents, Told
+from treadle.engines.spark.agent import Agent, Agents
 from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
 from treadle.engines.spark.naming import COMPILERS, Kind, runs_task, understand
 from treadle.engines.spark.plan import parse
+from treadle.engines.spark.reports import Told
 from treadle.engines.spark.rest import Rest
 from treadle.engines.spark.roster import Roster
 from treadle.errors import TreadleError

@@ -5,6 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fuzzing import FUZZ
 from treadle.engines.spark import plan
 from treadle.model import Query
 
@@ -150,3 +151,28 @@ def test_without_a_plan_stages_are_a_chain(stages: int) -> None:
     assert [stage.reads for stage in found.stages] == [(), *((at,) for at in range(stages - 1))]
     assert [found.reader_of(at) for at in range(stages)] == [*range(1, stages), -1]
     Query("q", found.operators)
+
+
+PIECES = st.one_of(
+    st.sampled_from(["+- ", ":  ", "Filter (1)\n", "* Project (2)\n", "Exchange (3)\n", "Scan kafka (4)\n", "\n\n"]),
+    st.sampled_from(["(1) Filter\n", "Output [1]: [", " AS a#1", "writer: a.b.", "Keys [1]: [a#1]\n", "===== "]),
+    st.sampled_from(["(" + "9" * 5000 + ") ", "_groupingexpression#1"]),
+)
+
+
+@FUZZ
+@given(st.lists(PIECES, max_size=40).map("".join))
+def test_any_description_is_survived(text: str) -> None:
+    plan.parse(text)
+
+
+def test_a_plan_larger_than_any_that_is_run_is_none() -> None:
+    assert plan.parse("x" * (plan.LONGEST_PLAN + 1)) is None
+    assert plan.parse("Filter (1)\n" * (plan.MOST_NODES + 1)) is None
+    deep = "".join(f"{'   ' * (level - 1)}{'+- ' if level else ''}Filter (1)\n" for level in range(plan.DEEPEST + 3))
+    assert plan.parse(deep) is None
+
+
+def test_a_plan_with_one_long_detail_for_many_operators_is_read_in_bounded_time() -> None:
+    head = "".join(f"{'+- ' if number else ''}MapInPandas (1)\n" for number in range(plan.MOST_NODES))
+    assert plan.parse(f"{head}\n\n(1) MapInPandas\nArguments: {'a' * 500_000}\n") is not None

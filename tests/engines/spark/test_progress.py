@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fuzzing import FUZZ, JSON, objects
 from treadle.engines.spark.progress import Progress, difference
-from treadle.errors import EngineError
+from treadle.errors import EngineError, TreadleError
 
 KAFKA = "KafkaV2[Subscribe[payments]]"
 
@@ -125,3 +127,32 @@ def test_a_report_that_can_not_be_right_is_refused(odd: dict[str, Any]) -> None:
 def test_what_is_no_report_is_refused(text: str) -> None:
     with pytest.raises(EngineError, match="progress report"):
         Progress.parse(text)
+
+
+REPORTS = st.fixed_dictionaries(
+    {
+        "runId": JSON,
+        "batchId": st.one_of(st.just(1), JSON),
+        "timestamp": st.one_of(st.just("2025-01-01T00:00:01.500Z"), st.just("9999-12-31T23:59:59+00:00"), JSON),
+        "numInputRows": st.one_of(st.just(1), JSON),
+        "sources": st.one_of(JSON, st.lists(objects("description", "endOffset", "latestOffset"), max_size=3)),
+    },
+    optional={"batchDuration": JSON},
+)
+
+
+@FUZZ
+@given(st.one_of(st.text(), JSON.map(json.dumps), REPORTS.map(json.dumps)))
+def test_any_report_is_survived(text: str) -> None:
+    with suppress(TreadleError):
+        progress = Progress.parse(text)
+        assert math.isnan(progress.waiting) or progress.waiting >= 0.0
+
+
+def test_offsets_that_are_nested_without_end_tell_nothing() -> None:
+    offset: dict[str, Any] = {"a": 1}
+    for _ in range(300):
+        offset = {"a": offset}
+    assert math.isnan(Progress.parse(report(KAFKA, offset, offset)).waiting)
+    with pytest.raises(EngineError):
+        Progress.parse('{"a":' * 100_000)

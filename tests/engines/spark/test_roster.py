@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from treadle.engines.spark import roster as module
-from treadle.engines.spark.agent import Stack, Told
+from treadle.engines.spark.reports import Stack, Told
 from treadle.engines.spark.roster import Roster
 from treadle.observe.jvm import JavaThread
 

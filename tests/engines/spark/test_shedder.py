@@ -8,18 +8,22 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from applications import SparkProcess, feed
+from fuzzing import FUZZ, WORDS
 from support import LONG, named, until
 from treadle.broker import Broker
-from treadle.engines.spark.shedder import Report, Shedder
-from treadle.errors import TargetGone
+from treadle.engines.spark.shedder import Report, Shedder, parse
+from treadle.errors import EngineError, TargetGone
 
 ROWS = 4000
 """In a batch: enough for one part in four to be told from one in three."""
@@ -181,3 +185,36 @@ def send_until(broker: Broker, topic: str, is_so: Any) -> None:
         return bool(is_so())
 
     until(sent)
+
+
+LINES = st.lists(
+    st.tuples(st.sampled_from(["query", "progress", "other"]), st.lists(WORDS, max_size=7)).map(
+        lambda line: "\t".join((line[0], *line[1]))
+    ),
+    max_size=4,
+)
+
+
+@FUZZ
+@given(st.one_of(st.binary(), LINES.map(lambda lines: "\n".join(lines).encode(errors="replace"))))
+def test_any_answer_is_survived(said: bytes) -> None:
+    parse(said)
+
+
+def test_an_answer_without_end_is_given_up() -> None:
+    here, there = socket.socketpair()
+    shedder = Shedder.__new__(Shedder)
+    shedder.pid, shedder.patience, shedder._connection = os.getpid(), 1.0, here
+
+    def flood() -> None:
+        with suppress(OSError):
+            while True:
+                there.sendall(b"query\n" * 10_000)
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    with pytest.raises(EngineError, match="more than"):
+        shedder.look()
+    here.close()
+    flooding.join()
+    there.close()

@@ -15,8 +15,12 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from treadle.errors import ConfigError, EngineError, TargetGone
+from fuzzing import FUZZ, sent
+from treadle.errors import ConfigError, EngineError, TargetGone, TreadleError
+from treadle.observe.jvm import attach
 from treadle.observe.jvm.attach import execute, find, look
 from treadle.observe.threads import start_time
 
@@ -205,6 +209,35 @@ def test_others_are_told_what_another_user_left_in_the_place_of_the_socket(root:
     why = f"its socket can't be opened: another user has left {path} behind (as root: rm {path})"
     assert as_nobody(ask) == f"process {process.pid}: {why}\n"
     os.unlink(path)
+
+
+@FUZZ
+@given(st.one_of(st.binary(), st.tuples(st.sampled_from([b"0", b"1", b"", b"-1"]), st.binary()).map(b"\n".join)))
+def test_any_answer_is_survived(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    with sent(answer) as connection, suppress(TreadleError):
+        monkeypatch.setattr(attach, "_connect", lambda *_: connection)
+        attach.ask(os.getpid(), "threaddump", timeout=60)
+
+
+def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "_LONGEST_ANSWER", 100_000)
+    with sent(bytes(1_000_000)) as connection:
+        monkeypatch.setattr(attach, "_connect", lambda *_: connection)
+        with pytest.raises(EngineError, match=rf"process {os.getpid()}: sends more than 100000 bytes"):
+            attach.ask(os.getpid(), "threaddump", timeout=60)
+
+
+def test_a_process_with_more_groups_than_a_page_holds_is_no_obstacle(root: None, jvm: Process) -> None:
+    groups = ("setpriv", "--groups", ",".join(map(str, range(100_000, 103_000))))
+    with subprocess.Popen([*groups, "sleep", "1000"]) as process:
+        try:
+            while b"sleep" not in Path(f"/proc/{process.pid}/comm").read_bytes():
+                assert process.poll() is None
+            assert jvm.pid in [item.pid for item in find()]
+            with pytest.raises(EngineError, match="is not a JVM"):
+                look(process.pid)
+        finally:
+            process.kill()
 
 
 def leave_behind(process: Process) -> str:

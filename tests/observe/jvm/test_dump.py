@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treadle.errors import TargetGone
-from treadle.observe.jvm.attach import find
+from fuzzing import FUZZ
+from treadle.errors import EngineError, TargetGone
+from treadle.observe.jvm import dump as dump_function
+from treadle.observe.jvm.attach import Answer, find
 from treadle.observe.jvm.dump import JavaThread, dump, parse
 
+module = sys.modules[dump_function.__module__]
 Process = subprocess.Popen[bytes]
 Start = Callable[..., Process]
 
@@ -101,11 +105,39 @@ def test_whatever_is_in_a_name_all_threads_are_told_apart(threads: list[JavaThre
     assert parse(text, frames=frames) == known
 
 
-@settings(deadline=None)
-@given(st.text())
+PIECES = st.one_of(
+    st.sampled_from(['"', "\n", " #1 ", " os_prio=0 ", " tid=0x1", " nid=0x1 ", " nid=NA ", " nid=007 "]),
+    st.sampled_from([" nid=" + "9" * 5000 + " ", " #" + "9" * 5000 + " ", " tid=0x" + "f" * 99, " nid=0xfffffffff "]),
+    st.sampled_from(["   java.lang.Thread.State: RUNNABLE", "\n\tat a.b(c", NEWER]),
+    st.text(max_size=5),
+)
+
+
+@FUZZ
+@given(st.lists(PIECES, max_size=12).map("".join))
 def test_any_text_is_survived(text: str) -> None:
-    parse(text)
-    parse(NEWER + text + NEWER)
+    for thread in (*parse(text), *parse(NEWER + text + NEWER)):
+        assert 0 <= thread.tid < 2**31
+        assert 0 <= thread.address < 2**64
+
+
+@pytest.mark.parametrize("piece", ['"', '" #1 tid=0x', '"x" #1 tid=0x1 nid=', '" #1 \n', '"\n'])
+def test_a_text_that_begins_much_and_ends_nothing_is_read_in_one_pass(piece: str) -> None:
+    assert parse(piece * (4_000_000 // len(piece))) == []
+
+
+def test_more_threads_than_any_jvm_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 1)
+    with pytest.raises(EngineError, match="more than 1 threads"):
+        parse(NEWER)
+
+
+def test_a_thread_that_is_not_the_jvms_own_is_left_out(jvm: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever names a thread so that it looks like another, with an id of its choice, has nobody else scheduled."""
+    name = f'"evil" #99 prio=5 os_prio=0 cpu=1ms elapsed=1s tid=0x1 nid=0x{os.getpid():x} runnable  [0x0]\n\n'
+    monkeypatch.setattr(module, "ask", lambda *_, **__: Answer(name, jvm.pid))
+    assert [thread.tid for thread in parse(name)] == [os.getpid()]
+    assert dump(jvm.pid) == []
 
 
 def test_a_jvm_that_has_ended_is_gone(start: Start) -> None:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import socket
 import stat
 import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fuzzing import FUZZ, JSON, NUMBERS, objects, sent
 from treadle import jars
-from treadle.errors import ConfigError, EngineError, TargetGone
+from treadle.errors import ConfigError, EngineError, TargetGone, TreadleError
+from treadle.observe.jvm import mbeans as module
 from treadle.observe.jvm.attach import execute, find, look
-from treadle.observe.jvm.mbeans import MBeans
+from treadle.observe.jvm.mbeans import MBeans, parse
 
 Process = subprocess.Popen[bytes]
 Start = Callable[..., Process]
@@ -172,6 +178,71 @@ def test_a_container_is_entered(container: Process, jolokia_jars: list[Path]) ->
     opened = MBeans(found.pid)
     assert len(opened.read([LAGS])[0]) == 3
     opened.close()
+
+
+HEADS = st.lists(
+    st.one_of(
+        st.sampled_from(["Transfer-Encoding: chunked", "Content-Type: x", "\x00"]),
+        st.one_of(NUMBERS, st.just("7")).map(lambda number: f"Content-Length: {number}"),
+    ),
+    max_size=2,
+)
+BODIES = st.one_of(
+    st.binary(max_size=30),
+    JSON.map(lambda value: json.dumps(value).encode()),
+    st.lists(st.tuples(st.sampled_from(["1", "-1", "fffffff", "0", "g", ""]), st.binary(max_size=3)), max_size=3).map(
+        lambda chunks: b"".join(size.encode() + b"\r\n" + data + b"\r\n" for size, data in chunks)
+    ),
+)
+ANSWERS = st.builds(
+    lambda status, heads, body: "\r\n".join((f"HTTP/1.1 {status}", *heads, "", "")).encode() + body,
+    st.sampled_from(["200 OK", "400 \x1b[2J", "abc", "2000", ""]),
+    HEADS,
+    BODIES,
+)
+
+
+@FUZZ
+@given(st.one_of(st.binary(max_size=60), ANSWERS))
+def test_any_answer_is_survived(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    with sent(answer) as connection, suppress(TreadleError):
+        monkeypatch.setattr(module, "_dial", lambda *_: connection)
+        unconnected(60.0).read([LAGS])
+
+
+REPLIES = st.lists(st.one_of(JSON, objects("value"), st.fixed_dictionaries({"value": objects("a:b=c")})), max_size=2)
+
+
+@FUZZ
+@given(st.one_of(JSON, REPLIES))
+def test_any_json_is_survived(value: object) -> None:
+    for names in (["a:b=c"], ["a:*", "a:b=c"]):
+        with suppress(TreadleError):
+            for beans in parse(names, json.dumps(value).encode()):
+                assert all(isinstance(read, dict) for read in beans.values())
+
+
+def test_an_answer_without_end_or_too_slow_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"8000\r\n" + bytes(1_000_000)
+    monkeypatch.setattr(module, "LONGEST", 10_000)
+    with sent(endless) as connection:
+        monkeypatch.setattr(module, "_dial", lambda *_: connection)
+        with pytest.raises(EngineError, match="more than 20000 bytes"):
+            unconnected(60.0).read([LAGS])
+    here, there = socket.socketpair()
+    with there:
+        monkeypatch.setattr(module, "_dial", lambda *_: here)
+        with pytest.raises(EngineError, match=r"no answer within 0\.1 s"):
+            unconnected(0.1).read([LAGS])
+
+
+def unconnected(timeout: float) -> MBeans:
+    """As after an agent was loaded into this process."""
+    mbeans = MBeans.__new__(MBeans)
+    mbeans.pid, mbeans._where, mbeans._timeout = os.getpid(), "here", timeout
+    mbeans._requests, mbeans._body = (), b""
+    mbeans._wire = module._Wire(os.getpid(), module._Agent(1, "password"), timeout)
+    return mbeans
 
 
 def announced(pid: int) -> str:

@@ -21,12 +21,12 @@ from contextlib import suppress
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
 
 from treadle import classes
-from treadle.engines.spark.rest import Job, job
+from treadle.engines.spark.reports import Reports
 from treadle.errors import EngineError, TargetGone, TreadleError
 from treadle.jars import Jar
+from treadle.linux import bounded
 from treadle.linux.peer import peer
 from treadle.linux.target_files import temporary_folder
 from treadle.observe.jvm import loading
@@ -41,87 +41,35 @@ ROUNDS = 20
 """After so many it is seen whether the looks are in time."""
 TRIES, PAUSE = 6, 0.1
 """How often it is tried to load one, and seconds before it is tried again, which double each time."""
-TROUBLES = 20
-"""Answers in a row that say that Spark can't be read, after which that is believed: a few come of its own changes."""
 PROTOCOL = 4
 """A class that is loaded stays, also when its jar is replaced: it has to say what it speaks."""
-_LENGTH = struct.Struct(">i")
 _TIMES = struct.Struct(">qqq")
 _MANIFEST = "Agent-Class: treadle.Agent\n"
 
 
-class Told(NamedTuple):
-    """A thread as Java knows it."""
-
-    name: str
-    address: int
-    """Where the JVM keeps its record of it; 0 if unknown."""
-
-
-class Stack(NamedTuple):
-    """What the thread of a task was found doing."""
-
-    state: str
-    frames: tuple[str, ...]
-    """Innermost first, as `package.Class.method`."""
-
-
-class Agent:
+class Agent(Reports):
     """In one JVM. Making it loads it, which takes some hundredths of a second of the JVM's time."""
 
     def __init__(self, pid: int) -> None:
+        super().__init__(f"process {pid}")
         self.pid = pid
-        self.threads: dict[int, Told] = {}
-        """All Java threads, by the number that Java gives them."""
-        self.jobs: dict[int, Job] = {}
-        """Those that run, by Spark's number of them: in a driver."""
-        self.shuffles: dict[int, int] = {}
-        """By number, the stage that writes it."""
-        self.plans: dict[int, str] = {}
-        """By number of the SQL execution, as Spark describes them."""
-        self.batches: dict[int, tuple[float, float]] = {}
-        """By number of a streaming query's thread, rows that its last batch took a second, and put into Kafka for each.
-
-        The latter is -1 where that is not known, as before the first batch."""
-        self.application = ("", "")
-        """In a driver: Spark's id of it, and its name."""
-        self.stacks: dict[int, Stack] = {}
-        """Of the threads of tasks, by the numbers of these, at the last look at them."""
-        self.changes = 0
-        """How many answers have said something new."""
-        self.sampled = 0
-        """How many have had stacks."""
         self.first = math.nan
         """When it was told to look for the first time."""
-        self._protocol = 0
-        self._trouble: list[str] = []
-        self._received = bytearray()
         self._connection = call(pid, jar())
+        end = time.monotonic() + START
         try:
             while not self.changes:
-                self.hear()
-            if self._protocol != PROTOCOL:
+                self._hear(bounded.piece(self._connection, end, START))
+            if self.protocol != PROTOCOL:
                 raise EngineError(
                     "has the agent of another version of Treadle",
-                    where=f"process {pid}",
+                    where=self.where,
                     remedy="start the application anew, or attach with --no-agent",
                 )
         except BaseException:
             self.close()
             raise
         self._connection.setblocking(False)
-
-    @property
-    def drives(self) -> bool:
-        """Whether it is in a driver."""
-        return bool(self.application[0])
-
-    @property
-    def selectivity(self) -> float:
-        """Rows put into Kafka for each taken from there, over the last batches of all queries; NaN if not all tell."""
-        taken = sum(rate for rate, _ in self.batches.values())
-        known = taken > 0.0 and all(each >= 0.0 for _, each in self.batches.values())
-        return sum(rate * each for rate, each in self.batches.values()) / taken if known else math.nan
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -136,65 +84,12 @@ class Agent:
 
     def hear(self) -> None:
         """Take what has come."""
-        some = self._connection.recv(1 << 18)
+        self._hear(self._connection.recv(bounded.PIECE))
+
+    def _hear(self, some: bytes) -> None:
         if not some:
-            raise TargetGone("the agent is gone", where=f"process {self.pid}")
-        received = self._received
-        received += some
-        while len(received) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(received)[0]
-            if len(received) < end:
-                return
-            text = received[_LENGTH.size : end - 1].decode(errors="replace")
-            del received[:end]
-            self._take(text)
-
-    def _take(self, text: str) -> None:
-        stacks: dict[int, Stack] = {}
-        for line in text.split("\n"):
-            what, *fields = line.split("\t")
-            if what == "stack":
-                stacks[int(fields[0])] = Stack(fields[1], tuple(fields[2].split(",")))
-            else:
-                self._note(what, *fields)
-        if stacks:
-            self.stacks = stacks
-            self.sampled += 1
-        self.changes += text.count("\n") + 1 > len(stacks)
-        self._trouble = self._trouble[-TROUBLES:] if "\ntrouble\t" in f"\n{text}" else []
-        if len(self._trouble) == TROUBLES:
-            raise EngineError(f"the agent can't read Spark: {self._trouble[-1]}", where=f"process {self.pid}")
-
-    def _note(self, what: str, number: str = "0", *fields: str) -> None:
-        key = int(number)
-        match what, fields:
-            case "thread", (address, name):
-                self.threads[key] = Told(_plain(name), int(address))
-            case "gone", _:
-                self.threads.pop(key, None)
-                self.batches.pop(key, None)
-            case "job", (execution, stages, description):
-                numbers = map(int, filter(None, stages.split(",")))
-                self.jobs[key] = job(_plain(description), numbers, int(execution))
-            case "shuffle", (stage,):
-                self.shuffles[key] = int(stage)
-            case "over", _:
-                self._end(self.jobs.pop(key, None))
-            case "plan", (text,):
-                self.plans[key] = _plain(text)
-            case "batch", (rate, each):
-                self.batches[key] = float(rate), float(each)
-            case "driver", (identity, name):
-                self.application = identity, _plain(name)
-            case "agent", _:
-                self._protocol = key
-            case "trouble", (why,):
-                self._trouble.append(why)
-
-    def _end(self, over: Job | None) -> None:
-        if over is not None:
-            self.plans.pop(over.execution, None)
-            self.shuffles = {number: stage for number, stage in self.shuffles.items() if stage not in over.stages}
+            raise TargetGone("the agent is gone", where=self.where)
+        self.take(some)
 
 
 class Agents:
@@ -378,10 +273,3 @@ def call(pid: int, own: Jar) -> socket.socket:
         raise EngineError(f"process {caller} called in its place", where=where)
     connection.settimeout(START)
     return connection
-
-
-def _plain(text: str) -> str:
-    if "\\" not in text:
-        return text
-    parts = [part.replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "\r") for part in text.split("\\\\")]
-    return "\\".join(parts)

@@ -280,7 +280,7 @@ def _off(where: str, why: str) -> EngineError:
     )
 
 
-_ACCEPTOR = re.compile(r"SparkUI-\d+-acceptor-.*\{(?P<ssl>SSL|ssl)?[^{}]*\}\{(?P<host>.+):(?P<port>\d+)\}")
+_ACCEPTOR = re.compile(r"SparkUI-\d+-acceptor-[^{}]*\{(?P<ssl>SSL|ssl)?[^{}]*\}\{(?P<host>[^{}]+):(?P<port>\d{1,5})\}")
 
 
 def _driver(found: Jvm, *, agent: bool = False) -> _Driver | None:

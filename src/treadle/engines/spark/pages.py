@@ -22,19 +22,29 @@ class Batch(NamedTuple):
 
 def title(page: str) -> str:
     """The name of the application; empty if the page does not say."""
-    found = _TITLE.search(page)
-    return html.unescape(found[1]) if found else ""
+    before, end, _ = page.partition(" - Stages for All Jobs</title>")
+    _, begin, name = before.partition("<title>")
+    return html.unescape(name) if begin and end else ""
 
 
 def batches(page: str) -> list[Batch]:
     """What runs or is about to, by job: the stages of one job have one description, with the query and its batch."""
     found: dict[str, list[int]] = {}
-    for section in _SECTION.findall(page):
-        for stage, description in _STAGE.findall(section):
-            found.setdefault(html.unescape(description), []).append(int(stage))
+    for part in _SECTION.split(page)[1:]:
+        section = part.partition("</table>")[0]
+        for row in section.split('<tr id="stage-')[1:]:
+            stage = _STAGE.match(row)
+            description = _between(row, 'class="description-input">', "</span>")
+            if stage and description is not None:
+                found.setdefault(html.unescape(description), []).append(int(stage[1]))
     return [Batch(description, tuple(sorted(stages))) for description, stages in found.items()]
 
 
-_TITLE = re.compile(r"<title>(.*) - Stages for All Jobs</title>", re.DOTALL)
-_SECTION = re.compile(r'<span id="(?:active|pending)".*?</table>', re.DOTALL)
-_STAGE = re.compile(r'<tr id="stage-(\d+)-\d+">.*?class="description-input">(.*?)</span>', re.DOTALL)
+def _between(text: str, begin: str, end: str) -> str | None:
+    _, has_begun, rest = text.partition(begin)
+    inside, has_ended, _ = rest.partition(end)
+    return inside if has_begun and has_ended else None
+
+
+_SECTION = re.compile(r'<span id="(?:active|pending)"')
+_STAGE = re.compile(r'([0-9]{1,9})-[0-9]+">')

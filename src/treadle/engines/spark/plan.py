@@ -15,6 +15,10 @@ from treadle.model import Operator
 
 LONGEST = 32
 """Characters of a name."""
+LONGEST_PLAN, LONGEST_DETAIL = 1 << 20, 1 << 14
+"""Characters of a description that is read, and of what it says of one operator."""
+MOST_NODES, DEEPEST = 2000, 200
+"""Operators of a plan, and how many may stand one below the other."""
 
 
 class Stage(NamedTuple):
@@ -54,8 +58,8 @@ def chain(stages: int) -> Plan:
 
 
 def parse(description: str) -> Plan | None:
-    """The plan in a formatted description of Spark's; None if it is none."""
-    root = _tree(description)
+    """The plan in a formatted description of Spark's; None if it is none, or larger than any that is run."""
+    root = _tree(description) if len(description) <= LONGEST_PLAN else None
     if root is None:
         return None
     _resolve_groupings(root)
@@ -81,22 +85,25 @@ class _Node:
             yield from node.walk()
 
 
-_LINE = re.compile(r"^(?P<lead>[ :|+\-]*)(?:\* )?(?P<name>[A-Z][^\n]*?) \((?P<number>\d+)\)$")
-_SECTION = re.compile(r"^\((\d+)\) [^\n]*\n(.*?)(?=^\(\d+\) |^=====|\Z)", re.MULTILINE | re.DOTALL)
+_LINE = re.compile(r"^(?P<lead>[ :|+\-]*)(?:\* )?(?P<name>[A-Z][^\n]*?) \((?P<number>[0-9]{1,9})\)$")
+_SECTION = re.compile(r"^\(([0-9]{1,9})\) [^\n]*\n(.*?)(?=^\(\d+\) |^=====|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def _tree(description: str) -> _Node | None:
     """The tree is drawn with three characters for each level; the details follow by number."""
     head, _, rest = description.partition("\n\n")
-    details = {int(number): text for number, text in _SECTION.findall(rest.split("===== ")[0])}
+    details = {int(number): text[:LONGEST_DETAIL] for number, text in _SECTION.findall(rest.split("===== ")[0])}
     path: list[_Node] = []
-    for line in head.splitlines():
+    lines = head.splitlines()
+    if len(lines) > MOST_NODES:
+        return None
+    for line in lines:
         found = _LINE.match(line)
         if found is None:
             continue
         node = _Node(found["name"], details.get(int(found["number"]), ""))
         depth = len(found["lead"]) // 3
-        if depth > len(path):
+        if depth > min(len(path), DEEPEST):
             return None
         if depth:
             path[depth - 1].inputs.append(node)
@@ -207,7 +214,7 @@ def _called(node: _Node) -> str:
         keys = _columns(node.value("Left keys"))
         return _cut("join", "by", keys)
     if _is_python(node):
-        function = re.search(r"(\w+)\(", node.value("Arguments"))
+        function = re.search(r"\b(\w+)\(", node.value("Arguments"))
         return _cut("python", "", [function[1]] if function and function[1] not in ("List", "ArrayBuffer") else [])
     return _PLAIN.get(name) or _words(name)
 

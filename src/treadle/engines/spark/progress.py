@@ -6,20 +6,23 @@ count rows, as Kafka's do.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from treadle.errors import EngineError
+from treadle.linux.bounded import decoded
 from treadle.text import visible
 
 NOT_ROWS = ("RateStream", "RatePerMicroBatch", "FileStream", "MemoryStream")
 """How sources describe themselves whose offsets are seconds, files or batches."""
-MOST = 2.0**63
-"""What a long can hold: all numbers of Spark are below."""
+DEEPEST = 8
+"""Levels of an offset: Kafka's have two, topic and partition."""
+LARGEST = 1 << 63
+"""What an offset or a number of rows stays below."""
 
 
 @dataclass(frozen=True)
@@ -43,20 +46,22 @@ class Progress:
     def parse(cls, text: str) -> Progress:
         """From what Spark calls a StreamingQueryProgress, in JSON."""
         try:
-            return cls._of(json.loads(text))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            return cls._of(decoded(text))
+        except EngineError as error:
+            raise EngineError(f"a progress report can't be read: {error.message}", where="Spark") from error
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             what = f"a progress report can't be read: {type(error).__name__}: {visible(str(error))[:200]}"
             raise EngineError(what, where="Spark") from error
 
     @classmethod
-    def _of(cls, report: dict[str, Any]) -> Progress:
+    def _of(cls, report: Any) -> Progress:
         names = [source["description"] for source in report["sources"]]
         ends, latest = (
             [_offset(source.get(key)) for source in report["sources"]] for key in ("endOffset", "latestOffset")
         )
         return cls(
-            run=report["runId"],
-            batch=report["batchId"],
+            run=str(report["runId"]),
+            batch=int(report["batchId"]),
             began=datetime.fromisoformat(report["timestamp"]).timestamp(),
             seconds=_count(report.get("batchDuration", 0)) / 1e3,
             rows=_count(report["numInputRows"]),
@@ -81,17 +86,17 @@ def _rows(source: str, later: Any, earlier: Any) -> float:
     return math.nan if source.startswith(NOT_ROWS) else difference(later, earlier)
 
 
-def difference(later: Any, earlier: Any) -> float:
+def difference(later: Any, earlier: Any, depth: int = DEEPEST) -> float:
     """The sum over all numbers of two offsets of one shape; NaN if they have none or hold anything but numbers.
 
     A part that only the later one has, as a partition that was added, began at zero.
     """
-    if isinstance(later, dict) and isinstance(earlier, dict):
+    if isinstance(later, dict) and isinstance(earlier, dict) and depth:
         if not later or earlier.keys() - later.keys():
             return math.nan
-        return sum(difference(part, earlier.get(key, _nothing(part))) for key, part in later.items())
+        return sum(difference(part, earlier.get(key, _nothing(part)), depth - 1) for key, part in later.items())
     if _is_number(later) and _is_number(earlier):
-        return max(0.0, float(later - earlier))
+        return max(0.0, float(later - earlier))  # whole numbers differ exactly, also where floats would not
     return math.nan
 
 
@@ -100,7 +105,7 @@ def _nothing(part: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
 def _count(value: Any) -> int:
@@ -114,7 +119,6 @@ def _offset(value: Any) -> Any:
     """An offset stands in the report as JSON or, where that is quoted, as text."""
     if not isinstance(value, str):
         return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return None
+    with suppress(EngineError):
+        return decoded(value)
+    return None

@@ -8,26 +8,33 @@ never again for what it has answered; nothing here knows of threads or of what i
 from __future__ import annotations
 
 import http.client
-import json
+import io
 import logging
 import re
+import socket
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from treadle.engines.spark import pages, plan
 from treadle.engines.spark.plan import Plan
 from treadle.errors import ConfigError, EngineError
+from treadle.linux import bounded
+from treadle.linux.bounded import decoded
+from treadle.text import excerpt
 
+Item = TypeVar("Item")
 log = logging.getLogger("treadle.engines.spark")
 
 TIMEOUT = 30.0
 """Seconds that the UI may take to answer: its first answer takes 1.5 s of CPU, of which it may be short."""
+LONGEST = 1 << 23
+"""Bytes of an answer: one with a thousand jobs has an eighth."""
 REMEMBERED = 4096
 """Stages that are kept in mind."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
@@ -70,31 +77,35 @@ class Rest:
         """What the REST interface answers."""
         text = self.page(f"api/v1/{path}")
         try:
-            return json.loads(text)
-        except ValueError as error:
-            raise self._trouble(f"does not answer in JSON to {path}") from error
+            return decoded(text)
+        except EngineError as error:
+            raise self._trouble(f"{error.message} to {path}") from error
 
     def page(self, path: str) -> str:
         """A page of the UI. A connection of its own each time: on a kept one, delayed ACKs cost 40 ms."""
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection = kind(self._host, self.port, timeout=self._timeout)
+        end = time.monotonic() + self._timeout
         try:
             connection.request("GET", f"{self._root}/{path}", headers={"Connection": "close"})
-            answer = connection.getresponse()
-            text = answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise self._trouble(f"does not answer: {error}") from error
+            answer = parse_answer(bounded.receive(connection.sock, LONGEST, end - time.monotonic()))
+        except bounded.TimeOverError as error:
+            raise self._trouble(f"does not answer within {self._timeout:g} s") from error
+        except EngineError as error:
+            raise self._trouble(error.message) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise self._trouble(f"does not answer: {excerpt(str(error))}") from error
         finally:
             connection.close()
         if answer.status == http.client.NOT_FOUND:
             raise _NoPageError(f"has no {path}", where=f"Spark's UI at {self.address}", remedy="is it Spark's?")
         if answer.status != http.client.OK:
-            raise self._trouble(f"answers {answer.status} {answer.reason} to {path}")
-        return text.decode(errors="replace")
+            raise self._trouble(f"answers {answer.status} {excerpt(answer.reason)} to {path}")
+        return answer.text
 
     def applications(self) -> list[tuple[str, str]]:
         """(id, name) of the applications that it shows: one, unless it is a history server."""
-        return [(str(each["id"]), str(each["name"])) for each in self.get("applications")]
+        return self._understood(self.get("applications"), lambda each: (str(each["id"]), str(each["name"])))
 
     def title(self) -> str:
         """The name of the application."""
@@ -102,11 +113,12 @@ class Rest:
             name = pages.title(self.page(pages.STAGES))
         except _NoPageError:
             name = ""
-        return name or self.applications()[0][1]
+        shown = self.applications()[:1] if not name else []
+        return shown[0][1] if shown else name
 
     def running_jobs(self) -> list[Job]:
         """The jobs that run now."""
-        return [_job(each) for each in self.get(f"{self._path()}/jobs?status=running")]
+        return self._understood(self.get(f"{self._path()}/jobs?status=running"), _job)
 
     def running_batches(self) -> list[Job]:
         """The jobs of streaming queries that run now, from a page: quick to be had, but without their executions."""
@@ -119,7 +131,8 @@ class Rest:
     def plan(self, execution: int) -> Plan | None:
         """The plan of a SQL execution; None if it has none that can be read."""
         path = f"{self._path()}/sql/{execution}?details=false&planDescription=true"
-        return plan.parse(str(self.get(path).get("planDescription", "")))
+        said = self.get(path)
+        return plan.parse(str(said.get("planDescription", ""))) if isinstance(said, dict) else None
 
     def _path(self) -> str:
         if not self.application:
@@ -129,8 +142,43 @@ class Rest:
             self.application = shown[0][0]
         return f"applications/{self.application}"
 
+    def _understood(self, said: Any, read: Callable[[Any], Item]) -> list[Item]:
+        """What each part of a list says."""
+        try:
+            return [read(each) for each in said]
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+            raise self._trouble(f"answers what can't be understood: {excerpt(repr(error))}") from error
+
     def _trouble(self, what: str) -> EngineError:
         return EngineError(what, where=f"Spark's UI at {self.address}", remedy="see whether it opens in a browser")
+
+
+class Answer(NamedTuple):
+    """An answer over HTTP."""
+
+    status: int
+    reason: str
+    text: str
+
+
+class _Whole(socket.socket):
+    """An answer that has come already, read by the library as from a socket."""
+
+    def __init__(self, received: bytes) -> None:
+        self._received = received
+
+    def makefile(self, *_: Any, **__: Any) -> Any:
+        return io.BytesIO(self._received)
+
+
+def parse_answer(received: bytes) -> Answer:
+    """Status and text of an answer that is complete."""
+    answer = http.client.HTTPResponse(_Whole(received), method="GET")
+    answer.begin()
+    try:
+        return Answer(answer.status, answer.reason, answer.read().decode(errors="replace"))
+    except OverflowError as error:  # of a length that no file has
+        raise http.client.HTTPException("a length that can't be") from error
 
 
 class _NoPageError(EngineError):

@@ -20,13 +20,14 @@ from treadle.engines.spark.agent import call
 from treadle.engines.spark.progress import Progress
 from treadle.errors import EngineError, TargetGone
 from treadle.jars import Jar
+from treadle.linux import bounded
 from treadle.text import visible
 
 log = logging.getLogger("treadle.attach")
 
 ANSWER = 5.0
 """Seconds: it has to wait for nobody in the JVM but the collector."""
-MOST = 1 << 28
+LONGEST = 1 << 26
 """Bytes of an answer: the first has up to a hundred reports of each query."""
 PROTOCOL = 2
 _MANIFEST = "Agent-Class: treadle.shed.Shedder\n"
@@ -79,58 +80,38 @@ class Shedder:
     def look(self) -> list[Report]:
         """All queries that are active."""
         self._send(f"look\t{self.patience * 1e3:.0f}\n")
-        return self._reports(self._read().decode(errors="replace").split("\n"))
-
-    def _read(self) -> bytes:
-        """An answer, up to the empty line that ends it."""
-        said = bytearray()
-        limit = time.monotonic() + ANSWER
-        try:
-            while not (said == b"\n" or said.endswith(b"\n\n")):
-                self._connection.settimeout(max(0.001, limit - time.monotonic()))
-                some = self._connection.recv(1 << 16)
-                if not some:
-                    raise TargetGone("the agent is gone", where=f"process {self.pid}")
-                said += some
-                if len(said) > MOST:
-                    raise EngineError(f"the agent says more than {MOST >> 20} MiB", where=f"process {self.pid}")
-        except ConnectionError as error:
-            raise TargetGone("the agent is gone", where=f"process {self.pid}") from error
-        except OSError as error:
-            raise EngineError(f"the agent does not answer: {error}", where=f"process {self.pid}") from error
-        return bytes(said)
-
-    def _reports(self, lines: list[str]) -> list[Report]:
-        """What the lines say. One that can't be read is left out, and the first such is logged."""
-        self.suspended = 0.0
-        queries: list[Report] = []
-        new: dict[str, list[Progress]] = {}
-        for line in filter(None, lines):
-            what, *fields = line.split("\t")
-            try:
-                if what == "silent":
-                    self.suspended = int(fields[0]) / 1e3
-                elif what == "progress":
-                    new.setdefault(fields[0], []).append(Progress.parse(fields[1]))
-                else:
-                    queries.append(_query(fields))
-            except (EngineError, ValueError, IndexError) as error:
-                self._skipped += 1
-                if self._skipped == 1:
-                    log.warning("a report of process %d is left out: %s", self.pid, visible(str(error)))
-        return [each._replace(progress=tuple(new.get(each.run, ()))) for each in queries]
+        said = parse(self._answer(b"\n\n", b"\n"))
+        self.suspended = said.silent
+        if said.odd and not self._skipped:
+            log.warning("a report of process %d is left out: %s", self.pid, visible(said.odd[0]))
+        self._skipped += len(said.odd)
+        return said.reports
 
     def _check(self) -> None:
         """A class that is loaded stays, also when its jar is replaced: it has to say what it speaks."""
-        said = b""
-        while not said.endswith(b"\n") and len(said) < 64 and (some := self._connection.recv(64)):
-            said += some
-        if said != b"shed\t%d\n" % PROTOCOL:
+        if self._answer(b"\n") != b"shed\t%d\n" % PROTOCOL:
             raise EngineError(
                 "has the agent of another version of Treadle, or of Spark",
                 where=f"process {self.pid}",
                 remedy="start the application anew, with the Spark that Treadle was installed with",
             )
+
+    def _answer(self, end: bytes, whole: bytes = b"") -> bytes:
+        """What it says up to this end, or this and nothing else."""
+        said, late = bytearray(), time.monotonic() + ANSWER
+        try:
+            while not (said.endswith(end) or (whole and said == whole)):
+                some = bounded.piece(self._connection, late, ANSWER)
+                if not some:
+                    raise TargetGone("the agent is gone", where=f"process {self.pid}")
+                said += some
+                if len(said) > LONGEST:
+                    raise bounded.too_long(LONGEST)
+        except OSError as error:
+            raise TargetGone("the agent is gone", where=f"process {self.pid}") from error
+        except (bounded.TimeOverError, bounded.TooLongError) as error:
+            raise EngineError(f"the agent {error.message}", where=f"process {self.pid}") from error
+        return bytes(said)
 
     def _send(self, text: str) -> None:
         try:
@@ -143,6 +124,35 @@ def jar() -> Jar:
     """The agent's jar, compiled on first use."""
     sources = Path(str(resources.files(__package__) / "java" / "treadle" / "shed"))
     return classes.spark_jar("treadle-shed", sources, manifest=_MANIFEST)
+
+
+class Said(NamedTuple):
+    """An answer of the agent."""
+
+    reports: list[Report]
+    silent: float
+    """Seconds for which the agent had heard nothing and dropped nothing; else 0."""
+    odd: list[str]
+    """Why lines were left out that can't be read."""
+
+
+def parse(said: bytes) -> Said:
+    """What an answer says. A line that can't be read is left out: it must not end promises for all queries."""
+    silent, odd = 0.0, []
+    queries: list[Report] = []
+    new: dict[str, list[Progress]] = {}
+    for line in filter(None, said.decode(errors="replace").split("\n")):
+        what, *fields = line.split("\t")
+        try:
+            if what == "silent":
+                silent = int(fields[0]) / 1e3
+            elif what == "progress":
+                new.setdefault(fields[0], []).append(Progress.parse(fields[1]))
+            else:
+                queries.append(_query(fields))
+        except (EngineError, ValueError, IndexError, OverflowError) as error:
+            odd.append(str(error))
+    return Said([each._replace(progress=tuple(new.get(each.run, ()))) for each in queries], silent, odd)
 
 
 def _query(fields: list[str]) -> Report:

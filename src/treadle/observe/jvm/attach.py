@@ -31,7 +31,7 @@ TIMEOUT = 5.0
 
 _PAUSE = 0.002
 """Seconds between two looks at whether the JVM has opened its socket."""
-_LONGEST_ANSWER = 1 << 26
+_LONGEST_ANSWER = 1 << 25
 """Bytes. A thread of a dump has some kilobytes, and there may be thousands."""
 _ANSWER_DUE = 30.0
 """Seconds for which a trigger file means that a JVM was sent its signal and has not acted on it yet."""

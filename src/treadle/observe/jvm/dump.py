@@ -11,10 +11,12 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from treadle.errors import TargetGone
+from treadle.errors import EngineError, TargetGone
 from treadle.observe.jvm.attach import TIMEOUT, ask
 
 FRAMES = 6
+MOST, LONGEST_NAME = 1 << 16, 1 << 12
+"""Threads of a dump, and characters of a name."""
 
 
 class JavaThread(NamedTuple):
@@ -43,7 +45,8 @@ def dump(
     text, inner = ask(pid, "threaddump", timeout=timeout)
     threads = parse(text, frames=frames, stack_of=stack_of)
     if inner == pid:
-        return threads
+        alive = _alive(pid)
+        return [thread for thread in threads if thread.tid in alive]
     outer = _outer_ids(pid)
     return [thread._replace(tid=outer[thread.tid]) for thread in threads if thread.tid in outer]
 
@@ -61,19 +64,26 @@ def parse(text: str, *, frames: int = FRAMES, stack_of: Callable[[str], bool] | 
             name += '"' + rest
         else:
             break
+        if len(threads) == MOST:
+            raise EngineError(f"reports more than {MOST} threads", remedy="find out what runs in that JVM")
+        name = name[:LONGEST_NAME]
         number, address, nid, state = header.groups("")
         if nid != "NA":  # not yet begun
             stack: tuple[str, ...] = ()
             if state and frames and (stack_of is None or stack_of(name)):
                 stack = tuple([frame.partition("(")[0] for frame in rest.split("\n\tat ", frames)[1:]])
             threads.append(
-                JavaThread(name, int(nid, 0), state, stack, int(number or 0), int(address, 16) if number else 0)
+                JavaThread(name, _number(nid), state, stack, int(number or 0), int(address, 16) if number else 0)
             )
     return threads
 
 
+def _number(text: str) -> int:
+    return int(text, 16) if text.startswith("0x") else int(text)
+
+
 _HEADER = re.compile(
-    r" (?:#(\d+) |os_prio=)[^\n]* tid=(0x[\da-f]+) nid=(0x[\da-f]+|\d+|NA) [^\n]*\n"
+    r" (?:#([0-9]{1,18}) |os_prio=)[^\n]* tid=(0x[0-9a-f]{1,16}) nid=(0x[0-9a-f]{1,7}|[0-9]{1,9}|NA) [^\n]*\n"
     r"(?:   java\.lang\.Thread\.State: ([A-Z_]+))?"
 )
 """What follows a name: two lines, or one for the JVM's own threads."""
@@ -84,14 +94,19 @@ _INNER: dict[int, dict[int, int]] = {}
 
 def _outer_ids(pid: int) -> dict[int, int]:
     """Our id for each id inside the container. Read once for each thread, since neither changes while it lives."""
-    try:
-        alive = set(map(int, os.listdir(f"/proc/{pid}/task")))
-    except (FileNotFoundError, ProcessLookupError) as error:
-        _INNER.pop(pid, None)
-        raise TargetGone("ended", where=f"process {pid}") from error
+    alive = _alive(pid)
     known = _INNER.get(pid, {})
     _INNER[pid] = found = {tid: known.get(tid) or _inner_id(pid, tid) for tid in alive}
     return {inner: tid for tid, inner in found.items() if inner}
+
+
+def _alive(pid: int) -> set[int]:
+    """The ids of the threads that the kernel says a process has."""
+    try:
+        return set(map(int, os.listdir(f"/proc/{pid}/task")))
+    except (FileNotFoundError, ProcessLookupError) as error:
+        _INNER.pop(pid, None)
+        raise TargetGone("ended", where=f"process {pid}") from error
 
 
 def _inner_id(pid: int, tid: int) -> int:

@@ -16,7 +16,7 @@ import secrets
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -24,10 +24,12 @@ from typing import Any, NamedTuple
 
 from treadle import jars
 from treadle.errors import ConfigError, EngineError, TargetGone
+from treadle.linux import bounded
 from treadle.observe.jvm import loading
 from treadle.observe.jvm.attach import execute, look
 from treadle.observe.jvm.process import is_ending
 from treadle.observe.threads import start_time
+from treadle.text import excerpt
 
 Beans = dict[str, dict[str, Any]]
 """By MBean name, the attributes and their values."""
@@ -37,6 +39,8 @@ TIMEOUT = 5.0
 START = 30.0
 """Seconds until an agent answers; it loads some hundred classes, which on a busy machine takes a while."""
 
+LONGEST, LONGEST_HEAD = 1 << 23, 1 << 16
+"""Bytes of an answer, and of what stands before it."""
 _USER = "treadle"
 _POLICY = b"<restrict><commands><command>read</command><command>version</command></commands></restrict>"
 _CLONE_NEWNET = 0x40000000
@@ -80,8 +84,10 @@ class MBeans:
         status, answer = self._post(self._body)
         if status != 200:
             raise self._problem(status, answer)
-        replies = json.loads(answer)
-        return [_beans(name, reply) for (name, _), reply in zip(requests, replies, strict=True)]
+        try:
+            return parse([name for name, _ in requests], answer)
+        except EngineError as error:
+            raise EngineError(error.message, where=self._where, remedy="attach again") from error
 
     def close(self) -> None:
         """Close the connection; the agent stays for the next run."""
@@ -97,22 +103,24 @@ class MBeans:
     def _answers(self) -> bool:
         try:
             return self._wire.post(b'{"type":"version"}')[0] == 200
-        except OSError:
+        except (OSError, EngineError):
             return False
 
     def _post(self, body: bytes) -> tuple[int, bytes]:
         try:
             return self._wire.post(body)
-        except TimeoutError as error:
+        except (TimeoutError, bounded.TimeOverError) as error:
             remedy = "see whether it hangs, or has no CPU to run on"
             raise EngineError(f"no answer within {self._timeout:g} s", where=self._where, remedy=remedy) from error
+        except EngineError as error:
+            raise EngineError(error.message, where=self._where, remedy="attach again") from error
         except OSError as error:
             if is_ending(self.pid):
                 raise TargetGone("the process has ended", where=self._where) from error
             raise EngineError(f"the agent is gone: {error}", where=self._where, remedy="attach again") from error
 
     def _problem(self, status: int, answer: bytes) -> ConfigError | EngineError:
-        said = " ".join(answer.decode(errors="replace").split())
+        said = excerpt(answer.decode(errors="replace"))
         if status == 400:
             return ConfigError(f"not a name of an MBean: {said}", where=self._where, remedy="domain:key=value,…")
         return EngineError(f"the agent says {status} {said}", where=self._where, remedy="attach again")
@@ -157,52 +165,93 @@ class _Wire:
         try:
             if self._socket is None:
                 self._socket = _dial(self._pid, self.agent.port, self._timeout)
+            self._socket.settimeout(self._timeout)
             self._socket.sendall(self._head % len(body) + body)
-            return self._answer()
+            return AnswerReader(self._socket, self._timeout).read()
         except BaseException:
             self.close()  # else the next answer would be that to this request
             raise
 
-    def _answer(self) -> tuple[int, bytes]:
-        some = b""
-        while (end := some.find(b"\r\n\r\n")) < 0:
-            some += self._more()
-        head, rest = some[:end].lower(), some[end + 4 :]
-        status = int(head[9:12])
+
+class AnswerReader:
+    """Reads one answer over HTTP from a connection that is kept, within the time and the bytes that it may have."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection = connection
+        self._seconds = seconds
+        self._end = time.monotonic() + seconds
+        self._came = 0
+        self._rest = bytearray()
+
+    def read(self) -> tuple[int, bytes]:
+        """Status and contents."""
+        head = self._until(b"\r\n\r\n", LONGEST_HEAD).lower()
+        status = re.match(rb"http/1\.[01] ([0-9]{3})\b", head)
+        if status is None:
+            raise EngineError("does not answer in HTTP")
         if b"transfer-encoding: chunked" in head:
-            return status, self._chunks(rest)
-        length = re.search(rb"\ncontent-length: *(\d+)", head)
-        while length and len(rest) < int(length[1]):
-            rest += self._more()
-        return status, rest
+            return int(status[1]), b"".join(self._chunks())
+        length = re.search(rb"\ncontent-length: *([0-9]{1,9})\b", head)
+        return int(status[1]), self._exactly(int(length[1]) if length else 0)
 
-    def _chunks(self, rest: bytes) -> bytes:
-        parts: list[bytes] = []
+    def _chunks(self) -> Iterator[bytes]:
         while True:
-            while (end := rest.find(b"\r\n")) < 0:
-                rest += self._more()
-            size = int(rest[:end], 16)
-            begin, end = end + 2, end + 2 + size
-            while len(rest) < end + 2:
-                rest += self._more()
-            if size == 0:
-                return b"".join(parts)
-            parts.append(rest[begin:end])
-            rest = rest[end + 2 :]
+            line = self._until(b"\r\n", LONGEST_HEAD)
+            size = re.match(rb"([0-9a-f]{1,7})\b", line.lower())
+            if size is None:
+                raise EngineError("sends a chunk without its size")
+            chunk = self._exactly(int(size[1], 16))
+            self._exactly(2)
+            if not chunk:
+                return
+            yield chunk
 
-    def _more(self) -> bytes:
-        assert self._socket is not None
-        # The server sends head and body apart, and the body only after our ACK, which by default comes 40 ms later.
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-        some = self._socket.recv(1 << 16)
+    def _until(self, mark: bytes, most: int) -> bytes:
+        """What comes before a mark."""
+        searched = 0
+        while (at := self._rest.find(mark, searched)) < 0:
+            searched = max(0, len(self._rest) - len(mark) + 1)
+            if searched > most:
+                raise bounded.too_long(most)
+            self._more()
+        found = bytes(self._rest[:at])
+        del self._rest[: at + len(mark)]
+        return found
+
+    def _exactly(self, count: int) -> bytes:
+        if count > LONGEST:
+            raise bounded.too_long(LONGEST)
+        while len(self._rest) < count:
+            self._more()
+        found = bytes(self._rest[:count])
+        del self._rest[:count]
+        return found
+
+    def _more(self) -> None:
+        with suppress(OSError):
+            # The server sends head and body apart, and the body only after our ACK, which by default comes 40 ms later.
+            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        some = bounded.piece(self._connection, self._end, self._seconds)
         if not some:
             raise ConnectionResetError("it closed the connection")
-        return some
+        self._came += len(some)
+        if self._came > 2 * LONGEST:
+            raise bounded.too_long(2 * LONGEST)
+        self._rest += some
 
 
 def _wish(name: str, attributes: Sequence[str]) -> Mapping[str, Any]:
     wish: dict[str, Any] = {"type": "read", "mbean": name, "config": {"ignoreErrors": True, "includeRequest": False}}
     return {**wish, "attribute": list(attributes)} if attributes else wish
+
+
+def parse(names: Sequence[str], answer: bytes) -> list[Beans]:
+    """For each name or pattern that was asked for, the MBeans in an answer."""
+    replies = bounded.decoded(answer)
+    try:
+        return [_beans(name, reply) for name, reply in zip(names, replies, strict=True)]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise EngineError("the agent's answer can't be understood") from error
 
 
 def _beans(name: str, reply: Mapping[str, Any]) -> Beans:
@@ -268,8 +317,9 @@ def _jar() -> jars.Jar:
 
 def _announced(pid: int) -> int | None:
     """The port of the agent that was loaded last."""
-    said = re.search(r"^jolokia\.agent=http\S*?(\d+)/", execute(pid, "properties", timeout=START), re.MULTILINE)
-    return int(said[1]) if said else None
+    said = execute(pid, "properties", timeout=START)
+    port = re.search(r"^jolokia\.agent=http[^\s/]{0,9}//[^\s/]{1,300}?([0-9]{1,5})/", said, re.MULTILINE)
+    return int(port[1]) if port else None
 
 
 def _record(pid: int, began: int) -> Path:
