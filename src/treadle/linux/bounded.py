@@ -43,13 +43,13 @@ def receive(connection: socket.socket, most: int, seconds: float) -> bytes:
     return bytes(memoryview(room)[:filled])
 
 
-def piece(connection: socket.socket, end: float, seconds: float) -> bytes:
+def piece(connection: socket.socket, end: float, seconds: float, most: int = PIECE) -> bytes:
     """Receive what has arrived, and wait for it until `end` of the monotonic clock; nothing at the end of the stream.
 
     `seconds` is how long the whole answer may take, for the error.
     """
-    room = _BUFFERS.mine
-    return bytes(memoryview(room)[: _within(connection, memoryview(room)[:PIECE], end, seconds)])
+    room = memoryview(_BUFFERS.mine)
+    return bytes(room[: _within(connection, room[: min(most, PIECE)], end, seconds)])
 
 
 def decoded(text: str | bytes) -> Any:

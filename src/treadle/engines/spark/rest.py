@@ -88,7 +88,7 @@ class Rest:
         end = time.monotonic() + self._timeout
         try:
             connection.request("GET", f"{self._root}/{path}", headers={"Connection": "close"})
-            answer = parse_answer(bounded.receive(connection.sock, LONGEST, end - time.monotonic()))
+            answer = _answer(_Bounded(connection.sock, end, self._timeout))
         except bounded.TimeOverError as error:
             raise self._trouble(f"does not answer within {self._timeout:g} s") from error
         except EngineError as error:
@@ -161,24 +161,35 @@ class Answer(NamedTuple):
     text: str
 
 
-class _Whole(socket.socket):
-    """An answer that has come already, read by the library as from a socket."""
+class _Bounded(io.RawIOBase):
+    """What comes over a connection: so many bytes at most, and until a given time."""
 
-    def __init__(self, received: bytes) -> None:
-        self._received = received
+    def __init__(self, connection: socket.socket, end: float, seconds: float) -> None:
+        self._connection, self._end, self._seconds = connection, end, seconds
+        self._came = 0
 
-    def makefile(self, *_: Any, **__: Any) -> Any:
-        return io.BytesIO(self._received)
+    def makefile(self, _: str) -> io.BufferedReader:
+        """As of a socket, for the library that reads the answer."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, room: Any) -> int:
+        some = bounded.piece(self._connection, self._end, self._seconds, len(room))
+        self._came += len(some)
+        if self._came > LONGEST:
+            raise bounded.too_long(LONGEST)
+        room[: len(some)] = some
+        return len(some)
 
 
-def parse_answer(received: bytes) -> Answer:
-    """Status and text of an answer that is complete."""
-    answer = http.client.HTTPResponse(_Whole(received), method="GET")
-    answer.begin()
-    try:
-        return Answer(answer.status, answer.reason, answer.read().decode(errors="replace"))
-    except OverflowError as error:  # of a length that no file has
-        raise http.client.HTTPException("a length that can't be") from error
+def _answer(sent: Any) -> Answer:
+    """Read in pieces, since for a whole one the library reserves as much memory as the answer says that it has."""
+    with http.client.HTTPResponse(sent, method="GET") as answer:
+        answer.begin()
+        text = b"".join(iter(lambda: answer.read(bounded.PIECE), b""))
+        return Answer(answer.status, answer.reason, text.decode(errors="replace"))
 
 
 class _NoPageError(EngineError):
