@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.text import visible
+from treadle.text import excerpt, visible
 
 
 def test_ordinary_names_stay_as_they_are() -> None:
@@ -21,3 +21,8 @@ def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
     shown = visible(text)
     assert not {unicodedata.category(sign) for sign in shown} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
     assert visible(shown) == shown
+
+
+def test_an_excerpt_is_one_short_line_without_control_characters() -> None:
+    assert excerpt("a\n  b\tc\x1b[2J") == r"a b c\x1b[2J"
+    assert excerpt("word " * 1000, 9) == "word word…"

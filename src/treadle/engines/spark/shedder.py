@@ -62,7 +62,6 @@ class Shedder:
         """Seconds for which the agent had heard nothing, and so dropped nothing, up to the last `look`; else 0."""
         self._skipped = 0
         self._connection = call(pid, jar())
-        self._connection.settimeout(ANSWER)
         try:
             self._check()
         except BaseException:
@@ -115,6 +114,7 @@ class Shedder:
 
     def _send(self, text: str) -> None:
         try:
+            self._connection.settimeout(ANSWER)
             self._connection.sendall(text.encode())
         except OSError as error:
             raise TargetGone("the agent is gone", where=f"process {self.pid}") from error
