@@ -181,6 +181,31 @@ def test_rows_are_counted_from_when_they_come_until_they_have_left(application: 
         until(lambda: waiting() == 0.0)
 
 
+def changed_to(attachment: Attachment) -> set[tuple[str, str, str]]:
+    """Which operators' threads have another nice than the usual, or would have, and which one.
+
+    Empty while not all of it is known: plans, and the threads of the three stages of both queries.
+    """
+    status = attachment.status()
+    stages = sum(row["query"] in ("high", "low") for row in status["rows"])
+    if status["unplanned"] or stages < 6 or not attachment.loop.settled:
+        return set()
+    ends = {(row["query"], row["operator"], row["change"].rpartition(" -> ")[2]) for row in status["rows"]}
+    return {end for end in ends if end[2] not in ("", "0")}
+
+
+@pytest.mark.parametrize("given", [{}, {"priorities": {"low": 5}}])
+def test_a_dry_run_shows_the_changes_of_the_real_one(application: SparkProcess, given: dict[str, Any]) -> None:
+    needs("nice")
+    found: set[tuple[str, str, str]] = set()
+    with attach(application.pid, dry_run=True, **given) as attachment:
+        while not found:
+            until(lambda: changed_to(attachment))
+            found = changed_to(attachment)
+    with attach(application.pid, **given) as attachment:
+        until(lambda: changed_to(attachment) == found)
+
+
 def test_a_dry_run_changes_nothing_and_says_what_it_would(application: SparkProcess) -> None:
     before = standings(application.pid)
     with attach(application.pid, priorities={"low": 5}, dry_run=True) as attachment:

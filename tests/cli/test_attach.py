@@ -17,6 +17,7 @@ from applications import SparkProcess, Standing, differences, groups_left, stand
 from support import treadle, until
 from treadle.attachment import attach
 from treadle.broker import Broker
+from treadle.cli.attach import unknown
 from treadle.enforce import kernel
 
 TREADLE = [sys.executable, "-c", "from treadle.cli import main; main()"]
@@ -74,8 +75,25 @@ def test_a_dry_run_prints_a_table_and_changes_nothing(
     assert treadle(monkeypatch, "attach", "--pid", pid, "--dry-run", "--priority", "low=9") == 0
     printed = capsys.readouterr().out
     assert "user-priority by nice every 50ms, would change" in printed
+    assert "a real run may change more" in " ".join(printed.split())
     assert "-10" in printed
     assert differences(no_traces, application.pid) == {}
+
+
+def test_a_dry_run_says_what_it_can_not_know() -> None:
+    status: dict[str, Any] = {"seen": ["a"], "unseen": [], "unplanned": [], "changes": 3, "partial": False}
+    assert unknown(status) == ""
+    assert unknown({**status, "changes": 0}).startswith("nothing to change")
+    for key, names, why in (
+        ("seen", [], "no query was seen"),
+        ("unseen", ["b"], "not seen at work in this time: b"),
+        ("unplanned", ["a"], "has not shown the plan of a"),
+    ):
+        said = unknown({**status, key: names, "changes": 0, "partial": True})
+        assert why in said
+        assert "nothing to change" not in said
+        assert "a real run may change more" in said
+        assert "--agent" in said
 
 
 def test_top_shows_queries_operators_and_threads(

@@ -304,7 +304,10 @@ class Attachment:
             "round_ms": round(stats.median_ms, 3),
             "failures": dict(stats.troubles),
             "released": {name: guard.leash.reason for name, guard in self._guards.items() if guard.leash.reason},
+            "seen": sorted(self._met.seen),
             "unseen": sorted(self._met.unseen),
+            "unplanned": sorted(self._unplanned),
+            "partial": self.dry_run and self._agent is None,
             "rows": report.rows(*last, self._changes) if last else [],
             "quality": None if self._quality is None else self._quality.status(),
         }
@@ -321,6 +324,11 @@ class Attachment:
     def _there(self) -> dict[str, Sequence[Process]]:
         """The processes of those that have not ended."""
         return {each.name: each.engine.processes for each in list(self._engines) if not each.ended}
+
+    @property
+    def _unplanned(self) -> set[str]:
+        """Queries whose plan Spark's UI, where it is asked for it, has not shown yet."""
+        return {name for each in list(self._engines) if not each.ended for name in each.engine.unplanned}
 
     def _snapshot(self) -> Snapshot | None:
         return self._seen.last[0] if self._seen.last else None
@@ -446,7 +454,7 @@ class Attachment:
             if patient or self._met.unfit:
                 self._meet(time.monotonic() - began)
             if patient:
-                patient = not self._met.all
+                patient = not self._met.all or bool(self._unplanned)
                 end = max(end, min(time.monotonic(), began + PATIENCE) + seconds)
             if loop.settled:
                 self._nap(end)

@@ -26,6 +26,11 @@ class Met:
         return self._at_work | self._planned
 
     @property
+    def seen(self) -> set[str]:
+        """Those that were seen at work."""
+        return set(self._at_work)
+
+    @property
     def unseen(self) -> set[str]:
         """Those that there are, but that were not seen at work."""
         return self._planned - self._at_work

@@ -256,19 +256,32 @@ def changes(attachment: Attachment) -> Table:
 
     grid = Table(title=shown(title(attachment.status())), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     grid.collapse_padding, grid.pad_edge = True, False
-    unseen = attachment.status()["unseen"]
-    if unseen:
-        names = ", ".join(unseen)
-        grid.caption = shown(f"not seen at work in this time: {names} (--for 10s looks longer, --agent sees more)")
-    elif not attachment.loop.stats.changes:
-        grid.caption = "nothing to change: all that was seen at work is worth the same"
-    grid.caption_justify = "left"
+    grid.caption, grid.caption_justify = shown_lines(unknown(attachment.status())), "left"
     for name in ("instance", "thread or group", "knob", "from", "to", "why"):
         grid.add_column(name, overflow="fold")
     for decision in report.net(attachment.loop.decisions):
         cells = (label(decision.target), decision.knob, *report.ends(decision), report.why(decision))
         grid.add_row(*map(shown, (decision.instance or "-", *cells)))
     return grid
+
+
+def unknown(status: Mapping[str, Any]) -> str:
+    """What the changes that are shown don't say: queries that may have more, and why there is none."""
+    lines = []
+    if status["unseen"]:
+        lines.append(f"not seen at work in this time: {', '.join(status['unseen'])} (--for 10s looks longer)")
+    if status["unplanned"]:
+        lines.append(f"Spark has not shown the plan of {', '.join(status['unplanned'])} yet (--for 10s looks longer)")
+    elif not status["seen"] and not status["unseen"]:
+        lines.append("no query was seen in this time (--for 10s looks longer)")
+    elif not status["changes"] and not status["unseen"]:
+        lines.append("nothing to change: all that was seen at work is worth the same")
+    if status["partial"]:
+        lines.append(
+            "a real run may change more: it loads an agent, without which threads that serve a batch for a short time"
+            " are seen only in part (--agent loads it in a dry run, too)"
+        )
+    return "\n".join(lines)
 
 
 def _run(attachment: Attachment, limit: float | None, *, as_json: bool, leave: bool = False, live: bool = True) -> None:

@@ -198,6 +198,11 @@ class SparkEngine:
         return Sample(now, {metric: columns[metric] for metric in wanted & columns.keys()}, totals)
 
     @property
+    def unplanned(self) -> frozenset[str]:
+        """Queries at work whose plan is not known yet."""
+        return self._layout.unplanned
+
+    @property
     def processes(self) -> Sequence[Process]:
         """Those that there are now."""
         return self._pulse.processes

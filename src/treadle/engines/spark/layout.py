@@ -107,6 +107,8 @@ class Layout:
         """(process, thread) of all threads that may serve one query now and another one soon."""
         self.waits = False
         """Whether there are threads that have no place yet, since nobody has said whose they are."""
+        self.unplanned: frozenset[str] = frozenset()
+        """Queries at work whose plan is not known yet, so that their stages can't be told apart."""
         self.hurries = False
         """Whether there are tasks that do not run for long, so that threads change hands all the time."""
 
@@ -260,6 +262,8 @@ class Layout:
 
     def _rows(self, found: _Sorted, threads: Mapping[Place, Sequence[ThreadRef]]) -> Rows:
         self._name_runs(found)
+        runs = self._runs.values()
+        self.unplanned = frozenset(run.name for run in runs if not self._directory.has_plan(run.job))
         queries: list[Query] = []
         instances: list[Instance] = []
         places: list[Place | None] = []
