@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.errors import ConfigError, EngineError
 from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.channel import Channel, Source
+from treadle.pipelines.channels.checkpoint import last_planned
 from treadle.pipelines.channels.cluster import Cluster
 from treadle.pipelines.channels.embedded import Embedded
 from treadle.pipelines.channels.kafka import KafkaChannel, Topic
@@ -113,11 +114,10 @@ class Joints:
 
     def _check_order(self, name: str, channel: Channel) -> None:
         """Spark plans a batch before it is written. Where the channel has later ones, the checkpoint is not its own."""
-        folder = self._work.checkpoint(name) / "offsets"
-        planned = [int(file.name) for file in folder.iterdir() if file.name.isdecimal()] if folder.is_dir() else []
-        if channel.batch > max(planned, default=-1):
+        planned = last_planned(self._work.checkpoint(name))
+        if channel.batch > planned:
             raise EngineError(
-                f"its channel has batch {channel.batch}, its checkpoint only {max(planned, default='none')}",
+                f"its channel has batch {channel.batch}, its checkpoint only {'none' if planned < 0 else planned}",
                 where=f"hop '{name}' in {self._work.folder}",
                 remedy="put the checkpoint back; to start from nothing, delete the whole folder",
             )

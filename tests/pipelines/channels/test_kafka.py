@@ -18,7 +18,7 @@ from treadle.errors import ConfigError, EngineError
 from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.channel import Replan
 from treadle.pipelines.channels.cluster import ANSWER, Cluster, client_config
-from treadle.pipelines.channels.kafka import WORTH_DELETING, KafkaChannel, Topic, done_up_to, planned
+from treadle.pipelines.channels.kafka import WORTH_DELETING, KafkaChannel, Topic
 from treadle.pipelines.channels.segment import arrow_schema, conform
 
 if TYPE_CHECKING:
@@ -309,6 +309,63 @@ def test_a_second_writer_is_noticed(session: SparkSession, place: Place) -> None
     assert [row.a for row in read(session, channel, place)] == [1]
 
 
+def commit(checkpoint: Path, batch: int, offsets: dict[str, dict[str, int]] | None = None) -> None:
+    """What Spark writes into a checkpoint when a batch is done."""
+    for folder, text in (("offsets", json.dumps(offsets or {})), ("commits", '{"nextBatchWatermarkMs":0}')):
+        (checkpoint / folder).mkdir(parents=True, exist_ok=True)
+        (checkpoint / folder / str(batch)).write_text(f"v1\n{text}\n")
+
+
+def test_a_batch_without_rows_is_in_the_ledger_too(session: SparkSession, place: Place) -> None:
+    channel = place.open()
+    channel.append(numbers(session, 1), 0, NOW)
+    assert channel.append(numbers(session).limit(0), 1, NOW) == 0
+    commit(place.checkpoint("numbers"), 1)
+    again = place.open()
+    assert again.batch == 1
+    assert [row.a for row in read(session, again, place)] == [1]
+
+
+def test_a_ledger_behind_the_checkpoint_of_its_hop_is_refused_and_nothing_is_void(
+    session: SparkSession, place: Place
+) -> None:
+    channel = place.open()
+    for batch in range(4):
+        channel.append(numbers(session, batch), batch, NOW)
+        commit(place.checkpoint("numbers"), batch)
+    whole = channel.ledger.file.read_text().splitlines(keepends=True)
+    for left in (3, 2, 0):
+        channel.ledger.file.write_text("".join(whole[:left]))
+        missing = "batch 3" if left == 3 else f"batches {left} to 3"
+        with pytest.raises(EngineError, match=f"{missing} of hop 'numbers'") as refused:
+            place.open()
+        assert place.topic in str(refused.value)
+        assert channel.ledger.file.read_text() == "".join(whole[:left])  # the next start is refused as well
+    channel.ledger.file.write_text("".join(whole))
+    assert sorted(row.a for row in read(session, place.open(), place)) == [0, 1, 2, 3]
+    channel.ledger.file.write_text("".join(whole[:2]))
+    with pytest.raises(EngineError) as refused:
+        place.open()
+    with channel.ledger.file.open("a") as ledger:  # as the remedy says, for those who do without these rows
+        ledger.write(refused.value.remedy.partition("add the line ")[2] + "\n")
+    assert place.open().batch == 3
+
+
+def test_a_ledger_behind_what_a_reader_has_committed_is_refused(session: SparkSession, place: Place) -> None:
+    channel = place.open()
+    for batch in range(2):
+        channel.append(numbers(session, batch), batch, NOW)
+    commit(place.checkpoint("reader"), 7, {place.topic: {"0": 2}})
+    whole = channel.ledger.file.read_text().splitlines(keepends=True)
+    assert place.open().batch == 1
+    channel.ledger.file.write_text(whole[0])
+    with pytest.raises(EngineError, match="hop 'reader' has read up to offset 2 of partition 0, the ledger ends at 1"):
+        place.open()
+    commit(place.checkpoint("reader"), 8, {place.topic: {"0": 3}})
+    with pytest.raises(EngineError, match="fewer rows than"):
+        place.open()
+
+
 def test_a_topic_that_was_deleted_under_its_ledger_is_an_error(session: SparkSession, place: Place) -> None:
     from confluent_kafka.admin import AdminClient
 
@@ -345,17 +402,3 @@ def test_a_broker_that_is_not_there_is_one_clear_error_within_seconds() -> None:
     with pytest.raises(EngineError, match="treadle kafka start"):
         Cluster(f"127.0.0.1:{free_port()}")
     assert time.monotonic() - began < 2 * ANSWER
-
-
-def test_what_spark_has_planned_and_done_is_found_in_its_checkpoint(tmp_path: Path) -> None:
-    assert done_up_to(tmp_path, "t") is None
-    for folder in ("offsets", "commits"):
-        (tmp_path / folder).mkdir()
-    for batch in range(3):
-        lines = ["v1", "{}", "17", json.dumps({"other": {"0": 1}}), json.dumps({"t": {"0": batch, "1": 10 * batch}})]
-        (tmp_path / "offsets" / str(batch)).write_text("\n".join(lines))
-    (tmp_path / "commits" / "1").write_text("v1\n{}")
-    (tmp_path / "commits" / ".2.tmp").write_text("")
-    assert planned(tmp_path, 2, "t") == {0: 2, 1: 20}
-    assert planned(tmp_path, 3, "t") is None
-    assert done_up_to(tmp_path, "t") == {0: 1, 1: 10}

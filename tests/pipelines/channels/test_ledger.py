@@ -1,14 +1,26 @@
 from __future__ import annotations
 
 import math
+import os
+import resource
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from treadle.errors import EngineError
-from treadle.pipelines.channels.ledger import MOST_PARTS, Ages, Ledger, Part, Parts, joined, least, thinned
+from treadle.pipelines.channels.ledger import MOST_PARTS, Ages, Ledger, Part, Parts, joined, least, line, thinned
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder in memory: what is synced a thousand times here costs nothing."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
 
 
 def part(start: int, end: int, *, void: bool = False, batch: int = -1, at: int = 0) -> Part:
@@ -121,6 +133,135 @@ def test_a_ledger_stays_small_and_knows_its_last_batch(tmp_path: Path) -> None:
     assert len(ledger.file.read_text().splitlines()) < 150
     again = Ledger(tmp_path / "ledger")
     assert (again.batch, again.parts.ends) == (999, {0: 1001})
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """A write beyond this size of a file fails, after as many bytes as fit: as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_is_full_at_any_byte_of_a_line_leaves_the_ledger_as_it_was(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    ledger.record(part(0, 10, batch=0))
+    before = ledger.file.stat().st_size
+    size = 2 * before + 10
+    for limit in range(before, size):
+        with files_up_to(limit):
+            try:
+                ledger.record(part(10, 20, batch=1))
+            except EngineError as error:
+                assert "make room" in error.remedy  # noqa: PT017 - there may be room enough
+            else:
+                break
+        assert ledger.batch == 0
+        assert Ledger(ledger.file).parts.ends == {0: 10}
+    ledger.record(part(20, 30, batch=2))
+    again = Ledger(ledger.file)
+    assert (again.batch, again.parts.ends, len(again.parts.found)) == (2, {0: 30}, 3)
+
+
+def test_a_disk_that_is_full_while_the_ledger_is_made_smaller_changes_nothing(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    for batch in range(300):
+        ledger.record(part(batch, batch + 1, batch=batch))
+    with files_up_to(10):
+        ledger.prune({0: 300})
+    again = Ledger(ledger.file)
+    assert (again.batch, again.parts.ends) == (299, {0: 300})
+    assert [file.name for file in tmp_path.iterdir()] == ["ledger"]
+    ledger.prune({0: 300})
+    ledger.record(part(300, 301, batch=300))
+    again = Ledger(ledger.file)
+    assert (again.batch, again.parts.ends, len(again.parts.found)) == (300, {0: 301}, 2)
+
+
+def lines_of(count: int) -> list[bytes]:
+    """The lines of so many batches."""
+    return [line(part(10 * batch, 10 * batch + 10, batch=batch)) for batch in range(count)]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(1, 5), st.data())
+def test_a_line_that_was_torn_anywhere_is_skipped_whatever_follows(
+    tmp_path: Path, count: int, data: st.DataObject
+) -> None:
+    whole = lines_of(count)
+    at = data.draw(st.integers(0, count - 1))
+    cut = data.draw(st.integers(0, len(whole[at]) - 1))
+    torn = whole[at][:cut] if data.draw(st.booleans()) else whole[at][cut + 1 :]
+    file = tmp_path / "ledger"
+    file.write_bytes(b"".join([*whole[:at], torn, *whole[at:]]))  # it was written again after the failure
+    ledger = Ledger(file)
+    assert ledger.batch == count - 1
+    assert [each.batch for each in ledger.parts.found] == list(range(count))
+    ledger.record(part(10 * count, 10 * count + 10, batch=count))
+    assert Ledger(file).batch == count
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 4), st.data())
+def test_a_ledger_that_was_cut_off_anywhere_has_the_lines_before_and_goes_on(
+    tmp_path: Path, count: int, data: st.DataObject
+) -> None:
+    whole = lines_of(count + 1)
+    text = b"".join(whole)
+    cut = data.draw(st.integers(len(text) - len(whole[-1]), len(text) - 1))
+    file = tmp_path / "ledger"
+    file.write_bytes(text[:cut])
+    ledger = Ledger(file)
+    assert ledger.batch == count - 1
+    ledger.record(part(10 * count, 10 * count + 5, batch=count))
+    assert file.read_bytes().count(b"\n") == count + 1
+    assert Ledger(file).parts.ends == {0: 10 * count + 5}
+
+
+def test_a_line_in_the_middle_that_is_lost_is_not_skipped(tmp_path: Path) -> None:
+    whole = lines_of(3)
+    (tmp_path / "ledger").write_bytes(whole[0] + whole[1][:20] + b"\n" + whole[2])
+    with pytest.raises(EngineError, match="damaged: line 3 does not follow"):
+        Ledger(tmp_path / "ledger")
+
+
+def test_a_ledger_that_somebody_else_made_shorter_is_not_written_to(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    ledger.record(part(0, 10, batch=0))
+    ledger.file.write_bytes(b"")
+    with pytest.raises(EngineError, match="shorter"):
+        ledger.record(part(10, 20, batch=1))
+
+
+def test_what_is_recorded_is_on_the_disk_file_and_folders_before_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, bytes]] = []
+    really = os.fsync
+
+    def fsync(file: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{file}")
+        synced.append((path, b"" if os.path.isdir(path) else Path(path).read_bytes()))
+        really(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    ledger = Ledger(tmp_path / "made" / "too" / "ledger")
+    ledger.record(part(0, 10, batch=0))
+    assert (str(ledger.file), ledger.file.read_bytes()) in synced
+    folders = [path for path, _ in synced]
+    assert {str(tmp_path / "made" / "too"), str(tmp_path / "made"), str(tmp_path)} <= set(folders)
+    synced.clear()
+    ledger.record(part(10, 20, batch=1))
+    assert synced == [(str(ledger.file), ledger.file.read_bytes())]
+    synced.clear()
+    for batch in range(2, 300):
+        ledger.record(part(10 * batch, 10 * batch + 10, batch=batch))
+    synced.clear()
+    ledger.prune({0: 3000})
+    assert [Path(path).name for path, _ in synced] == ["ledger.new", "too"]
 
 
 def test_a_damaged_ledger_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, EngineError
 from treadle.pipelines.channels import log
 from treadle.pipelines.channels.ledger import Ages
 from treadle.pipelines.channels.view import Backlog, View
@@ -38,7 +38,15 @@ class Embedded:
 
     def register(self, consumer: str) -> None:
         """From now on what this one has not read yet is kept."""
-        self.positions[consumer] = log.register_consumer(self.folder, consumer)
+        position = log.register_consumer(self.folder, consumer)
+        self.view.refresh()
+        if position > self.view.end:  # what comes next would have the numbers of rows that count as read
+            raise EngineError(
+                f"hop '{consumer}' has read up to row {position}, but the channel ends at {self.view.end}",
+                where=str(self.folder),
+                remedy="put the channel back from a copy; to start from nothing, delete the pipeline's folder",
+            )
+        self.positions[consumer] = position
 
     def forget_others(self) -> None:
         """Readers of an earlier run that are no more would keep everything for ever."""

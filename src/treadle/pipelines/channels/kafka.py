@@ -15,7 +15,6 @@ is void as a whole, and made anew. So each row is read once by every reader that
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 from treadle.errors import EngineError
 from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.channel import Replan
+from treadle.pipelines.channels.checkpoint import done_up_to, last_committed, planned
 from treadle.pipelines.channels.cluster import Cluster, Ends
-from treadle.pipelines.channels.ledger import Ages, Ledger, Offsets, Part, Parts, least
+from treadle.pipelines.channels.ledger import Ages, Ledger, Offsets, Part, Parts, least, line
 from treadle.pipelines.channels.view import Backlog
 
 if TYPE_CHECKING:
@@ -216,11 +216,10 @@ class KafkaChannel(_Readers):
                 written = encoded.write(rows, born, self._cluster.bootstrap, self.topic, _WRITING)
                 end = self._ends()
                 if sum(end.values()) - sum(start.values()) == written.rows:
-                    if written.rows:
-                        spans = {each: (start[each], end[each]) for each in self._partitions}
-                        part = Part(spans, written.oldest, written.mean, written.bytes, batch_id)
-                        with self._lock:
-                            self.ledger.record(part)
+                    spans = {each: (start[each], end[each]) for each in self._partitions}
+                    part = Part(spans, written.oldest, written.mean, written.bytes, batch_id)
+                    with self._lock:
+                        self.ledger.record(part)  # also without rows: so each committed batch has a line
                     return written.rows
                 self._void(end)
         finally:
@@ -237,7 +236,7 @@ class KafkaChannel(_Readers):
 
     def _seen(self, ends: Ends, _: float) -> None:
         """Rows that come while nobody writes are late ones of an attempt that has failed."""
-        with self._lock:
+        with self._lock, suppress(EngineError):  # a ledger that can't be written now is tried again at the next poll
             if not self._writing:
                 self._void(ends)
 
@@ -250,15 +249,46 @@ class KafkaChannel(_Readers):
                 self.ledger.record(Part(spans, void=True))
 
     def _recover(self) -> None:
-        """What lies behind the last line of the ledger was left by an attempt that a crash has ended."""
-        ends = self._ends()
-        if any(end > ends.get(each, 0) for each, end in self._parts.ends.items()):
+        """What lies behind the last line of the ledger was left by an attempt that a crash has ended.
+
+        Unless lines of the ledger are lost. Then nothing may be decided: Spark has committed what they said.
+        """
+        ends, known = self._ends(), self._parts.ends
+        readers = self._committed()
+        if any(end > ends.get(each, 0) for position in (known, *readers.values()) for each, end in position.items()):
             raise EngineError(
-                "has fewer rows than the ledger says: it was deleted or made anew",
+                "has fewer rows than the ledger says, or a reader's checkpoint: it was deleted or made anew",
                 where=f"topic '{self.topic}'",
                 remedy=f"to start from nothing, delete the pipeline's folder ({self.ledger.file.parent.parent.parent})",
             )
+        done = last_committed(self._checkpoint(self.name))
+        if done > self.batch:
+            missing = f"batch {done}" if done == self.batch + 1 else f"batches {self.batch + 1} to {done}"
+            what = f"Spark has committed {missing} of hop '{self.name}', which the ledger does not have"
+            raise self._behind(f"{what}: which rows of topic '{self.topic}' are theirs is not known", ends, done)
+        for name, position in readers.items():
+            for each, end in position.items():
+                if end > known.get(each, 0):
+                    what = f"hop '{name}' has read up to offset {end} of partition {each}"
+                    at = f"the ledger ends at {known.get(each, 0)}"
+                    raise self._behind(f"{what}, {at}: lines of topic '{self.topic}' are missing", ends, done)
         self._void(ends)
+
+    def _committed(self) -> dict[str, dict[int, int]]:
+        """How far each hop that reads this topic has come, by what Spark has committed."""
+        folder = self._checkpoint(self.name).parent
+        found = {each.name: done_up_to(each, self.topic) for each in folder.iterdir()} if folder.is_dir() else {}
+        return {name: position for name, position in found.items() if position is not None}
+
+    def _behind(self, what: str, ends: Offsets, done: int) -> EngineError:
+        spans = {each: (self._parts.ends.get(each, 0), ends[each]) for each in self._partitions}
+        forgotten = line(Part(spans, batch=max(done, self.batch), void=True)).decode().strip()
+        return EngineError(
+            what,
+            where=str(self.ledger.file),
+            remedy="put the ledger back from a copy, or delete the pipeline's folder to start from nothing; "
+            f"to go on without the rows of the missing batches, add the line {forgotten}",
+        )
 
 
 class Topic(_Readers):
@@ -347,24 +377,6 @@ class Topic(_Readers):
 
     def _first(self) -> dict[int, int]:
         return dict(self._start)
-
-
-def planned(checkpoint: Path, batch_id: int, topic: str) -> dict[int, int] | None:
-    """Up to where a batch reads a topic, as Spark has written down before it began; None if it has no such batch."""
-    with suppress(FileNotFoundError):
-        for line in (checkpoint / "offsets" / str(batch_id)).read_text("utf-8").splitlines()[1:]:
-            with suppress(ValueError):
-                found = json.loads(line)
-                if isinstance(found, dict) and isinstance(found.get(topic), dict):
-                    return {int(partition): int(offset) for partition, offset in found[topic].items()}
-    return None
-
-
-def done_up_to(checkpoint: Path, topic: str) -> dict[int, int] | None:
-    """Up to where a query is done with a topic, as Spark has written down."""
-    folder = checkpoint / "commits"
-    done = [int(file.name) for file in folder.iterdir() if file.name.isdecimal()] if folder.is_dir() else []
-    return planned(checkpoint, max(done), topic) if done else None
 
 
 def _covered(part: Part, known: Sequence[Part]) -> bool:

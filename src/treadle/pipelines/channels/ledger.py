@@ -1,11 +1,12 @@
 """What is known of the offsets of a Kafka topic: which rows count, when they had arrived, and which batch wrote them.
 
-Pure bookkeeping on parts that follow each other without gaps, and the file in which they survive kill -9. It talks to
-no broker; who reads and writes the topic is `kafka`'s business.
+Pure bookkeeping on parts that follow each other without gaps, and the file in which they survive kill -9, a full disk
+and a loss of power. It talks to no broker; the topic is read and written by `kafka`.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -107,7 +108,10 @@ class Parts:
 
 
 class Ledger:
-    """The parts of a channel, kept in a file with one line for each. A line that a crash has torn never was."""
+    """The parts of a channel, kept in a file with one line for each, which is on the disk before it counts.
+
+    A line that a crash or a full disk has torn never counted. It is skipped, if the next line follows the one before.
+    """
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -115,61 +119,136 @@ class Ledger:
         self.batch = -1
         """The last one that was recorded."""
         self._lines = 0
+        self._size = 0
+        """Up to there the file has whole lines."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        for part in self._load():
-            self._note(part)
+        self._load()
 
     def record(self, part: Part) -> None:
-        """From when this returns, the part is what it says, whatever happens."""
-        line = (json.dumps(_as_json(part)) + "\n").encode()
-        with self.file.open("ab") as out:
-            before = out.tell()
-            try:
-                out.write(line)
-                out.flush()
-            except OSError as error:
-                with suppress(OSError):
-                    os.truncate(self.file, before)
-                raise EngineError(
-                    f"can't be written: {error.strerror or error}",
-                    where=str(self.file),
-                    remedy="make room on that disk; the hop then goes on",
-                ) from error
+        """From when this returns, the part is what it says, even after a loss of power."""
+        try:
+            self._append(line(part))
+        except OSError as error:
+            raise EngineError(
+                f"can't be written: {error.strerror or error}",
+                where=str(self.file),
+                remedy="make room on that disk; the hop then goes on",
+            ) from error
         self._note(part)
 
     def prune(self, position: Offsets) -> None:
         """All readers are at least there: what lies before is forgotten, on disk when it is worth it."""
         self.parts.forget(position)
         if self._lines > 2 * len(self.parts.found) + 100:
-            fresh = self.file.with_suffix(".new")
             kept = self.parts.found
             if kept and kept[-1].batch < self.batch:
                 kept = [*kept[:-1], replace(kept[-1], batch=self.batch)]
-            fresh.write_text("".join(json.dumps(_as_json(part)) + "\n" for part in kept), "utf-8")
+            with suppress(OSError):  # no room: the longer file says the same, and this is tried again
+                self._rewrite(kept)
+
+    def _append(self, text: bytes) -> None:
+        """Add a line by one write. If it fails, the file is cut back to its whole lines, at the latest by the next."""
+        new = not self._size
+        file = os.open(self.file, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            found = os.fstat(file).st_size
+            if found < self._size:
+                raise EngineError(
+                    f"is shorter than what was written to it: {found} of {self._size} bytes",
+                    where=str(self.file),
+                    remedy="put it back from a copy, and leave it alone while the pipeline runs",
+                )
+            if found > self._size:
+                os.ftruncate(file, self._size)
+            if os.pwrite(file, text, self._size) < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file)
+            if new:
+                for folder in self.file.absolute().parents:
+                    _sync(folder)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(file, self._size)
+            raise
+        finally:
+            os.close(file)
+        self._size += len(text)
+
+    def _rewrite(self, parts: Sequence[Part]) -> None:
+        text = b"".join(line(part) for part in parts)
+        fresh = self.file.with_suffix(".new")
+        try:
+            with fresh.open("wb") as out:
+                out.write(text)
+                out.flush()
+                os.fsync(out.fileno())
             fresh.replace(self.file)
-            self._lines = len(kept)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
+        self._size, self._lines = len(text), len(parts)
+        _sync(self.file.parent)
 
     def _note(self, part: Part) -> None:
         self.parts.add(part)
         self.batch = max(self.batch, part.batch)
         self._lines += 1
 
-    def _load(self) -> list[Part]:
+    def _load(self) -> None:
         try:
             text = self.file.read_bytes()
         except FileNotFoundError:
-            return []
-        whole = text[: text.rfind(b"\n") + 1]
-        if len(whole) < len(text):
-            os.truncate(self.file, len(whole))
+            return
+        self._size = text.rfind(b"\n") + 1
+        torn = False
+        for number, each in enumerate(text[: self._size].split(b"\n")[:-1], 1):
+            try:
+                part, before = _parsed(each)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise self._damaged(f"line {number}: {error!r}") from error
+            torn = torn or before
+            if part is None:
+                continue
+            if torn and any(start != self.parts.ends.get(each, 0) for each, (start, _) in part.spans.items()):
+                raise self._damaged(f"line {number} does not follow the last whole line before it")
+            torn = False
+            self._note(part)
+
+    def _damaged(self, what: str) -> EngineError:
+        return EngineError(
+            f"is damaged: {what}",
+            where=str(self.file),
+            remedy="put it back from a copy; to start from nothing, delete the pipeline's folder",
+        )
+
+
+def line(part: Part) -> bytes:
+    """A part as a line of the ledger."""
+    return (json.dumps(_as_json(part)) + "\n").encode()
+
+
+def _parsed(text: bytes) -> tuple[Part | None, bool]:
+    """The part of a line, None if it was torn; and whether something torn stands there.
+
+    What a failed write has left may stand before a whole line. No beginning and no end of a line is JSON by itself, so
+    JSON that is not a part is damage of another kind, and raises.
+    """
+    begin = max(0, text.rfind(b'{"spans"'))
+    try:
+        found = json.loads(text[begin:])
+    except ValueError:
+        return None, True
+    return _from_json(found), begin > 0
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in a folder on the disk. A folder that may not be read was not made by us."""
+    with suppress(PermissionError):
+        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            return [_from_json(json.loads(line)) for line in whole.splitlines()]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise EngineError(
-                f"is damaged: {error}",
-                where=str(self.file),
-                remedy="put it back from a copy; to start from nothing, delete the pipeline's folder",
-            ) from error
+            os.fsync(file)
+        finally:
+            os.close(file)
 
 
 def thinned(parts: Sequence[Part]) -> list[Part]:

@@ -1,0 +1,43 @@
+"""What a query's checkpoint folder says: which batches Spark has planned and committed, and the offsets of each.
+
+It only reads. Spark writes `offsets/N` before batch N begins and `commits/N` when it is done.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+
+def last_planned(checkpoint: Path) -> int:
+    """The number of the last batch that Spark has planned, -1 before the first."""
+    return _last(checkpoint / "offsets")
+
+
+def last_committed(checkpoint: Path) -> int:
+    """The number of the last batch that Spark has committed, -1 before the first."""
+    return _last(checkpoint / "commits")
+
+
+def planned(checkpoint: Path, batch_id: int, topic: str) -> dict[int, int] | None:
+    """Up to where a batch reads a topic, as Spark has written down before it began; None if it has no such batch."""
+    with suppress(FileNotFoundError):
+        for line in (checkpoint / "offsets" / str(batch_id)).read_text("utf-8").splitlines()[1:]:
+            with suppress(ValueError):
+                found = json.loads(line)
+                if isinstance(found, dict) and isinstance(found.get(topic), dict):
+                    return {int(partition): int(offset) for partition, offset in found[topic].items()}
+    return None
+
+
+def done_up_to(checkpoint: Path, topic: str) -> dict[int, int] | None:
+    """Up to where a query is done with a topic, as Spark has written down."""
+    done = last_committed(checkpoint)
+    return planned(checkpoint, done, topic) if done >= 0 else None
+
+
+def _last(folder: Path) -> int:
+    if not folder.is_dir():
+        return -1
+    return max((int(file.name) for file in folder.iterdir() if file.name.isdecimal()), default=-1)
