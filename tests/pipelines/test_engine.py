@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import treadle
 from treadle.decide import registry
@@ -58,6 +61,10 @@ class Parts:
     def engine(self, now: Callable[[], float] = lambda: NOW) -> HopEngine:
         rows = [self.hops[instance.operators[-1]] for instance in self.topology.instances]
         return HopEngine(self.topology, rows, {"rank": GateKnob(self.gate), "rung": self.pools}, now=now)
+
+    def close(self) -> None:
+        self.fed.close()
+        self.op.close()
 
     def fill(self, channel: Embedded, count: int, oldest: float, mean: float) -> None:
         from treadle.pipelines.channels import log
@@ -161,3 +168,27 @@ def test_every_policy_of_the_core_can_rank_hops(parts: Parts, name: str) -> None
         parts.hops["op"].busy += 0.1
         loop.round(force=True)
     assert loop.stats.troubles == {}
+
+
+@pytest.mark.parametrize("policy", ["rr", "multi-class:high=rr", "adaptive:candidates=rr,objective=min total_queue"])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 12), min_size=20, max_size=40))
+def test_round_robin_gives_each_hop_that_waits_one_grant_before_any_has_two(
+    tmp_path_factory: pytest.TempPathFactory, policy: str, rounds: list[int]
+) -> None:
+    """Batches last for some rounds of the policy, so its own rotation would fall together with that of the gate."""
+    parts = Parts(tmp_path_factory.mktemp("rr"))
+    granted: list[str] = []
+    loop = Loop([parts.engine()], [Binding(registry.create(policy), "rank", period=0.1)])
+    offers = {hop.id: (hop, partial(granted.append, hop.id)) for hop in parts.hops.values()}
+    for name, (_, grant) in offers.items():
+        parts.gate.offer(name, grant)
+    for count in rounds:
+        for _ in range(count):
+            loop.round(force=True)
+        hop, grant = offers[granted[-1]]
+        hop.batches += 1
+        parts.gate.release(hop.id, again=grant)
+    runs = zip(*(granted[start:] for start in range(len(offers))), strict=False)
+    assert all(len(set(run)) == len(offers) for run in runs), granted
+    parts.close()

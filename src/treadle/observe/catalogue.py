@@ -95,6 +95,7 @@ _ALL = (
     Metric("tuples_out", "tuples", "put out since the start", _OWN),
     Metric("cpu_time", "s", "CPU time used since the start", _OWN),
     Metric("busy_time", "s", "time spent at work since the start, on the CPU or waiting for it", _OWN),
+    Metric("batches", "batches", "let run since the start, where an operator has to ask before each batch", _OWN),
     Metric("run_wait", "s", "time spent runnable but waiting for a CPU since the start", _OWN),
     Metric("output_queue", "tuples", "put out, but not yet moved on", _DRAINED),
     Metric("external_queue", "tuples", "waiting outside the engine for a source (Kafka lag)", _OWN),

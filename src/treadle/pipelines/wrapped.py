@@ -133,7 +133,7 @@ class Wrapped:
             oldest, youngest = self._ages()
             ages = (0.0, 0.0) if self._queue == 0 else (now - oldest, now - (oldest + youngest) / 2)
             aged = [max(age, 0.0) for age in ages]  # the clock may have been set back; NaN stays NaN
-            return (self._queue, *aged, float(self._rows), float(self._rows), self._busy)
+            return (self._queue, *aged, float(self._rows), float(self._rows), self._busy, float(self.batches))
 
     def _ages(self) -> tuple[float, float]:
         """When the oldest and the youngest row that waits came, as far as known. The lock is held."""

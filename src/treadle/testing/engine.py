@@ -17,7 +17,7 @@ from treadle.testing._demand import blaming, demand
 from treadle.testing.knob import check_knob
 from treadle.values import Sample
 
-COUNTERS = frozenset({"tuples_in", "tuples_out", "cpu_time", "busy_time", "run_wait"})
+COUNTERS = frozenset({"tuples_in", "tuples_out", "cpu_time", "busy_time", "batches", "run_wait"})
 """Metrics that count since the start of an instance, and so never go back."""
 UNKNOWN = "no_such_metric"
 MEMBERSHIP = "group"

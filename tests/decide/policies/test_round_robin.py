@@ -49,6 +49,11 @@ def test_a_saved_turn_goes_on_also_in_a_smaller_topology(line: Line, seen: Seen)
     assert other.decide(seen(Topology.of([line(3)]))).scalar.tolist() == [1, 3, 2]
 
 
+def test_where_operators_ask_before_each_batch_all_are_equal_and_the_line_is_the_ring(line: Line, seen: Seen) -> None:
+    policy, snapshot = RoundRobin(), seen(Topology.of([line(3)]), queue=[0, 5, NAN], batches=[7, 0, 2])
+    assert [policy.decide(snapshot).scalar.tolist() for _ in range(2)] == [[0, 0, 0], [0, 0, 0]]
+
+
 def test_a_step_below_one_is_refused() -> None:
     with pytest.raises(ConfigError, match="step is 0"):
         RoundRobin(step=0)

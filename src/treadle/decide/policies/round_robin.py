@@ -1,6 +1,9 @@
 """RR: the operators stand in a ring and the turn goes round, so that nobody starves (AMoS section 2.1).
 
-It knows the ring and whose turn it is; of the load it only knows who has nothing to do and is passed over.
+It knows the ring and where it stands; of the load it only knows which operators have nothing to do and are passed over.
+Where operators ask before each batch (they then have the metric `batches`), those of equal priority are let in by the
+order in which they ask: that is the ring, and it turns with each grant. A ring that turned with each decision would
+fall into step with the batches, and some operators would get most of the grants.
 """
 
 from __future__ import annotations
@@ -17,13 +20,16 @@ from treadle.values import Schedule, Snapshot
 
 
 class RoundRobin(Policy):
-    """Gives everyone a turn: `step` operators with work have theirs in a round, the next round begins behind them."""
+    """Gives everyone a turn: `step` operators with work have theirs in a round, the next round begins behind them.
+
+    At a gate it is one grant for each that waits, and `step` has no meaning.
+    """
 
     name: ClassVar[str] = "rr"
     aliases: ClassVar[tuple[str, ...]] = ("round-robin",)
     optimises: ClassVar[str] = "fairness"
     paper: ClassVar[str] = "AMoS 2.1"
-    wants = ("queue",)
+    wants = ("queue", "batches")
 
     def __init__(self, step: int = 1) -> None:
         if step < 1:
@@ -39,6 +45,8 @@ class RoundRobin(Policy):
         count = len(snapshot.topology)
         if count == 0:
             return Schedule(np.empty(0), reason="nothing to schedule")
+        if "batches" in snapshot:
+            return Schedule(np.zeros(count), reason="by turns, in the order in which they ask")
         ring = (np.arange(count) + self._turn) % count
         busy = ring[~is_empty(snapshot)[ring]]
         priority = np.zeros(count)
