@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,6 +20,7 @@ from treadle import config
 from treadle.cli import cli
 from treadle.engines.simulator import scenario
 from treadle.engines.simulator.run import simulate
+from treadle.pipelines.channels.log import read
 from treadle.pipelines.options import Options
 from treadle.pipelines.promises import flow_of
 from treadle.pipelines.session import settings
@@ -69,6 +73,28 @@ def moved(code: str, place: Path) -> str:
     return code.replace('"out/', f'"{place}/out/')
 
 
+ELSEWHERE = "# another process\n"
+
+
+def run_elsewhere(code: str) -> None:
+    """In a process of its own, as the page says: without this one's Spark session, and with no way to start a JVM."""
+    there = {**os.environ, "JAVA_HOME": "/nowhere", "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", code], env=there, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_the_pipelines_page_shows_for_another_process_runs_in_one(place: Path) -> None:
+    (shown,) = (block for block in blocks("pipelines.md", "python") if block.startswith(ELSEWHERE))
+    run_elsewhere(shown)
+    assert read(place / ".treadle/fraud/channels/payments").to_pylist() == [{"id": 2, "card": "c2", "amount": 20.0}]
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_code_that_is_of_another_process_says_so_in_its_first_line(page: Path) -> None:
+    for before, block in re.findall(r"([^\n]*)\n+```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL):
+        assert "another process" not in before.lower() or block.startswith(ELSEWHERE), block
+
+
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
 def test_all_python_on_a_page_is_python(page: Path) -> None:
     for block in blocks(page.name, "python"):
@@ -86,7 +112,10 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 def test_the_pipeline_of_the_pipelines_page_delivers_its_alert(spark: SparkSession, place: Path) -> None:
     names: dict[str, Any] = {"__name__": "page"}
     for block in blocks("pipelines.md", "python"):
-        exec(moved(block, place), names)
+        if block.startswith(ELSEWHERE):
+            run_elsewhere(moved(block, place))
+        else:
+            exec(moved(block, place), names)
     assert [row.id for row in spark.read.parquet(f"{place}/out/alerts").collect()] == [1]
     with names["p"].start(spark) as run:  # what the other process has put in is there
         run.stop(drain=True, timeout=60)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from treadle.enforce.shed import by_key, by_utility
     from treadle.estimates import corrected
     from treadle.pipelines.app import gate
+    from treadle.pipelines.feed import feed
     from treadle.pipelines.load import load
     from treadle.pipelines.pipeline import Pipeline
     from treadle.pipelines.session import session
@@ -30,6 +31,7 @@ __all__ = [
     "by_key",
     "by_utility",
     "corrected",
+    "feed",
     "gate",
     "load",
     "relative_error",
@@ -43,6 +45,7 @@ _HOMES = {
     "by_key": "treadle.enforce.shed",
     "by_utility": "treadle.enforce.shed",
     "corrected": "treadle.estimates",
+    "feed": "treadle.pipelines.feed",
     "gate": "treadle.pipelines.app",
     "load": "treadle.pipelines.load",
     "relative_error": "treadle.decide.quality",

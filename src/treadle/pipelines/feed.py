@@ -1,13 +1,17 @@
-"""What fills a feed of a running pipeline from Python, whichever kind of channel the feed is."""
+"""What fills a feed from Python: in the process of a running pipeline, whichever kind of channel it is, or in another.
+
+Another process needs no Spark for it: an embedded channel is a folder.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from treadle.errors import ConfigError, EngineError
-from treadle.pipelines.channels import encoded
+from treadle.pipelines.channels import encoded, log
 from treadle.pipelines.channels.channel import Source
 from treadle.pipelines.channels.cluster import client_config
 from treadle.pipelines.channels.embedded import Embedded
@@ -15,8 +19,37 @@ from treadle.pipelines.channels.kafka import Topic
 from treadle.pipelines.channels.log import Writer
 from treadle.pipelines.channels.segment import Rows, arrival, arrow_schema, conform
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
 Born = str | tuple[float, float] | None
 _PATIENCE = 30.0
+
+
+def feed(
+    folder: str | Path,
+    schema: pa.Schema | StructType | str | None = None,
+    *,
+    limit_rows: int | None = None,
+    limit_bytes: int | None = None,
+) -> Writer:
+    """Fill a feed of a pipeline with embedded channels from a process that needs no Spark, before or while it runs.
+
+    `folder` is the channel's: `.treadle/NAME/channels/FEED`. The `schema` is that of the feed; it may be left out once
+    the pipeline has run. With a limit `append` waits while the pipeline is that far behind. One process at a time.
+
+    >>> with treadle.feed(".treadle/fraud/channels/payments", "id bigint, card string") as feed:  # doctest: +SKIP
+    ...     feed.append([{"id": 2, "card": "c2"}])
+    """
+    if schema is None:
+        try:
+            schema = log.schema_of(Path(folder))
+        except EngineError as error:
+            raise ConfigError(
+                error.message, where=error.where, remedy="give its schema, as 'id bigint, card string'"
+            ) from error
+    return Writer(folder, schema, limit_rows=limit_rows, limit_bytes=limit_bytes)
 
 
 class Feed:

@@ -50,6 +50,7 @@ __all__ = [
     "read",
     "register_consumer",
     "remove_consumer",
+    "schema_of",
     "set_position",
     "verify",
 ]
@@ -214,7 +215,7 @@ def read(folder: Folder, start: int | None = None, end: int | None = None) -> pa
             where=str(folder),
             remedy="ask for rows that are there",
         )
-    schema = _schema_of(view.folder)
+    schema = schema_of(view.folder)
     parts = [
         load(view.folder, segment, schema).slice(max(0, start - segment.first), end - max(start, segment.first))
         for segment in view.segments
@@ -300,7 +301,7 @@ def verify(folder: Folder) -> list[Problem]:
     except EngineError as error:
         found.append(Problem("position", Path(error.where), error.message))
     try:
-        schema = _schema_of(base)
+        schema = schema_of(base)
     except EngineError as error:
         return [*found, Problem("schema", base / _SCHEMA, error.message)]
     for segment in filter(lambda segment: segment.rows, view.segments):
@@ -322,7 +323,8 @@ def _unfinished(view: View) -> Iterator[Problem]:
             yield Problem("foreign", view.folder / name, "not named as a segment")
 
 
-def _schema_of(folder: Path) -> pa.Schema:
+def schema_of(folder: Path) -> pa.Schema:
+    """The schema of a channel that is there."""
     path = folder / _SCHEMA
     try:
         return arrow_schema(path.read_text())
@@ -339,7 +341,7 @@ def _settle_schema(folder: Path, schema: pa.Schema) -> None:
     if not (folder / _SCHEMA).exists():
         _replace(folder / _SCHEMA, spark_json(schema))
         return
-    there = {column.name: column for column in _schema_of(folder)}
+    there = {column.name: column for column in schema_of(folder)}
     for column in schema:
         if column.name not in there or not column.equals(there[column.name]):
             old = there.get(column.name, "not there")

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from treadle.errors import ConfigError, EngineError
+from treadle.pipelines.channels import ddl
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -105,17 +106,24 @@ def load(folder: Path, segment: Segment, schema: pa.Schema, *, full: bool = Fals
 
 
 def arrow_schema(schema: pa.Schema | StructType | str) -> pa.Schema:
-    """The schema in the one form that Spark has for it. A text is Spark's JSON, or its DDL where a session runs."""
+    """The schema in the one form that Spark has for it. A text is Spark's JSON or its DDL; no session is needed."""
+    from pyspark import SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     try:
         if isinstance(schema, str):
             text = schema.lstrip()
             if not text:  # which Spark takes for a schema without columns
                 raise ConfigError("the schema is empty", remedy="name the columns: 'id bigint, at timestamp'")
-            spark = StructType.fromJson(json.loads(text)) if text.startswith("{") else StructType.fromDDL(text)
+            spark: DataType
+            if text.startswith("{"):
+                spark = StructType.fromJson(json.loads(text))
+            elif SparkContext._active_spark_context is None:
+                spark = ddl.parse(text)
+            else:
+                spark = StructType.fromDDL(text)
             if not isinstance(spark, StructType):
                 raise ConfigError(
                     f"'{schema}' is not a schema of columns", remedy="name them: 'id bigint, at timestamp'"
