@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -41,6 +42,7 @@ def load(spark: SparkSession) -> Any:
 
     context = spark.sparkContext
     ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
+    _demand_token(context._gateway)
     jvm: Any = context._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
@@ -49,6 +51,25 @@ def load(spark: SparkSession) -> Any:
         loader.addURL(jvm.java.io.File(str(jar())).toURI().toURL())
     spark.conf.set(_KEEPS_INPUT, "false")  # whoever made the session: with it, channels give rows that are gone
     return jvm
+
+
+def _demand_token(gateway: Any) -> None:
+    """From now on only this JVM may call back into Python.
+
+    PySpark's callback server listens on a port of the loopback and takes calls from whoever connects: any user of the
+    machine could call our objects. Py4J knows tokens on both sides, but PySpark sets none.
+    """
+    from py4j.java_gateway import JavaObject
+
+    parameters = gateway.callback_server_parameters
+    if parameters.auth_token is not None:
+        return
+    token = secrets.token_hex(32)
+    client = JavaObject("GATEWAY_SERVER", gateway._gateway_client).getCallbackClient()
+    field = gateway.jvm.java.lang.Class.forName("py4j.CallbackClient").getDeclaredField("authToken")
+    field.setAccessible(True)
+    field.set(client, token)
+    parameters.auth_token = token
 
 
 def pid(spark: SparkSession) -> int:
