@@ -259,3 +259,9 @@ def test_a_plug_in_can_not_take_an_alias_either(install: Install) -> None:
     install("thief", greedy_alias="MODULE:Greedy")
     with pytest.raises(ConfigError, match="plug-in 'greedy-alias' of package 'thief': 'qs' is already the name"):
         describe()
+
+
+def test_what_is_no_text_is_refused_in_one_line() -> None:
+    for spec in (Fcfs, Fcfs(), 3, None):
+        with pytest.raises(ConfigError, match=r"policy can't be .*or a Policy object"):
+            create(spec)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import pytest
 import treadle
 from support import LONG, until
 from treadle.decide import registry
+from treadle.decide.policies import Fcfs
 from treadle.errors import ConfigError, EngineError
 from treadle.pipelines import ctl, jvm
 from treadle.pipelines.app import BatchFunction, QueryGate
@@ -228,9 +230,81 @@ def test_policy_and_slots_change_while_it_runs_also_from_another_process(
     until(lambda: len(done) > count)
 
 
-def test_every_policy_can_be_in_charge(gate: QueryGate) -> None:
-    for policy in registry.describe():
-        gate.set_policy("weighted:qs=0.7,hr=0.3" if policy.name == "weighted" else policy.name)
+ORDERS: dict[str, str | None] = {
+    **dict.fromkeys(("multi-class", "user-priority", "fcfs", "fifo", "min-latency"), "few > many"),
+    **dict.fromkeys(("queue-size", "mtiq", "highest-rate", "chain", "normalized-rate"), "many > few"),
+    **dict.fromkeys(("congestion-aware", "weighted:qs=0.7,hr=0.3"), "many > few"),
+    **dict.fromkeys(("rr", "downstream-first", "none"), "as they ask"),
+    **dict.fromkeys(("adaptive", "adaptive:objective=max output_rate"), "as they ask"),  # rr is the first candidate
+    "adaptive:candidates=mtiq,objective=min total_queue": "many > few",
+    "random": None,
+}
+"""Which of two queries goes first: `few` has a higher priority, a longer wait and batches that cost much, `many` has
+more rows that wait. With `random` any."""
+
+
+def order(gate: QueryGate) -> str:
+    few, many = (gate._gate.rank(f"spark:{name}.{name}[0]") for name in ("few", "many"))
+    if few == many:
+        return "as they ask"
+    if few > many:
+        return "few > many"
+    return "many > few" if many > few else "unknown"
+
+
+def test_every_policy_decides_an_order(
+    spark: SparkSession, start: Start, gate: QueryGate, hold: Hold, tmp_path: Path
+) -> None:
+    assert {policy.name for policy in registry.describe()} == {spec.partition(":")[0] for spec in ORDERS}
+    jvm.load(spark)
+    gate.set_slots(3)
+    begun = {"few": threading.Event(), "many": threading.Event()}
+    first = threading.Event()
+
+    def slow(name: str) -> BatchFunction:
+        def batch(rows: DataFrame, batch_id: int) -> None:
+            begun[name].set()
+            assert first.wait(LONG)
+            if name == "few":
+                time.sleep(0.5)  # what its rows cost
+
+        return batch
+
+    start(gate.wrap(hold("holder"), priority=1), "holder")
+    for name, count, priority in (("few", 12, 5), ("many", 400, 1)):
+        with Writer(tmp_path / f"{name}-rows", "id long") as writer:
+            writer.append([{"id": number} for number in range(count)])
+        source = (
+            spark.readStream.format(jvm.CHANNEL).option("maxRowsPerTrigger", 10).load(str(tmp_path / f"{name}-rows"))
+        )
+        start(gate.wrap(slow(name), priority=priority), name, source)
+        assert begun[name].wait(LONG)
+    until(lambda: hold.order)
+    gate.set_slots(1)  # which the holder has, from when the others are done with their first batch
+    first.set()
+    until(lambda: {"few", "many"} <= {name for name, hop in hops(gate).items() if hop["state"] == "waiting"})
+    assert (hops(gate)["few"]["queue"], hops(gate)["many"]["queue"]) == (2, 390)
+    gate.set_policy("highest-rate")
+    until(lambda: order(gate) == "many > few")  # what rows cost is known from now on
+    for spec, expected in ORDERS.items():
+        gate.set_policy(spec)
+        rounds = gate._loop.stats.rounds
+        until(lambda rounds=rounds: gate._loop.stats.rounds >= rounds + 3)  # type: ignore[misc]
+        assert gate._loop.stats.troubles == {}, spec
+        assert expected is None or order(gate) == expected, spec
+
+
+def test_what_is_not_measured_at_the_gate_is_refused_as_an_objective(gate: QueryGate) -> None:
+    with pytest.raises(ConfigError, match=r"'goals_missed' is not measured for the gate .*use one of latency, output"):
+        gate.set_policy("adaptive:objective=min goals_missed")
+    assert gate.policy == "user-priority"
+
+
+def test_a_policy_may_be_an_object(gate: QueryGate) -> None:
+    gate.set_policy(Fcfs())
+    assert gate.policy == gate.status()["policy"] == "fcfs"
+    with pytest.raises(ConfigError, match=r"policy can't be .*Fcfs'>.*a Policy object"):
+        gate.set_policy(Fcfs)  # type: ignore[arg-type]
 
 
 def test_closed_it_lets_everybody_through(start: Start, gate: QueryGate, hold: Hold, runtime: Path) -> None:
@@ -278,6 +352,7 @@ def test_two_applications_of_one_name_are_told_apart(spark: SparkSession, runtim
         ({"slots": 0}, "slots can't be 0"),
         ({"slots": "some"}, "slots can't be 'some'"),
         ({"policy": "fcsf"}, "did you mean"),
+        ({"policy": "adaptive:objective=min latency_p99"}, "'latency_p99' is not measured for the gate"),
         ({"period": "soon"}, "period"),
         ({"patience": -1}, "patience"),
     ],

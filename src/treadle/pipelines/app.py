@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from treadle.decide import registry
+from treadle.decide.policy import Policy
 from treadle.durations import Duration, seconds
 from treadle.enforce import Knob
 from treadle.enforce.elastic import starting_slots
@@ -31,7 +31,7 @@ from treadle.model import Operator, Query, Topology
 from treadle.pipelines import ctl
 from treadle.pipelines import node as checks
 from treadle.pipelines.engine import ALL_METRICS, MEASURES, OFFERS
-from treadle.pipelines.options import LEAST_PERIOD
+from treadle.pipelines.options import LEAST_PERIOD, policy_of
 from treadle.pipelines.queries import Stopped
 from treadle.pipelines.steering import Steering
 from treadle.pipelines.wrapped import Wish, Wrapped
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger("treadle.pipelines")
+
+OBJECTIVES = ("latency", "output_rate", "total_queue", "queue_variance")
+"""What a policy that learns can be judged by; the queues are unknown where sources don't tell how many rows wait."""
 
 BatchFunction = Callable[["DataFrame", int], None]
 """What `foreachBatch` takes."""
@@ -55,7 +58,7 @@ LONGEST_PAUSE = 10.0
 
 def gate(
     spark: SparkSession,
-    policy: str = "multi-class",
+    policy: str | Policy = "multi-class",
     slots: int | Literal["auto"] = "auto",
     period: Duration = "100ms",
     *,
@@ -64,9 +67,9 @@ def gate(
 ) -> QueryGate:
     """Schedule the queries of this session whose batch functions are wrapped.
 
-    `policy` is any of `treadle policies`, `slots` how many batches run at once (or "auto"), `period` how often the
-    policy decides. A query that has waited for longer than `patience` may go ahead of more urgent ones now and then;
-    `express` are the slots beyond all others for one that is more urgent than all that run.
+    `policy` is any of `treadle policies` or a Policy object, `slots` how many batches run at once (or "auto"),
+    `period` how often the policy decides. A query that has waited for longer than `patience` may go ahead of more
+    urgent ones now and then; `express` are the slots beyond all others for one that is more urgent than all that run.
 
     >>> with treadle.gate(spark, policy="highest-rate") as gate:            # doctest: +SKIP
     ...     payments.writeStream.foreachBatch(gate.wrap(store, priority=5)).start()
@@ -81,7 +84,7 @@ class QueryGate:
     def __init__(
         self,
         spark: SparkSession,
-        policy: str,
+        policy: str | Policy,
         slots: int | Literal["auto"],
         period: Duration,
         *,
@@ -96,7 +99,7 @@ class QueryGate:
             )
         self.spark = spark
         self.name = _name_of(spark)
-        chosen = registry.create(policy)
+        chosen = policy_of(policy, OBJECTIVES, "the gate of an application")
         self._gate = Gate(
             starting_slots(slots), patience=seconds(patience, what="patience", where="gate"), express=express
         )
@@ -107,7 +110,9 @@ class QueryGate:
         engine = _Engine(self)
         binding = Binding(chosen, "rank", period=seconds(period, what="period", where="gate", least=LEAST_PERIOD))
         self._loop = Loop([engine], [binding], metrics=ALL_METRICS)
-        self._steering = Steering(self._gate, policy, elastic=slots == "auto", where="gate")
+        self._steering = Steering(
+            self._gate, policy, elastic=slots == "auto", where="the gate of an application", measured=OBJECTIVES
+        )
         self._steering.begin(self._loop)
         self._thread = threading.Thread(target=self._control, name="treadle-control", daemon=True)
         self._server = self._listen()
@@ -167,7 +172,7 @@ class QueryGate:
         """The policy in charge."""
         return self._steering.policy
 
-    def set_policy(self, spec: str) -> None:
+    def set_policy(self, spec: str | Policy) -> None:
         """From the next round on another policy decides. One that is unknown or can't be served changes nothing."""
         self._steering.set_policy(spec)
 
@@ -328,6 +333,8 @@ class _Engine:
         self._owner = owner
         self._knobs: dict[str, Knob] = {"rank": GateKnob(owner._gate)}
         self._rows: tuple[Wrapped, ...] = ()
+        self._before: dict[str, tuple[int, float, int]] = {}
+        self._sampled = time.monotonic()
         self._topology = Topology((), ())
 
     def topology(self) -> Topology:
@@ -344,7 +351,18 @@ class _Engine:
         now = time.time()
         table = np.array([row.measures(now) for row in self._rows], dtype=np.float64).reshape(-1, len(MEASURES))
         columns = dict(zip(MEASURES, table.T, strict=True))
-        return Sample(time.monotonic(), {name: columns[name] for name in wanted})
+        return Sample(time.monotonic(), {name: columns[name] for name in wanted}, self._totals())
+
+    def _totals(self) -> dict[str, float]:
+        """Seconds of a batch from when it asked for its turn to its end, and rows a second, since the last sample."""
+        now, counts = time.monotonic(), {row.run: row.done for row in self._rows}
+        grown = [np.subtract(done, self._before.get(run, (0, 0.0, 0))) for run, done in counts.items()]
+        batches, seconds, rows = np.sum(grown, axis=0) if grown else (0.0, 0.0, 0.0)
+        took, self._sampled, self._before = now - self._sampled, now, counts
+        return {
+            "latency": seconds / batches if batches else np.nan,
+            "output_rate": rows / took if took > 0 else np.nan,
+        }
 
     def knobs(self) -> Mapping[str, Knob]:
         return self._knobs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -31,7 +32,7 @@ class Options:
     `enforce` and `batch` are by default what suits the layout.
     """
 
-    policy: str = "multi-class"
+    policy: str | Policy = "multi-class"
     layout: str = "hops"
     slots: int | Literal["auto"] = "auto"
     enforce: str = "auto"
@@ -76,7 +77,7 @@ class Options:
         default = {field.name: field.default for field in fields(self)} | {"enforce": "none"}
         for name in ("enforce", "policy", "slots"):
             if getattr(self, name) != default[name]:
-                policy = f" --policy {self.policy}" if name == "policy" else ""
+                policy = f" --policy {text_of(self.policy)}" if name == "policy" else ""
                 raise ConfigError(
                     f"{name} can't be {getattr(self, name)!r} in the realtime layout, which has no gate",
                     remedy=f"leave it out, and run treadle attach{policy} beside it",
@@ -88,9 +89,14 @@ class Options:
             )
 
 
-def policy_of(spec: str) -> Policy:
-    """A policy from its text, if a pipeline can be judged as it wants."""
-    made = registry.create(spec)
+def policy_of(spec: str | Policy, measured: Collection[str] = OBJECTIVES, what: str = "pipelines") -> Policy:
+    """A policy, by its text or as it is, if what it is to be judged by is measured there."""
+    made = spec if isinstance(spec, Policy) else registry.create(spec)
     if isinstance(made, Adaptive):
-        made.check_objectives(OBJECTIVES, "pipelines")
+        made.check_objectives(measured, what)
     return made
+
+
+def text_of(policy: str | Policy) -> str:
+    """How a policy is called in a status and in logs."""
+    return policy.name if isinstance(policy, Policy) else policy

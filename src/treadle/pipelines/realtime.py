@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from treadle.decide.policy import Policy
 from treadle.enforce.elastic import usable_cores
 from treadle.enforce.gate import Gate
 from treadle.engines.spark.progress import Progress
@@ -24,7 +25,7 @@ from treadle.pipelines.channels.kafka import Topic
 from treadle.pipelines.ending import Stops
 from treadle.pipelines.hop import Hop, State
 from treadle.pipelines.node import Kind, Node
-from treadle.pipelines.options import Options
+from treadle.pipelines.options import Options, text_of
 from treadle.pipelines.outside import note_bad_rows
 from treadle.pipelines.steering import Steering
 
@@ -46,8 +47,8 @@ class Unsteered(Steering):
     def __init__(self, gate: Gate, where: str) -> None:
         super().__init__(gate, "none", elastic=False, where=where)
 
-    def set_policy(self, spec: str) -> None:
-        _no_gate("policy", f"treadle attach --policy {spec}", self._where)
+    def set_policy(self, spec: str | Policy) -> None:
+        _no_gate("policy", f"treadle attach --policy {text_of(spec)}", self._where)
 
     def set_slots(self, count: int) -> None:  # noqa: ARG002 - whatever it is
         _no_gate("slots", "treadle attach", self._where)

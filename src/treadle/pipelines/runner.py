@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treadle.decide import registry
 from treadle.decide.batch import BatchSizer
+from treadle.decide.policy import Policy
 from treadle.durations import Duration, seconds
 from treadle.enforce import Knob
 from treadle.enforce.elastic import starting_slots
@@ -35,7 +35,7 @@ from treadle.pipelines.hop import Hop, State
 from treadle.pipelines.joints import Joints
 from treadle.pipelines.latency import Latency
 from treadle.pipelines.node import Kind, Node
-from treadle.pipelines.options import LEAST_PERIOD, Options
+from treadle.pipelines.options import LEAST_PERIOD, Options, policy_of
 from treadle.pipelines.outside import Outside
 from treadle.pipelines.pools import PoolKnob
 from treadle.pipelines.promises import Promises
@@ -80,11 +80,11 @@ def start(
 ) -> Run:
     """Start a pipeline and come back at once.
 
-    `policy` is any of `treadle policies`, `layout` "hops", "fused" or "realtime", `slots` how many hops run at once or
-    "auto", `enforce` "gate", "pools" (Spark's FAIR pools) or "none" (Spark alone), `period` how often the policy
-    decides, `batch` how long a batch should last, `limit_rows` what a channel may hold, `channels` "embedded" or
-    "kafka", with brokers at `kafka`. Where sinks have a `min_accuracy`, every `cycle` it is decided how much is shed,
-    unless `shed` is off. Started again with the same `folder`, a pipeline goes on where it was.
+    `policy` is any of `treadle policies` or a Policy object, `layout` "hops", "fused" or "realtime", `slots` how many
+    hops run at once or "auto", `enforce` "gate", "pools" (Spark's FAIR pools) or "none" (Spark alone), `period` how
+    often the policy decides, `batch` how long a batch should last, `limit_rows` what a channel may hold, `channels`
+    "embedded" or "kafka", with brokers at `kafka`. Where sinks have a `min_accuracy`, every `cycle` it is decided how
+    much is shed, unless `shed` is off. Started again with the same `folder`, a pipeline goes on where it was.
     """
     known = {field.name for field in fields(Options)}
     for name in options.keys() - known:
@@ -105,7 +105,7 @@ class Run:
         self.options = options
         self._topology = pipeline.topology(options.layout)
         self.realtime = realtime.batches(pipeline.nodes, options)
-        policy = registry.create(options.policy)
+        policy = policy_of(options.policy)
         gated = options.enforce == "gate"
         slots = starting_slots(options.slots) if gated else max(1, len(self._topology))
         self.gate = Gate(slots, patience=options.patience, express=options.express if gated else 0)
@@ -176,7 +176,7 @@ class Run:
         """The policy in charge."""
         return self.steering.policy
 
-    def set_policy(self, spec: str) -> None:
+    def set_policy(self, spec: str | Policy) -> None:
         """From the next round on another policy decides. One that is unknown or can't be served changes nothing."""
         self.steering.set_policy(spec)
 

@@ -6,23 +6,37 @@ A running pipeline and the gate of an application have it in common; what runs b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from treadle.decide.policy import Policy
 from treadle.enforce.elastic import Elastic
 from treadle.enforce.gate import Gate
 from treadle.errors import EngineError
 from treadle.loop import Loop
 from treadle.observe.pressure import Pressure
-from treadle.pipelines.options import policy_of
+from treadle.pipelines.options import policy_of, text_of
+from treadle.pipelines.totals import OBJECTIVES
 
 log = logging.getLogger("treadle.pipelines")
 
 
 class Steering:
-    """For a gate and, from `begin` on, a loop that ranks at it. With `elastic` the slots follow the CPU's pressure."""
+    """For a gate and, from `begin` on, a loop that ranks at it. With `elastic` the slots follow the CPU's pressure.
 
-    def __init__(self, gate: Gate, policy: str, *, elastic: bool, where: str) -> None:
-        self.policy = policy
+    `measured` are the objectives by which a policy that learns can be judged there.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        policy: str | Policy,
+        *,
+        elastic: bool,
+        where: str,
+        measured: Collection[str] = OBJECTIVES,
+    ) -> None:
+        self.policy = text_of(policy)
+        self._measured = measured
         self._gate = gate
         self._where = where
         self._loop: Loop | None = None
@@ -35,14 +49,14 @@ class Steering:
         """From now on there is somebody to tell of another policy."""
         self._loop = loop
 
-    def set_policy(self, spec: str) -> None:
+    def set_policy(self, spec: str | Policy) -> None:
         """From the next round on another policy decides. One that is unknown or can't be served changes nothing."""
-        chosen = policy_of(spec)
+        chosen = policy_of(spec, self._measured, self._where)
         if self._loop is None:
             raise EngineError("is still starting", where=self._where, remedy="try again")
         self._loop.rebind(chosen)
-        self.policy = spec
-        log.info("policy is now %s", spec, extra={"policy": spec})
+        self.policy = text_of(spec)
+        log.info("policy is now %s", self.policy, extra={"policy": self.policy})
 
     def set_slots(self, count: int) -> None:
         """How many may run at once from now on; that is then no more chosen automatically."""

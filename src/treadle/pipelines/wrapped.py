@@ -45,6 +45,8 @@ class Wrapped:
         self.id = ""
         self.state = State.IDLE
         self.batches = 0
+        self.seconds = 0.0
+        """From when batches asked for their turn to when they were done, of all of them together."""
         self._query = query
         self._lock = threading.Lock()
         self._rows = 0
@@ -54,6 +56,7 @@ class Wrapped:
         """Rows by their offsets, up to the end of the last batch reported."""
         self._arrivals = Arrivals()
         self._offered = math.nan
+        self._asked = math.nan
         self._last: Progress | None = None
         self._batch = -1
         self._held = 0.0
@@ -80,7 +83,7 @@ class Wrapped:
         with self._lock:
             self._batch = batch
             self.state = State.WAITING
-            self._offered = time.time()
+            self._offered, self._asked = time.time(), time.monotonic()
             if self._last is not None and latest:
                 self._queue = self._last.behind(latest)
                 self._arrivals.note(self._offered, self._read + self._queue)
@@ -100,7 +103,9 @@ class Wrapped:
             raise Stopped(f"query '{self.name}'") from None
         finally:
             with self._lock:
-                self._held = time.monotonic() - began
+                now = time.monotonic()
+                self._held = now - began
+                self.seconds += now - self._asked
                 self.batches += 1
                 self.state = State.IDLE
 
@@ -126,6 +131,11 @@ class Wrapped:
             self._queue = progress.waiting
             self._arrivals.note(progress.began, self._read + self._queue)
             self._last = progress
+
+    @property
+    def done(self) -> tuple[int, float, int]:
+        """Batches, their seconds, and the rows in them, since its start."""
+        return self.batches, self.seconds, self._rows
 
     def measures(self, now: float) -> tuple[float, ...]:
         """In the order of `engine.MEASURES`; `now` in seconds since 1970."""
