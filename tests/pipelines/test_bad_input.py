@@ -13,7 +13,11 @@ import pytest
 
 import treadle
 from support import LONG, named, until
+from treadle.decide.policies import Fcfs
 from treadle.errors import ConfigError, EngineError, TreadleError
+from treadle.pipelines import build
+from treadle.pipelines.channels.lock import holder
+from treadle.pipelines.work import Work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -266,3 +270,52 @@ def test_rows_that_do_not_fit_a_feed_are_refused_and_leave_it_as_it_was(spark: S
         with pytest.raises(EngineError, match="closed"):
             feed.append([{"a": 2}])
     assert came == [1]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00\x00"])
+def test_a_folder_that_does_not_say_whose_it_is_is_refused_in_one_line_and_left_free(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pipeline.json").write_text(text)
+    said = refused(lambda: Work(tmp_path, "p", "graph", "hops"))
+    assert "does not say which pipeline" in said.message
+    assert "delete the file" in said.remedy
+    assert holder(tmp_path) is None
+    (tmp_path / "pipeline.json").unlink()
+    work = Work(tmp_path, "p", "graph", "hops")
+    work.claim()
+    work.close()
+    Work(tmp_path, "p", "graph", "hops").close()
+
+
+@pytest.mark.parametrize("make", [treadle.by_key, lambda: treadle.by_key(" "), lambda: treadle.by_utility("")])
+def test_shedding_by_nothing_is_refused(make: Callable[[], Any]) -> None:
+    assert "leave shed out" in refused(make).remedy
+
+
+def test_a_column_of_a_feed_or_topic_that_would_be_taken_for_a_weight_is_refused() -> None:
+    p = treadle.Pipeline("weights")
+    for schema in ("id bigint, _weight double", "`_weight` int"):
+        assert "another name" in refused(lambda schema=schema: p.feed("fed", schema=schema)).remedy  # type: ignore[misc]
+        assert "_weight" in refused(lambda schema=schema: p.topic("sent", schema=schema)).message  # type: ignore[misc]
+    p.feed("fed", schema="id bigint, inner struct<_weight: double>")
+
+
+def test_a_column_of_a_source_or_operator_that_would_be_taken_for_a_weight_is_refused(spark: SparkSession) -> None:
+    p = treadle.Pipeline("weights")
+    rate = spark.readStream.format("rate").load()
+    p.source(name="own")(lambda spark: rate.selectExpr("value AS _weight"))
+    p.operator(name="made", inputs=("own",))(lambda rows: rows.selectExpr("*", "1.0 AS _weight"))
+    own, made = p.node("own"), p.node("made")
+    assert "_weight" in refused(lambda: build.called(own, spark)).message
+    assert "_weight" in refused(lambda: build.called(made, rate)).message
+    weighed = rate.selectExpr("*", "1.0 AS _weight")
+    made_of_weighed = p.operator(name="through", inputs=("own",))(lambda rows: rows)
+    assert made_of_weighed is not None
+    assert build.called(p.node("through"), weighed).columns == weighed.columns
+
+
+def test_a_policy_may_be_an_object_and_a_class_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    said = refused(lambda: simple().start(spark, folder=tmp_path / "none", policy=Fcfs))
+    assert "a Policy object" in said.remedy
+    with simple().start(spark, folder=tmp_path / "work", policy=Fcfs()) as run:
+        assert run.status()["policy"] == "fcfs"
+        run.set_policy(Fcfs())

@@ -34,11 +34,17 @@ class Choice:
 
 def by_utility(utility: str) -> Choice:
     """Rows are kept in proportion to this column or expression; where it is infinity or NULL, always."""
+    if not isinstance(utility, str) or not utility.strip():
+        remedy = "name a column, as by_utility('amount'); to drop any rows, leave shed out"
+        raise ConfigError(f"by_utility({utility!r}) names no utility", where="shed", remedy=remedy)
     return Choice(utility=utility)
 
 
 def by_key(*key: str) -> Choice:
     """All rows with the same values in these columns or expressions are kept, or none of them."""
+    if not key or not all(isinstance(each, str) and each.strip() for each in key):
+        remedy = "name the columns, as by_key('card'); to drop any rows, leave shed out"
+        raise ConfigError(f"by_key{key!r} names no key" if key else "by_key() has no key", where="shed", remedy=remedy)
     return Choice(key=key)
 
 

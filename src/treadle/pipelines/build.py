@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import ConfigError, EngineError, TreadleError
+from treadle.estimates import WEIGHT
 from treadle.pipelines import arrivals
 from treadle.pipelines.channels.channel import Source
-from treadle.pipelines.node import Kind, Node
+from treadle.pipelines.node import Kind, Node, not_yours
 from treadle.pipelines.queries import interruptible
 
 if TYPE_CHECKING:
@@ -152,6 +153,8 @@ def called(node: Node, *arguments: Any) -> DataFrame:
     if not isinstance(rows, DataFrame):
         remedy = "return the DataFrame" if rows is None else "return a DataFrame"
         raise ConfigError(f"its function gave {type(rows).__name__}, not a DataFrame", where=node.where, remedy=remedy)
+    if WEIGHT in rows.columns and not any(WEIGHT in each.columns for each in arguments if isinstance(each, DataFrame)):
+        raise not_yours(node.where)
     if not rows.isStreaming:
         raise ConfigError(
             "its rows are no stream", where=node.where, remedy="begin with spark.readStream, and keep to its inputs"

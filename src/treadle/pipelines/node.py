@@ -10,6 +10,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -20,6 +21,7 @@ from treadle.decide.quality import Kept, Measure
 from treadle.durations import Duration, seconds
 from treadle.enforce.shed import Choice
 from treadle.errors import ConfigError
+from treadle.estimates import WEIGHT
 
 Function = Callable[..., Any]
 Inputs = str | Sequence[str] | Mapping[str, str]
@@ -266,6 +268,8 @@ def check_schema(schema: Any, where: str, *, needed: bool) -> Any:
     if schema is None and not needed:
         return None
     if (isinstance(schema, str) and schema.strip()) or hasattr(schema, "jsonValue"):
+        if WEIGHT in str(schema) and WEIGHT in _names(schema):
+            raise not_yours(where)
         return schema
     problem = "has no schema" if schema is None else f"its schema is {schema!r}"
     raise ConfigError(problem, where=where, remedy="give one as schema='id long, ts timestamp' or a StructType")
@@ -284,3 +288,21 @@ def check_options(options: Mapping[str, object] | None, where: str) -> dict[str,
         raise ConfigError(f"options is {options!r}", where=where, remedy="give a dict of names and values")
     # Spark's own readers take True for "true".
     return {str(k): str(v).lower() if isinstance(v, bool) else str(v) for k, v in (options or {}).items()}
+
+
+def not_yours(where: str) -> ConfigError:
+    """The refusal of a column that would be taken for the weight of rows, and multiplied where others are dropped."""
+    return ConfigError(
+        f"has a column '{WEIGHT}', which is Treadle's: what a row counts for where others were dropped",
+        where=where,
+        remedy="give the column another name",
+    )
+
+
+def _names(schema: Any) -> list[str]:
+    """The columns of a schema; none where only Spark can read it."""
+    from treadle.pipelines.channels import ddl
+
+    with suppress(ConfigError):
+        return list((ddl.parse(schema) if isinstance(schema, str) else schema).names)
+    return []
