@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
+import treadle
 from treadle import config
 from treadle.cli import cli
 from treadle.engines.simulator import scenario
@@ -174,3 +175,21 @@ def test_the_pipeline_of_the_quality_page_keeps_fraud_whole_and_lets_revenue_she
     exec(blocks("quality.md", "python")[0], names)
     flow = flow_of({node.name: node for node in names["p"].nodes}, "hops")
     assert dict(zip(flow.tasks, flow.minimum, strict=True)) == {"payments": 1.0, "fraud": 1.0, "revenue": 0.2}
+
+
+def test_the_join_and_the_units_of_the_quality_page_give_corrected_sums(spark: SparkSession, tmp_path: Path) -> None:
+    p = treadle.Pipeline("page")
+    _, join, units, *_ = blocks("quality.md", "python")
+    names: dict[str, Any] = {"__name__": "page", "treadle": treadle, "p": p}
+    exec(join, names)
+    exec(units.replace('parquet("revenue")', f'parquet("{tmp_path}/revenue")'), names)
+    orders = spark.createDataFrame([("a", 2.0)], "item string, _weight double")
+    prices = spark.createDataFrame([("a", 3.0, 5.0)], "item string, price double, _weight double")
+    assert p.node("priced").function(orders, prices).collect() == [("a", 10.0, 3.0)]  # type: ignore[misc]
+    payments = spark.createDataFrame(
+        [(1, "x", [1.0, 2.0], 2.0)], "id long, city string, lines array<double>, _weight double"
+    )
+    p.node("revenue").function(payments)  # type: ignore[misc]
+    [found] = spark.read.parquet(f"{tmp_path}/revenue").collect()
+    assert (found[0], found[1]["value"], found[2]["value"]) == ("x", 6.0, 4.0)
+    assert found[1]["high"] > 6.0

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.estimates import Estimate, of_sums, total
-from treadle.model import Floats
+from treadle.model import Floats, Ints
 
 ROWS = 2_000
-RUNS = 100
+RUNS, MANY = 100, 1000
 
 
 def uniform(random: np.random.Generator) -> tuple[Floats, Floats]:
@@ -30,7 +30,18 @@ def bursty(random: np.random.Generator) -> tuple[Floats, Floats]:
     return random.exponential(10.0, ROWS), np.repeat([1.0, 0.2, 0.7, 0.1], ROWS // 4)
 
 
-@pytest.mark.parametrize("load", [uniform, skewed, bursty])
+def always_kept(random: np.random.Generator) -> tuple[Floats, Floats]:
+    """Three in ten rows are always kept, where two in ten is the share: the others have the floor, a tenth of that."""
+    return random.lognormal(2.0, 0.5, ROWS), np.where(np.arange(ROWS) % 10 < 3, 1.0, 0.02)
+
+
+def refunds(random: np.random.Generator) -> tuple[Floats, Floats]:
+    """Of payments and refunds, kept by their size; one in ten is of nothing."""
+    values = random.lognormal(2.0, 0.5, ROWS) * np.where(np.arange(ROWS) % 10 == 0, -1.0, np.arange(ROWS) % 10 > 1)
+    return values, np.clip(0.2 * np.abs(values) / np.abs(values).mean(), 0.02, 1.0)
+
+
+@pytest.mark.parametrize("load", [uniform, skewed, bursty, always_kept, refunds])
 def test_the_true_count_and_sum_lie_in_the_interval_in_at_least_93_of_100_runs(load: object) -> None:
     assert callable(load)
     counts = sums = 0
@@ -44,6 +55,47 @@ def test_the_true_count_and_sum_lie_in_the_interval_in_at_least_93_of_100_runs(l
         sums += summed.low <= values.sum() <= summed.high
     assert counts >= 93
     assert sums >= 93
+
+
+def exploded(random: np.random.Generator) -> tuple[Floats, Floats, Ints]:
+    """Ten rows made of each that was kept: one draw for all of them."""
+    kept = random.random(ROWS // 10) < 0.3
+    return random.uniform(5.0, 15.0, ROWS), np.repeat(np.where(kept, 1.0 / 0.3, 0.0), 10), np.arange(ROWS) // 10
+
+
+def crossed(random: np.random.Generator) -> tuple[Floats, Floats, Ints]:
+    """Each key has five rows on the left and four on the right, each of which was dropped on its own: 20 pairs."""
+    keys = ROWS // 20
+    left = np.repeat((random.random((keys, 5)) < 0.5) / 0.5, 4, axis=1)
+    right = np.tile((random.random((keys, 4)) < 0.4) / 0.4, (1, 5))
+    return random.exponential(10.0, ROWS), (left * right).ravel(), np.arange(ROWS) // 20
+
+
+def by_key(random: np.random.Generator) -> tuple[Floats, Floats, Ints]:
+    """Keys of one row and keys of up to twenty, of which all rows are kept or none."""
+    key = np.repeat(np.arange(ROWS), random.integers(1, 21, ROWS))[:ROWS]
+    kept = random.random(ROWS) < 0.4
+    return random.exponential(10.0, ROWS), np.where(kept, 1.0 / 0.4, 0.0)[key], key
+
+
+@pytest.mark.parametrize("load", [exploded, crossed, by_key])
+def test_with_units_the_truth_lies_in_the_interval_where_rows_share_a_draw(load: object) -> None:
+    assert callable(load)
+    within = np.zeros((MANY, 4), dtype=bool)
+    for seed in range(MANY):
+        values, weight, unit = load(np.random.default_rng(seed))
+        kept = weight > 0.0
+        within[seed] = [
+            estimate.low <= truth <= estimate.high
+            for units in (None, unit[kept])
+            for estimate, truth in (
+                (total(weight[kept], units=units), ROWS),
+                (total(weight[kept], values[kept], units), values.sum()),
+            )
+        ]
+    alone_count, alone_sum, count, summed = within.mean(axis=0)
+    assert max(alone_count, alone_sum) < 0.93
+    assert min(count, summed) >= 0.93
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=50))

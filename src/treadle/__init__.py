@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from treadle.attachment import attach
     from treadle.decide.quality import Kept, relative_error
     from treadle.enforce.shed import by_key, by_utility
-    from treadle.estimates import corrected
+    from treadle.estimates import corrected, joined, per_unit
     from treadle.pipelines.app import gate
     from treadle.pipelines.feed import feed
     from treadle.pipelines.load import load
@@ -33,7 +33,9 @@ __all__ = [
     "corrected",
     "feed",
     "gate",
+    "joined",
     "load",
+    "per_unit",
     "relative_error",
     "session",
 ]
@@ -47,7 +49,9 @@ _HOMES = {
     "corrected": "treadle.estimates",
     "feed": "treadle.pipelines.feed",
     "gate": "treadle.pipelines.app",
+    "joined": "treadle.estimates",
     "load": "treadle.pipelines.load",
+    "per_unit": "treadle.estimates",
     "relative_error": "treadle.decide.quality",
     "session": "treadle.pipelines.session",
 }

@@ -84,6 +84,16 @@ def test_a_name_twice_names_both_lines() -> None:
     assert "already that of operator 'copied' (test_bad_input.py:" in str(error)
 
 
+def test_rows_are_not_shed_twice_by_one_key(spark: SparkSession, tmp_path: Path) -> None:
+    """The same keys would stay, and weigh too much."""
+    p = treadle.Pipeline(named("keys"))
+    p.feed("fed", schema="a bigint", shed=treadle.by_key("a"))
+    p.operator(name="copied", inputs=("fed",), shed=treadle.by_key("a"))(lambda fed: fed)
+    p.write("out", reads="copied", format="noop", min_accuracy=0.5)
+    error = refused(lambda: p.start(spark, folder=tmp_path))
+    assert "sheds by the key a, by which 'fed' sheds already" in str(error)
+
+
 def broken(function: Callable[[Any], Any]) -> treadle.Pipeline:
     p = treadle.Pipeline(named("broken"))
     p.feed("fed", schema="a bigint")
@@ -105,8 +115,9 @@ def raises(_: DataFrame) -> DataFrame:
         (lambda fed: None, "its function gave NoneType, not a DataFrame"),
         (lambda fed: fed.sparkSession.range(3), "its rows are no stream"),
         (lambda fed: fed.orderBy("a"), "Spark refuses it"),
+        (lambda fed: fed.selectExpr("a", "1.0 AS _weight", "2.0 AS _weight"), "has 2 columns '_weight'"),
     ],
-    ids=["raises", "missing column", "nothing", "static", "sorted"],
+    ids=["raises", "missing column", "nothing", "static", "sorted", "two weights"],
 )
 def test_an_operator_that_can_not_be_is_named_with_its_line(
     spark: SparkSession, tmp_path: Path, function: Callable[[Any], Any], message: str, layout: str

@@ -20,8 +20,8 @@ EVERYTHING = 1.0
 class Choice:
     """Which rows go first: any (the default), those of least `utility`, or all of some `key`.
 
-    Each is the name of a column or an expression of columns in SQL. With a utility rows are kept in proportion to it;
-    one of infinity is never dropped. With a key all rows of a value are kept or none, as joins need it.
+    Each is the name of a column or an expression of columns in SQL. With a utility rows are kept in proportion to its
+    size; one of infinity is never dropped. With a key all rows of a value are kept or none, as joins need it.
     """
 
     utility: str | None = None
@@ -33,7 +33,11 @@ class Choice:
 
 
 def by_utility(utility: str) -> Choice:
-    """Rows are kept in proportion to this column or expression; where it is infinity or NULL, always."""
+    """Rows are kept in proportion to the size of this column or expression; where it is infinity, NULL or NaN, always.
+
+    A negative utility counts by its size, as a refund does in a sum. No row is without a chance: also with a utility of
+    0 or minus infinity it is kept with at least a tenth of the part that is kept of the stream.
+    """
     if not isinstance(utility, str) or not utility.strip():
         remedy = "name a column, as by_utility('amount'); to drop any rows, leave shed out"
         raise ConfigError(f"by_utility({utility!r}) names no utility", where="shed", remedy=remedy)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import ConfigError, EngineError, TreadleError
-from treadle.estimates import WEIGHT
+from treadle.estimates import WEIGHT, check_weight
 from treadle.pipelines import arrivals
 from treadle.pipelines.channels.channel import Source
 from treadle.pipelines.node import Kind, Node, not_yours
@@ -159,4 +159,5 @@ def called(node: Node, *arguments: Any) -> DataFrame:
         raise ConfigError(
             "its rows are no stream", where=node.where, remedy="begin with spark.readStream, and keep to its inputs"
         )
+    check_weight(rows.columns, node.where)
     return rows

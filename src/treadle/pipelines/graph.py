@@ -32,6 +32,7 @@ def check(pipeline: str, nodes: Nodes) -> None:
         )
     readers = downstream(nodes)
     for node in nodes.values():
+        _check_key(node, nodes)
         if not node.kind.ends and not readers[node.name]:
             raise ConfigError(
                 f"nothing reads '{node.name}'",
@@ -199,6 +200,20 @@ def _check_inputs(node: Node, nodes: Nodes) -> None:
                 f"takes '{second}' where the batch id comes",
                 where=node.where,
                 remedy="a sink reads one input: join them in an operator, or call its second parameter batch_id",
+            )
+
+
+def _check_key(node: Node, nodes: Nodes) -> None:
+    """Rows that were shed by a key can't be shed by it again: the same keys would stay, and weigh too much."""
+    if node.shed is None or not node.shed.key:
+        return
+    for name in sorted(needed_by(node.inputs, nodes)):
+        before = nodes[name].shed
+        if before is not None and before.key == node.shed.key:
+            raise ConfigError(
+                f"sheds by the key {', '.join(node.shed.key)}, by which '{name}' sheds already",
+                where=node.where,
+                remedy="shed by that key in one of them",
             )
 
 

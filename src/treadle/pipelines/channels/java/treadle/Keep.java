@@ -13,6 +13,9 @@ import org.apache.spark.sql.api.java.UDF1;
 public final class Keep {
   private static final double UNIT = 0x1.0p-53;
 
+  /** The least probability of a row where nothing is to be kept: a row that had none could never be corrected for. */
+  private static final double LEAST = 0.001;
+
   private Keep() {}
 
   /** Where an executor hears how much is kept. */
@@ -47,6 +50,11 @@ public final class Keep {
       return edge;
     }
 
+    /** The part of this stream's rows that is kept at present, above 0. */
+    double keep() {
+      return Math.max(edge().keep, LEAST);
+    }
+
     /** Between 0 and 1, and 0 where there is no choice. */
     double draw(double probability) {
       return probability >= 1.0 ? 0.0 : random.nextDouble();
@@ -72,9 +80,8 @@ public final class Keep {
 
     @Override
     public Double call() {
-      Shed.Edge edge = edge();
-      double keep = edge.keep;
-      return counted(edge, keep, draw(keep));
+      double keep = keep();
+      return counted(edge(), keep, draw(keep));
     }
   }
 
@@ -88,12 +95,11 @@ public final class Keep {
 
     @Override
     public Double call(Long hash) {
-      Shed.Edge edge = edge();
-      return counted(edge, edge.keep, (hash >>> 11) * UNIT);
+      return counted(edge(), keep(), (hash >>> 11) * UNIT);
     }
   }
 
-  /** The more useful a row is, the more likely it is kept; one that is infinitely so, or of unknown use, always. */
+  /** The larger a row's utility, the more likely it is kept; where it is infinity, NULL or NaN, always ({@link Utility}). */
   public static final class ByUtility extends Stream implements UDF1<Double, Double> {
     private static final long serialVersionUID = 1L;
 
@@ -105,7 +111,7 @@ public final class Keep {
     public Double call(Double utility) {
       Shed.Edge edge = edge();
       double use = utility == null || utility.isNaN() ? Double.POSITIVE_INFINITY : utility;
-      double probability = edge.utility.probability(use, edge.keep);
+      double probability = edge.utility.probability(use, keep());
       return counted(edge, probability, draw(probability));
     }
   }
