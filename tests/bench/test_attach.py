@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Self
+
+import numpy as np
 import pytest
 
 from treadle.bench import attach
@@ -46,17 +50,77 @@ def test_figures_are_those_at_the_first_rate_that_the_os_does_not_keep_up_with()
     assert figures["saturation_rows_per_s"] == 1050.0
     assert figures["os"]["sustained_rows_per_s"] == 1000.0
     assert figures["treadle"]["sustained_rows_per_s"] == 1050.0
-    p50, p99, sustained = attach.claims({"chain": figures})
-    assert p50["ratio"] == pytest.approx(9100 / 1100, abs=0.01)
-    assert p99["ratio"] == pytest.approx(9200 / 1200, abs=0.01)
-    assert sustained["ratio"] == pytest.approx(1.05)
+    p50, p99, sustained = attach.claims({"chain": figures}, ["chain"])
+    assert p50["measured"] == pytest.approx(9100 / 1100, abs=0.01)
+    assert p99["measured"] == pytest.approx(9200 / 1200, abs=0.01)
+    assert sustained["measured"] == pytest.approx(1.05)
     assert all(made["holds"] for made in (p50, p99, sustained))
 
 
 def test_claims_fail_where_treadle_is_no_better() -> None:
     rates = [1000.0, 1050.0]
     figures = attach.at_saturation(runs({"os": [0.1, 0.9], "treadle": [0.9, 0.9]}, rates), rates, ["os", "treadle"])
-    assert [made["holds"] for made in attach.claims({"chain": figures})] == [False, True, False]
+    assert [made["holds"] for made in attach.claims({"chain": figures}, ["chain"])] == [False, True, False]
+
+
+def contended(mean: float, rows: float) -> dict[str, float]:
+    return {"high_mean_ms": mean, "high_p99_ms": 2 * mean, "rows_per_s": rows}
+
+
+def test_contention_is_judged_by_the_default_whichever_enforcer_was_best() -> None:
+    found = {"os": contended(10_000.0, 100.0), "treadle": contended(400.0, 95.0), "realtime": contended(10.0, 110.0)}
+    assert [made["holds"] for made in attach.claims({"contention": found}, ["contention"])] == [True, True, True]
+    found["treadle"] = contended(600.0, 85.0)
+    made = attach.claims({"contention": found}, ["contention"])
+    assert [each["holds"] for each in made] == [False, False, False]
+    assert made[0] == {
+        "claim": "contention: high_mean_ms, os : treadle",
+        "aim": "at least 20",
+        "measured": pytest.approx(16.67, abs=0.01),
+        "holds": False,
+    }
+
+
+def test_the_default_is_what_attach_does_with_priorities_and_nothing_else() -> None:
+    assert attach.CONTENTION["treadle"] == {"priorities": attach.URGENT}
+    assert attach.CHAIN["treadle"] == {}
+
+
+class Stuck:
+    """A rig on which the second variant leaves the application stalled."""
+
+    def __init__(self, *_: object) -> None:
+        self.measured = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def capacity(self, _: float) -> float:
+        return 1000.0
+
+    def measure(self, rates: dict[str, float], _: float) -> attach.Outcome:
+        self.measured += 1
+        if self.measured > 1:
+            raise attach.StalledError("what waits is not worked off in 120 s", remedy="see what else runs here")
+        none: dict[str, int] = dict.fromkeys(rates, 0)
+        queued = dict.fromkeys(rates, np.zeros(2, dtype=np.int64))
+        return attach.Outcome(dict.fromkeys(rates, np.ones(3)), dict.fromkeys(rates, 50), none, queued, 1.0)
+
+
+def test_a_variant_that_dies_is_named_and_what_was_measured_before_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "Rig", Stuck)
+    monkeypatch.setattr(attach, "_attached", lambda *_: nullcontext())
+    monkeypatch.setattr(attach, "_saturation", lambda *_: 1000.0)
+    found = attach.run(seconds=1.0)
+    why = "StalledError: what waits is not worked off in 120 s (see what else runs here)"
+    assert found["died"] == {"contention: random": why, "chain: treadle at 950 rows/s": why}
+    assert set(found["contention"]) == {"os"}
+    assert set(found["chain"]["unfinished"]["950"]) == {"os"}
+    assert [each["measured"] for each in found["claims"]] == [None] * 6
+    assert not any(each["holds"] for each in found["claims"])
 
 
 def test_a_row_belongs_to_the_phase_that_it_came_in_and_is_under_way_until_it_is_out(

@@ -61,7 +61,7 @@ GROWING = [100 * second for second in range(30)]
 
 def found(with_: Course) -> tuple[dict[str, object], dict[str, bool]]:
     told = figures(SCENARIO, {"rows": 66.7}, course([1.0] * 30, 100.0, GROWING), with_, 1.0)
-    return told, {each["what"]: each["holds"] for each in told["claims"]}
+    return told, {each["claim"]: each["holds"] for each in told["claims"]}
 
 
 def test_promises_that_are_kept_are_told_so() -> None:

@@ -1,6 +1,7 @@
 """`treadle bench adaptive`: learners that choose among policies, on a load that changes its character every minute.
 
-Each learner against each of its candidates alone, and against an oracle: the candidate that was best in each phase.
+The policy `adaptive` with the learner and the settings that it has by default, against each of its candidates alone,
+and against an oracle: the candidate that was best in each phase. Other learners and settings are for comparison.
 What counts is the weighted objective that learners are given, measured on the rows themselves, in each phase relative
 to the candidates' mean. `gate` are pipelines, `kernel` is Real-Time Mode under `treadle attach`.
 """
@@ -12,14 +13,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from treadle.attachment import attach
-from treadle.bench.apart import claim
 from treadle.bench.attach import Outcome, Rig
+from treadle.bench.claims import SET_UP, Claims, Deaths, at_least, in_turns
 from treadle.bench.usage import TICK, Meter
 from treadle.decide.adaptive import parse_objectives
 from treadle.enforce.elastic import usable_cores
@@ -37,21 +39,23 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float], None]
 Figures = dict[str, float]
-LEARNERS = ("roulette", "ucb", "thompson")
+DEFAULT = "adaptive"
+"""The variant that claims are about: nothing but candidates and objectives is given."""
 CANDIDATES = ("highest-rate", "fcfs", "queue-size")
 OBJECTIVES = "min latency_p99 0.8+min total_queue 0.2"
-DELAY = 4.0
-"""Seconds that a candidate is kept: a burst and the pause after it."""
-DISCOUNT = 0.85
-"""What the stronger learners keep of their trust in an interval with each that follows: half a minute's worth.
-
-For the gate, where no candidate is best all the time; in the kernel they are as they come."""
+COMPARED = {
+    "roulette": "learner=roulette",
+    "thompson": "learner=thompson",
+    "ucb, for this load": "learner=(ucb:discount=0.85),delay=4",
+}
+"""Other learners, and one with settings for this load: a delay of a burst and the pause after it, and a memory of half
+a minute."""
 LOOK = 0.25
 """Seconds between two looks at the queues."""
 SLOTS = 2
 """Fewer than there are queries with rows, so that somebody has to choose."""
 WITHIN = 1.1
-"""How much worse than the best candidate alone the best learner may be."""
+"""How much worse than the best candidate alone `adaptive` may be."""
 WARM = 10.0
 OTHERS = "others_cores"
 QUIET = 0.85
@@ -73,14 +77,13 @@ SERVED = ("downstream-first", "queue-size", "congestion-aware")
 JUDGED_BY = "max throughput 0.3+min total_queue 0.7"
 
 
-def variants(candidates: Sequence[str], objectives: str, delay: float, discount: float | None = None) -> dict[str, str]:
-    """By name the policy: each candidate alone, and each learner over all of them."""
-    options = "" if discount is None else f":discount={discount}"
-    tuned = {"roulette": "roulette", **{name: f"({name}{options})" for name in LEARNERS[1:]}}
-    learnt = f"candidates={'+'.join(candidates)},objective={objectives},delay={delay:g}"
+def variants(candidates: Sequence[str], objectives: str) -> dict[str, str]:
+    """By name the policy: each candidate alone, the default over all of them, and what that is compared with."""
+    default = f"adaptive:candidates={'+'.join(candidates)},objective={objectives}"
     return {
         **{name: name for name in candidates},
-        **{name: f"adaptive:learner={text},{learnt}" for name, text in tuned.items()},
+        DEFAULT: default,
+        **{name: f"{default},{options}" for name, options in COMPARED.items()},
     }
 
 
@@ -96,16 +99,21 @@ def run(
     tell = progress or (lambda *_: None)
     measures = {"gate": gate, "kernel": kernel}
     found: dict[str, Any] = {}
+    deaths = Deaths()
     for number, part in enumerate(parts):
 
         def told(what: str, done: float, part: str = part, number: int = number) -> None:
             tell(f"{part}: {what}", (number + done) / len(parts))
 
-        found[part] = measures[part](minute, rounds, repetitions, told)
-    return {**found, "claims": [made for part in parts for made in claims(found[part], part)]}
+        died = Deaths()
+        with died.noted(SET_UP):
+            found[part] = measures[part](minute, rounds, repetitions, told, died)
+        deaths |= {f"{part}: {name}": why for name, why in died.items()}
+    made = [each for part in parts for each in claims(found.get(part, {}), part)]
+    return {**found, **deaths.figures(), "claims": made}
 
 
-def gate(minute: float, rounds: int, repetitions: int, tell: Progress) -> dict[str, Any]:
+def gate(minute: float, rounds: int, repetitions: int, tell: Progress, deaths: Deaths) -> dict[str, Any]:
     """Pipelines: all variants take turns in one session."""
     from treadle.pipelines.session import session
 
@@ -115,13 +123,17 @@ def gate(minute: float, rounds: int, repetitions: int, tell: Progress) -> dict[s
     unit = calibrate(spark)
     phases = changing.PHASES * rounds
     measure(spark, unit, "fcfs", changing.PHASES, minute=WARM, warm=0.0)  # the JVM compiles what all will use
-    chosen = variants(CANDIDATES, OBJECTIVES, DELAY, discount=DISCOUNT)
-    found = _in_turns(chosen, repetitions, tell, lambda policy: measure(spark, unit, policy, phases, minute=minute))
-    spark.stop()
+    chosen = variants(CANDIDATES, OBJECTIVES)
+    try:
+        found = _in_turns(
+            chosen, repetitions, tell, lambda policy: measure(spark, unit, policy, phases, minute=minute), deaths
+        )
+    finally:
+        spark.stop()
     return judged(found, phases, CANDIDATES, OBJECTIVES)
 
 
-def kernel(minute: float, rounds: int, repetitions: int, tell: Progress) -> dict[str, Any]:
+def kernel(minute: float, rounds: int, repetitions: int, tell: Progress, deaths: Deaths) -> dict[str, Any]:
     """Real-Time Mode on one core: all variants take turns on one application, attached to anew for each."""
     queries = [Chain(name, costs) for name, costs in IN_REAL_TIME.items()]
     phases = tuple(SHARES) * rounds
@@ -143,8 +155,9 @@ def kernel(minute: float, rounds: int, repetitions: int, tell: Progress) -> dict
             with _attached(rig, policy):
                 return [_of_kernel(each, minute) for each in rig.follow([rates[phase] for phase in phases], minute)]
 
-        chosen = variants(SERVED, JUDGED_BY, DELAY)
-        return judged(_in_turns(chosen, repetitions, tell, measured), phases, SERVED, JUDGED_BY)
+        chosen = variants(SERVED, JUDGED_BY)
+        found = _in_turns(chosen, repetitions, tell, measured, deaths, stop=True)
+        return judged(found, phases, SERVED, JUDGED_BY)
 
 
 def measure(
@@ -179,7 +192,11 @@ def measure(
 def judged(
     found: Mapping[str, Sequence[Figures]], phases: Sequence[str], candidates: Sequence[str], objectives: str
 ) -> dict[str, Any]:
-    """The figures, what each variant costs on the weighted objective, and by how much that is above the oracle's."""
+    """The figures, what each variant costs on the weighted objective, and by how much that is above the oracle's.
+
+    Of candidates that died nothing is known: the others are what is compared with.
+    """
+    candidates = [name for name in candidates if name in found]
     costs = weighted(found, candidates, objectives)
     whole = {name: float(np.mean(each)) for name, each in costs.items()}
     oracle = float(np.mean(np.min([costs[name] for name in candidates], axis=0)))
@@ -201,21 +218,19 @@ def judged(
     }
 
 
-def claims(found: Mapping[str, Any], part: str) -> list[dict[str, Any]]:
-    """What ought to hold, with the ratio that was measured."""
-    cost = {name: found[name]["cost"] for name in LEARNERS}
-    best, stronger = min(LEARNERS, key=cost.__getitem__), min(LEARNERS[1:], key=cost.__getitem__)
-    fixed = found["best_fixed"]
+def claims(found: Mapping[str, Any], part: str) -> Claims:
+    """What ought to hold of the default. On a machine that others use much, nothing can be said of it."""
+
+    def ratio(over: str) -> float:
+        return float(found[over]["cost"]) / float(found[DEFAULT]["cost"])
+
     disturbed = [max(each[OTHERS]) for each in found.values() if isinstance(each, dict) and OTHERS in each]
     left = 1.0 - max(disturbed, default=0.0) / usable_cores()
+    fixed = found.get("best_fixed", "the best policy")
     return [
-        *([claim(f"{part}: share of the machine that nobody else used", left, QUIET)] if disturbed else []),
-        claim(
-            f"{part}: weighted objective, {fixed} alone : {best}",
-            found[fixed]["cost"] / cost[best],
-            round(1.0 / WITHIN, 3),
-        ),
-        claim(f"{part}: weighted objective, roulette : {stronger}", cost["roulette"] / cost[stronger], 1.0),
+        *([at_least(f"{part}: share of the machine that nobody else used", left, QUIET)] if disturbed else []),
+        at_least(f"{part}: weighted objective, {fixed} alone : {DEFAULT}", partial(ratio, fixed), round(1 / WITHIN, 3)),
+        at_least(f"{part}: weighted objective, roulette : {DEFAULT}", partial(ratio, "roulette"), 1.0),
     ]
 
 
@@ -313,16 +328,24 @@ def _of_kernel(outcome: Outcome, seconds: float) -> Figures:
 
 
 def _in_turns(
-    chosen: Mapping[str, str], repetitions: int, tell: Progress, measured: Callable[[str], list[Figures]]
+    chosen: Mapping[str, str],
+    repetitions: int,
+    tell: Progress,
+    measured: Callable[[str], list[Figures]],
+    deaths: Deaths,
+    *,
+    stop: bool = False,
 ) -> dict[str, list[Figures]]:
-    """Each variant so often, one after the other, so that what the machine does meanwhile hits all alike."""
+    """By variant the medians of the figures of each phase."""
     found: dict[str, list[list[Figures]]] = {name: [] for name in chosen}
     total = repetitions * len(chosen)
-    for number in range(total):
-        name = list(chosen)[number % len(chosen)]
+
+    def measure_one(name: str, number: int) -> None:
         tell(f"{name} ({number + 1} of {total})", number / total)
         found[name].append(measured(chosen[name]))
-    return {name: _medians(runs) for name, runs in found.items()}
+
+    in_turns(list(chosen), repetitions, measure_one, deaths, stop=stop)
+    return {name: _medians(runs) for name, runs in found.items() if runs}
 
 
 def _medians(runs: Sequence[Sequence[Figures]]) -> list[Figures]:

@@ -1,4 +1,4 @@
-"""A measurement in a process and a JVM of its own, several of them as one, and what is claimed of them."""
+"""A measurement in a process and a JVM of its own, and several of them as one."""
 
 from __future__ import annotations
 
@@ -26,8 +26,3 @@ def measured(module: str, order: dict[str, Any], what: str) -> dict[str, float]:
 def medians(runs: Sequence[dict[str, float]]) -> dict[str, float]:
     """Of each figure, over the runs."""
     return {name: round(float(np.median([run[name] for run in runs])), 4) for name in runs[0]}
-
-
-def claim(what: str, ratio: float, least: float) -> dict[str, Any]:
-    """What ought to hold, with the ratio that was measured, and whether it does."""
-    return {"what": what, "ratio": round(ratio, 2), "at_least": least, "holds": bool(ratio >= least)}

@@ -22,7 +22,8 @@ import numpy as np
 
 from treadle import jars
 from treadle.attachment import attach
-from treadle.bench.apart import claim, medians
+from treadle.bench.apart import medians
+from treadle.bench.claims import SET_UP, Claims, Deaths, at_least, in_turns
 from treadle.broker import Broker, free_port
 from treadle.errors import EngineError
 from treadle.model import Floats, Ints
@@ -36,7 +37,7 @@ URGENT = {"high": 10.0}
 CONTENTION: Mapping[str, dict[str, Any] | None] = {
     "os": None,
     "random": {"policy": "random", "enforce": "nice"},
-    "nice": {"priorities": URGENT, "enforce": "nice"},
+    "treadle": {"priorities": URGENT},
     "nice, strict": {"priorities": URGENT, "enforce": "nice", "strict": True},
     "nice, strict, whole range": {"priorities": URGENT, "enforce": "nice:low=-20,high=19", "strict": True},
     "nice without helpers": {"priorities": URGENT, "enforce": "nice:helpers=no"},
@@ -45,7 +46,8 @@ CONTENTION: Mapping[str, dict[str, Any] | None] = {
     "realtime": {"priorities": URGENT, "enforce": "rt:low=0"},
     "realtime for all": {"priorities": URGENT, "enforce": "rt"},
 }
-"""What is given to `attach`; None: nobody attaches."""
+"""What is given to `attach`; None: nobody attaches. Claims are about `treadle`: `treadle attach` with priorities and
+nothing else, so with the enforcer that it has by default."""
 CHAIN: Mapping[str, dict[str, Any] | None] = {
     "os": None,
     "treadle": {},
@@ -90,16 +92,22 @@ def run(
 ) -> dict[str, Any]:
     """The figures of each part, by variant."""
     tell = progress or (lambda *_: None)
+    measures = {"contention": contention, "chain": chain}
     found: dict[str, Any] = {}
-    if "contention" in parts:
-        found["contention"] = contention(repetitions, seconds, lambda what, part: tell(what, part / len(parts)))
-    if "chain" in parts:
-        begun = len(found) / len(parts)
-        found["chain"] = chain(repetitions, seconds, lambda what, part: tell(what, begun + part / len(parts)))
-    return {**found, "claims": claims(found)}
+    deaths = Deaths()
+    for number, part in enumerate(parts):
+
+        def told(what: str, done: float, number: int = number) -> None:
+            tell(what, (number + done) / len(parts))
+
+        died = Deaths()
+        with died.noted(SET_UP):
+            found[part] = measures[part](repetitions, seconds, told, died)
+        deaths |= {f"{part}: {name}": why for name, why in died.items()}
+    return {**found, **deaths.figures(), "claims": claims(found, parts)}
 
 
-def contention(repetitions: int, seconds: float, tell: Progress) -> dict[str, Any]:
+def contention(repetitions: int, seconds: float, tell: Progress, deaths: Deaths) -> dict[str, Any]:
     """One urgent query that needs two thirds of the core, and four that each ask for a third."""
     queries = [Chain(name, (60, 60, 60)) for name in ("high", *(f"low{number}" for number in range(4)))]
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENTION}
@@ -107,10 +115,9 @@ def contention(repetitions: int, seconds: float, tell: Progress) -> dict[str, An
         tell("contention: warming up", 0.0)
         capacity = rig.capacity(seconds)
         rates = {query.name: capacity * (0.65 if query.name == "high" else 0.3) for query in queries}
-        total = repetitions * len(CONTENTION)
-        for number in range(total):
-            name = list(CONTENTION)[number % len(CONTENTION)]
-            tell(f"contention: {name}", number / total)
+
+        def measure(name: str, number: int) -> None:
+            tell(f"contention: {name}", number / (repetitions * len(CONTENTION)))
             with _attached(rig, CONTENTION[name]):
                 outcome = rig.measure(rates, seconds)
             ages = outcome.ages["high"]
@@ -123,16 +130,19 @@ def contention(repetitions: int, seconds: float, tell: Progress) -> dict[str, An
                     "switches_per_s": outcome.switches,
                 }
             )
-    return {name: medians(each) for name, each in runs.items()}
+
+        in_turns(list(CONTENTION), repetitions, measure, deaths, stop=True)
+    return {name: medians(each) for name, each in runs.items() if each}
 
 
-def chain(repetitions: int, seconds: float, tell: Progress) -> dict[str, Any]:
+def chain(repetitions: int, seconds: float, tell: Progress, deaths: Deaths) -> dict[str, Any]:
     """One query at rising rates; latencies are those at the first rate that the OS alone does not keep up with."""
     query = Chain("chain", COSTS)
     served = dict(CHAIN)
     refused: dict[str, str] = {}
     by_rate: dict[tuple[str, float], dict[str, float]] = {}
     rates: list[float] = []
+    unfinished: dict[str, Any] = {}
     with Rig([query]) as rig:
         tell("chain: warming up", 0.0)
         start = BELOW * _saturation(rig, query.name, rig.capacity(seconds), seconds)
@@ -144,16 +154,23 @@ def chain(repetitions: int, seconds: float, tell: Progress) -> dict[str, Any]:
                 if name in refused:
                     continue
                 tell(f"chain: {name} at {rate:.0f} rows/s", (len(rates) + number / len(order)) / RATES)
-                try:
-                    runs.setdefault(name, []).append(_tried(rig, query.name, served[name], rate, seconds))
-                except EngineError as error:  # a policy whose metrics can't be had here
-                    if name in COMPARED:
-                        raise
-                    refused[name] = str(error)
-            by_rate.update({(name, rate): medians(each) for name, each in runs.items() if each})
+                with deaths.noted(f"{name} at {rate:.0f} rows/s"):
+                    try:
+                        runs.setdefault(name, []).append(_tried(rig, query.name, served[name], rate, seconds))
+                    except EngineError as error:  # a policy whose metrics can't be had here
+                        if name in COMPARED or isinstance(error, StalledError):
+                            raise
+                        refused[name] = str(error)
+                if deaths:
+                    break  # the application may be stalled, and what came after would be measured on that
+            found = {name: medians(each) for name, each in runs.items() if each}
+            if deaths:
+                unfinished = {"unfinished": {f"{rate:.0f}": found}}
+                break
+            by_rate.update({(name, rate): figures for name, figures in found.items()})
             served = {name: options for name, options in served.items() if name not in refused}
             rates.append(rate)
-    return {"refused": refused, **at_saturation(by_rate, rates, list(served))}
+    return {"refused": refused, **(at_saturation(by_rate, rates, list(served)) if rates else {}), **unfinished}
 
 
 def turns(names: Sequence[str]) -> list[str]:
@@ -209,32 +226,24 @@ def at_saturation(
     return figures
 
 
-def claims(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What ought to hold, with the ratio that was measured."""
-    made = []
-    if "contention" in found:
-        parts = found["contention"]
-        best = _best(parts)
-        for figure in ("high_mean_ms", "high_p99_ms"):
-            ratio = parts["os"][figure] / parts[best][figure]
-            made.append(claim(f"contention: {figure}, OS : {best}", ratio, 20.0))
-        made.append(
-            claim(f"contention: rows/s, {best} : OS", parts[best]["rows_per_s"] / parts["os"]["rows_per_s"], AS_MUCH)
+def claims(found: Mapping[str, Any], parts: Sequence[str]) -> Claims:
+    """What ought to hold of `treadle`, the variant with the defaults, in the parts that were to be measured."""
+
+    def ratio(part: str, figure: str, over: str, under: str) -> Callable[[], float]:
+        return lambda: found[part][over][figure] / max(found[part][under][figure], 1.0)
+
+    return [
+        at_least(f"{part}: {figure}, {over} : {under}", ratio(part, figure, over, under), aim)
+        for part, figure, over, under, aim in (
+            ("contention", "high_mean_ms", "os", "treadle", 20.0),
+            ("contention", "high_p99_ms", "os", "treadle", 20.0),
+            ("contention", "rows_per_s", "treadle", "os", AS_MUCH),
+            ("chain", "p50_ms", "os", "treadle", 3.0),
+            ("chain", "p99_ms", "os", "treadle", 1.0),
+            ("chain", "sustained_rows_per_s", "treadle", "os", 1.0),
         )
-    if "chain" in found:
-        os_, treadle = found["chain"]["os"], found["chain"]["treadle"]
-        made.append(claim("chain: p50, OS : treadle", os_["p50_ms"] / treadle["p50_ms"], 3.0))
-        made.append(claim("chain: p99, OS : treadle", os_["p99_ms"] / treadle["p99_ms"], 1.0))
-        sustained = treadle["sustained_rows_per_s"] / max(os_["sustained_rows_per_s"], 1.0)
-        made.append(claim("chain: sustained rate, treadle : OS", sustained, 1.0))
-    return made
-
-
-def _best(parts: Mapping[str, Mapping[str, float]]) -> str:
-    """The enforcer with the lowest latency among those that let about as much be done, if there are any."""
-    enforcers = [name for name in parts if name not in ("os", "random")]
-    able = [name for name in enforcers if parts[name]["rows_per_s"] >= AS_MUCH * parts["os"]["rows_per_s"]]
-    return min(able or enforcers, key=lambda name: parts[name]["high_mean_ms"])
+        if part in parts
+    ]
 
 
 @contextmanager
@@ -266,6 +275,10 @@ class Outcome:
     """That had come in but not out, at even moments of it."""
     switches: float
     """Context switches a second of all threads of the application."""
+
+
+class StalledError(EngineError):
+    """The application does not work off what has come in."""
 
 
 class _Mark(NamedTuple):
@@ -390,7 +403,7 @@ class Rig:
         end = time.monotonic() + PATIENCE
         while any(self._seen[sink] < self._sent[sink] for sink in self.queries):
             if time.monotonic() > end:
-                raise EngineError(f"what waits is not worked off in {PATIENCE:g} s", remedy="see what else runs here")
+                raise StalledError(f"what waits is not worked off in {PATIENCE:g} s", remedy="see what else runs here")
             self._take_some()
 
     def _switches(self) -> dict[int, float]:

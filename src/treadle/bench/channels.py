@@ -10,12 +10,14 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from treadle import jars
+from treadle.bench.claims import Claims, Deaths, at_least, in_turns
 from treadle.broker import Broker, free_port
 from treadle.pipelines.jvm import CHANNEL
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Progress = Callable[[str, float], None]
+OTHERS = ("python_source", "parquet", "kafka")
+"""What the embedded channel is compared with."""
 SCHEMA = "id long, arrived timestamp, v double, payload string"
 
 
@@ -49,21 +53,31 @@ def run(*, rows: int = 2_000_000, repetitions: int = 3, progress: Progress | Non
             medium.fill(made)
         speeds: dict[str, list[float]] = {name: [] for name in media}
         total = (repetitions + 1) * len(media)
-        for number in range(total):
-            name = list(media)[number % len(media)]
+        deaths = Deaths()
+
+        def measure(name: str, number: int) -> None:
             tell(f"{name} ({number + 1} of {total})", number / total)
             speeds[name].append(rows / media[name].hop(number))
-        found = {f"{name}_rows_per_s": round(float(np.median(each[1:]))) for name, each in speeds.items()}
-        return {
-            **found,
-            "embedded_to_python_source": round(found["embedded_rows_per_s"] / found["python_source_rows_per_s"], 2),
-            "embedded_to_parquet": round(found["embedded_rows_per_s"] / found["parquet_rows_per_s"], 2),
-            "embedded_to_kafka": round(found["embedded_rows_per_s"] / found["kafka_rows_per_s"], 2),
-        }
+
+        in_turns(list(media), repetitions + 1, measure, deaths)
+        found = {name: round(float(np.median(each[1:]))) for name, each in speeds.items() if len(each) > 1}
+        figures = {f"{name}_rows_per_s": speed for name, speed in found.items()}
+        made_claims = claims(figures)
+        ratios = {f"embedded_to_{name}": each["measured"] for name, each in zip(OTHERS, made_claims, strict=True)}
+        return {**figures, **ratios, **deaths.figures(), "claims": made_claims}
     finally:
         broker.stop()
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def claims(figures: Mapping[str, float]) -> Claims:
+    """What ought to hold: the embedded channel, which is the default, is no slower than what it could have been."""
+
+    def ratio(other: str) -> float:
+        return figures["embedded_rows_per_s"] / figures[f"{other}_rows_per_s"]
+
+    return [at_least(f"rows/s, embedded : {name}", partial(ratio, name), 1.0) for name in OTHERS]
 
 
 def _rows(spark: SparkSession, count: int) -> DataFrame:

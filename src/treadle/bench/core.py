@@ -20,6 +20,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from treadle.bench.baselines import Delivery, PlainRound, Reading, need_simpy, simpy_chain
+from treadle.bench.claims import Claims, at_most
 from treadle.bench.promises import cycle_ms
 from treadle.decide import registry
 from treadle.decide.transform import SCALES
@@ -46,6 +47,8 @@ WARM_UP = 3
 """Rounds that are not timed: counters need two before anything is known."""
 STRETCHES = 6
 """Of the loop's run."""
+LOOP_CPU = 0.01
+"""The aim: the part of a core that the loop may take."""
 LOAD = 0.9
 COSTS = (10e-6, 20e-6, 30e-6, 20e-6, 10e-6)
 """CPU seconds per tuple of the simulated chain."""
@@ -98,7 +101,7 @@ def run(
         promises[str(size)] = _figure(cycle_ms(size, repeats))
     tell(f"the control loop, for {effort.loop_seconds:g} s")
     fraction = round_cpu_fraction(0.05, 100, effort.loop_seconds, clock)
-    return {
+    found = {
         "decide_ms": rounds,
         "vectorised_speedup": _figure(speedup),
         "simulator_events_per_s": round(events),
@@ -109,6 +112,13 @@ def run(
         "speedup_at": effort.compared[0],
         "machine": machine(),
     }
+    return {**found, "claims": claims(found)}
+
+
+def claims(found: Mapping[str, Any]) -> Claims:
+    """What ought to hold."""
+    used = found["round_cpu_fraction_50ms_100_instances"]
+    return [at_most("part of a core that the loop takes, at 50 ms over 100 instances", used, LOOP_CPU)]
 
 
 def decide_ms(instances: int, rounds: int) -> float:

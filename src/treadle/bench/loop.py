@@ -7,19 +7,21 @@ Lachesis does it.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from treadle import jars
 from treadle.attachment import attach
 from treadle.bench.attach import Rig
+from treadle.bench.claims import Claims, Deaths, at_least
 from treadle.errors import EngineError
 from treadle.workloads.realtime import Chain
 
@@ -47,14 +49,27 @@ def run(*, seconds: float = 60.0, progress: Progress | None = None) -> dict[str,
         tell("warming up", 0.2)
         rig.measure({query.name: FIRST_RATE for query in QUERIES}, WARM)
         rate = LOAD * rig.capacity(WARM / 8) / len(QUERIES)
+        figures: dict[str, Any] = {"rows_per_s": round(rate * len(QUERIES), 1)}
+        deaths = Deaths()
         with rig.flowing({query.name: rate for query in QUERIES}):
             tell("from the command to the first priority", 0.5)
-            first = statistics.median(_first_priority(pid) for _ in range(STARTS))
+            with deaths.noted("the first priority"):
+                figures["first_priority_s"] = statistics.median(_first_priority(pid) for _ in range(STARTS))
             tell("the loop", 0.6)
-            figures = _apart(pid, seconds)
+            with deaths.noted("the loop"):
+                figures |= _apart(pid, seconds)
             tell("jstack and renice", 0.9)
-            figures["processes_baseline_ms"] = _by_processes(pid, figures["threads"])
-    return {**figures, "first_priority_s": first, "rows_per_s": round(rate * len(QUERIES), 1)}
+            with deaths.noted("jstack and renice"):
+                figures["processes_baseline_ms"] = _by_processes(pid, figures["threads"])
+    return {**figures, **deaths.figures(), "claims": claims(figures)}
+
+
+def claims(figures: Mapping[str, Any]) -> Claims:
+    """What ought to hold: a round takes less than what it replaces. Without `jstack` and `renice` there is no claim."""
+    baseline = figures.get("processes_baseline_ms", math.nan)
+    if baseline is None:
+        return []
+    return [at_least("ms, jstack and renice : a round", lambda: baseline / figures["round_ms"]["all"], 1.0)]
 
 
 def measure(pid: int, seconds: float) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from treadle.bench.apart import claim, measured, medians
+from treadle.bench.apart import measured, medians
+from treadle.bench.claims import Claims, Deaths, at_least, in_turns
 from treadle.bench.multi_class import VARIANTS, Measured, measure
 from treadle.workloads import multi_class
 from treadle.workloads.burn import calibrate
@@ -19,6 +20,7 @@ from treadle.workloads.burn import calibrate
 Progress = Callable[[str, float], None]
 MEANT_FOR = {"hr": "mean_ms", "chain": "queued_rows", "fcfs": "max_ms", "qs": "queue_variance"}
 """What each policy is meant to make small."""
+ON_DEFAULT_SETUP = "fifo on Spark's default set-up"
 
 
 def run(
@@ -45,40 +47,45 @@ def run(
     measure(spark, queries, "fifo", seconds=1.0, warm=warm)  # the JVM compiles what all will use
     runs: dict[str, list[Measured]] = {name: [] for name in variants}
     total = repetitions * len(variants)
-    for number in range(total):
-        name = variants[number % len(variants)]
+    deaths = Deaths()
 
-        def told(what: str, part: float, number: int = number) -> None:
+    def measure_one(name: str, number: int) -> None:
+        def told(what: str, part: float) -> None:
             tell(f"{what} ({number + 1} of {total})", (number + part) / (total + 1))
 
         runs[name].append(measure(spark, queries, name, seconds=seconds, warm=warm, progress=told))
+
+    in_turns(variants, repetitions, measure_one, deaths)
     spark.stop()
-    figures: dict[str, Any] = {name: medians([each.figures() for each in each_run]) for name, each_run in runs.items()}
+    figures: dict[str, Any] = {name: medians([each.figures() for each in made]) for name, made in runs.items() if made}
     if default_setup:
         tell("Spark's default set-up", total / (total + 1))
-        figures["fifo on Spark's default set-up"] = measured(
-            __name__,
-            {"unit": unit, "load": load, "seconds": seconds, "warm": warm},
-            "the run on Spark's default set-up",
-        )
-    return {**figures, "claims": claims(figures)}
+        with deaths.noted(ON_DEFAULT_SETUP):
+            figures[ON_DEFAULT_SETUP] = measured(
+                __name__,
+                {"unit": unit, "load": load, "seconds": seconds, "warm": warm},
+                "the run on Spark's default set-up",
+            )
+    return {**figures, **deaths.figures(), "claims": claims(figures, variants)}
 
 
-def claims(figures: dict[str, Any]) -> list[dict[str, Any]]:
-    """What ought to hold, with the ratio that was measured."""
-    found = []
-    treadle = figures.get("treadle")
-    for other, least in (("fifo", 3.0), ("fair", 1.5)):
-        if treadle and other in figures:
-            ratio = figures[other]["high_p99_ms"] / treadle["high_p99_ms"]
-            found.append(claim(f"urgent p99 latency, {other} : treadle", ratio, least))
-    if treadle and "fifo" in figures:
-        found.append(claim("rows/s, treadle : fifo", treadle["rows_per_s"] / figures["fifo"]["rows_per_s"], 1.0))
-    for policy, figure in MEANT_FOR.items():
-        if policy in figures and "fifo" in figures:
-            ratio = figures["fifo"][figure] / figures[policy][figure]
-            found.append(claim(f"{figure}, fifo : {policy}", ratio, 1.0))
-    return found
+def claims(figures: Mapping[str, Any], variants: Sequence[str] = tuple(VARIANTS)) -> Claims:
+    """What ought to hold of `treadle`, which is the gate by its defaults, and of policies that were to be measured."""
+
+    def ratio(figure: str, over: str, under: str) -> Callable[[], float]:
+        return lambda: figures[over][figure] / figures[under][figure]
+
+    aims = [
+        ("urgent p99 latency", "high_p99_ms", "fifo", "treadle", 3.0),
+        ("urgent p99 latency", "high_p99_ms", "fair", "treadle", 1.5),
+        ("rows/s", "rows_per_s", "treadle", "fifo", 1.0),
+        *((figure, figure, "fifo", policy, 1.0) for policy, figure in MEANT_FOR.items()),
+    ]
+    return [
+        at_least(f"{what}, {over} : {under}", ratio(figure, over, under), aim)
+        for what, figure, over, under, aim in aims
+        if over in variants and under in variants
+    ]
 
 
 def _main() -> None:

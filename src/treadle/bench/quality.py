@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from treadle.bench.claims import Deaths
 from treadle.bench.quality_figures import Course, Cycle, Look, figures
 from treadle.bench.quality_scenarios import Made, Phase, Scenario
 from treadle.observe.cores import Cores
@@ -129,14 +130,18 @@ def measure(
     tell("measuring what the machine can do", 0.1)
     place.begin(place.scenario.phases[0])
     able = capacity(place)
-    courses = {}
+    courses: dict[bool, Course] = {}
+    deaths = Deaths()
     for number, shed in enumerate((False, True)):
         what = "with shedding" if shed else "without shedding"
 
         def told(part: float, number: int = number, what: str = what) -> None:
             tell(what, 0.2 + 0.4 * (number + part))
 
-        courses[shed] = _course(place, able, shed=shed, pace=pace, tell=told)
+        with deaths.noted(what):
+            courses[shed] = _course(place, able, shed=shed, pace=pace, tell=told)
+    if deaths:
+        return {"scenario": place.scenario.what, "capacity_rows_per_s": able, **deaths.figures(), "claims": []}
     found = figures(place.scenario, able, courses[False], courses[True], place.cycle)
     if plot is not None:
         from treadle.bench.quality_plot import draw

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from treadle.bench.claims import Claims, at_least, at_most
 from treadle.bench.quality_scenarios import Phase, Scenario
 from treadle.model import Floats
 
@@ -130,29 +131,29 @@ def figures(
     return found
 
 
-def claims(found: Mapping[str, Any], rate: float, cycle: float) -> list[dict[str, Any]]:
-    """What ought to hold, with what was measured."""
+def claims(found: Mapping[str, Any], rate: float, cycle: float) -> Claims:
+    """What ought to hold."""
     queries = found["queries"]
     listed = [
-        _at_most("seconds below a minimum, in a stretch", found["longest_violation_s"], PERIODS * cycle),
-        _at_most("mean |promised - current accuracy|", found["mean_abs_accuracy_error"], ERROR),
-        _at_most("mean |estimated - injected rate|, as a part", found["mean_abs_rate_error"], RATE_ERROR),
-        _at_most("growth of what waits, as a part of the input", found["lag_growth_with"] / rate, STANDS),
-        _at_least("the same without shedding", found["lag_growth_without"] / rate, GROWS),
+        at_most("seconds below a minimum, in a stretch", found["longest_violation_s"], PERIODS * cycle),
+        at_most("mean |promised - current accuracy|", found["mean_abs_accuracy_error"], ERROR),
+        at_most("mean |estimated - injected rate|, as a part", found["mean_abs_rate_error"], RATE_ERROR),
+        at_most("growth of what waits, as a part of the input", found["lag_growth_with"] / rate, STANDS),
+        at_least("the same without shedding", found["lag_growth_without"] / rate, GROWS),
     ]
     if len({each["priority"] for each in queries.values()}) > 1:
         out_of_turn = max(found["out_of_turn"].values())
-        listed.append(_at_most("shed while a lower priority had more than its minimum", out_of_turn, TURN))
+        listed.append(at_most("shed while a lower priority had more than its minimum", out_of_turn, TURN))
     if "moves" in found:
-        listed.append(_at_least("queries that moved to the worker that came", len(found["moves"]), 1))
-        listed.append(_at_most("rows lost or doubled", found["rows_lost"] + found["rows_doubled"], 0))
+        listed.append(at_least("queries that moved to the worker that came", len(found["moves"]), 1))
+        listed.append(at_most("rows lost or doubled", found["rows_lost"] + found["rows_doubled"], 0))
         relieved = min(each["last_accuracy"] - each["overload_accuracy"] for each in queries.values())
-        listed.append(_at_least("accuracy that each has more by the worker that came", relieved, 0.0))
+        listed.append(at_least("accuracy that each has more by the worker that came", relieved, 0.0))
     if "suspicious_sent" in found:
         missed = found["suspicious_sent"] - found["suspicious_found"]
-        listed.append({"what": "suspicious payments missed", "value": missed, "at_most": 0, "holds": missed == 0})
+        listed.append(at_most("suspicious payments missed", abs(missed), 0))
         off = abs(found["paid_corrected"] - found["paid"]) / max(found["paid_half_width"], 1e-9)
-        listed.append(_at_most("error of the corrected sum, in its half width", off, 1.0))
+        listed.append(at_most("error of the corrected sum, in its half width", off, 1.0))
     return listed
 
 
@@ -254,11 +255,3 @@ def _others(course: Course) -> float:
 
 def _mean(values: list[float]) -> float:
     return round(float(np.mean(values)), 4) if values else float("nan")
-
-
-def _at_most(what: str, value: float, most: float) -> dict[str, Any]:
-    return {"what": what, "value": round(float(value), 4), "at_most": most, "holds": bool(value <= most)}
-
-
-def _at_least(what: str, value: float, least: float) -> dict[str, Any]:
-    return {"what": what, "value": round(float(value), 4), "at_least": least, "holds": bool(value >= least)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,75 +14,91 @@ from rich.table import Table
 
 from treadle import durations
 from treadle.errors import ConfigError
+from treadle.text import visible
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_report_only = click.option("--report-only", is_flag=True, help="Exit code 0 also where a claim does not hold.")
 
 
 @click.group()
 def bench() -> None:
-    """Measure Treadle itself."""
+    """Measure Treadle itself. Each claim is about a default; if one does not hold, the exit code is 1."""
 
 
 @bench.command("core")
 @_json
-def bench_core(as_json: bool) -> None:
+@_report_only
+def bench_core(as_json: bool, report_only: bool) -> None:
     """What a control round costs, and how fast the simulator is."""
     from treadle.bench import core
 
-    _measure(lambda told: core.run(progress=lambda what: told(what, 0.0)), as_json=as_json)
+    _measure(lambda told: core.run(progress=lambda what: told(what, 0.0)), as_json=as_json, report_only=report_only)
 
 
 @bench.command("pipelines")
 @_json
+@_report_only
 @click.option("--repetitions", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--seconds", type=click.FloatRange(min=5), default=20.0, show_default=True, help="Of each run.")
 @click.option("--load", type=click.FloatRange(min=0.05), default=1.3, show_default=True, help="Share of all cores.")
-def bench_pipelines(as_json: bool, repetitions: int, seconds: float, load: float) -> None:
+def bench_pipelines(as_json: bool, report_only: bool, repetitions: int, seconds: float, load: float) -> None:
     """Spark's FIFO and FAIR against Treadle and its policies, on 13 queries that fill the machine (15 minutes)."""
     from treadle.bench import pipelines
 
     _measure(
-        lambda told: pipelines.run(repetitions=repetitions, seconds=seconds, load=load, progress=told), as_json=as_json
+        lambda told: pipelines.run(repetitions=repetitions, seconds=seconds, load=load, progress=told),
+        as_json=as_json,
+        report_only=report_only,
     )
 
 
 @bench.command("hops")
 @_json
-def bench_hops(as_json: bool) -> None:
+@_report_only
+def bench_hops(as_json: bool, report_only: bool) -> None:
     """What a small batch costs, on Spark's default set-up and on Treadle's (5 minutes)."""
     from treadle.bench import hops
 
-    _measure(lambda told: hops.run(progress=told), as_json=as_json)
+    _measure(lambda told: hops.run(progress=told), as_json=as_json, report_only=report_only)
 
 
 @bench.command("channels")
 @_json
-def bench_channels(as_json: bool) -> None:
+@_report_only
+def bench_channels(as_json: bool, report_only: bool) -> None:
     """How fast rows go through the embedded channel, through files and through Kafka (3 minutes)."""
     from treadle.bench import channels
 
-    _measure(lambda told: channels.run(progress=told), as_json=as_json)
+    _measure(lambda told: channels.run(progress=told), as_json=as_json, report_only=report_only)
 
 
 @bench.command("attach")
 @_json
+@_report_only
 @click.option("--part", "parts", type=click.Choice(["contention", "chain"]), multiple=True, help="Only this one.")
 @click.option("--repetitions", type=click.IntRange(min=1), default=1, show_default=True)
-def bench_attach(as_json: bool, parts: tuple[str, ...], repetitions: int) -> None:
+def bench_attach(as_json: bool, report_only: bool, parts: tuple[str, ...], repetitions: int) -> None:
     """Real-Time Mode under the OS alone and under treadle attach, on one core (20 minutes)."""
     from treadle.bench import attach
 
     chosen = parts or ("contention", "chain")
-    _measure(lambda told: attach.run(chosen, repetitions=repetitions, progress=told), as_json=as_json)
+    _measure(
+        lambda told: attach.run(chosen, repetitions=repetitions, progress=told),
+        as_json=as_json,
+        report_only=report_only,
+    )
 
 
 @bench.command("adaptive")
 @_json
+@_report_only
 @click.option("--part", "parts", type=click.Choice(["gate", "kernel"]), multiple=True, help="Only this one.")
 @click.option("--minute", metavar="TIME", default="60s", show_default=True, help="How long the load stays the same.")
 @click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Of all kinds of load.")
 @click.option("--repetitions", type=click.IntRange(min=1), default=1, show_default=True)
-def bench_adaptive(as_json: bool, parts: tuple[str, ...], minute: str, rounds: int, repetitions: int) -> None:
+def bench_adaptive(
+    as_json: bool, report_only: bool, parts: tuple[str, ...], minute: str, rounds: int, repetitions: int
+) -> None:
     """Learners against each policy alone, and an oracle, on a load that changes every minute (an hour)."""
     from treadle.bench import adaptive
 
@@ -89,29 +106,36 @@ def bench_adaptive(as_json: bool, parts: tuple[str, ...], minute: str, rounds: i
     _measure(
         lambda told: adaptive.run(chosen, minute=length, rounds=rounds, repetitions=repetitions, progress=told),
         as_json=as_json,
+        report_only=report_only,
     )
 
 
 @bench.command("loop")
 @_json
-def bench_loop(as_json: bool) -> None:
+@_report_only
+def bench_loop(as_json: bool, report_only: bool) -> None:
     """What treadle attach itself costs at 50 ms (3 minutes)."""
     from treadle.bench import loop
 
-    _measure(lambda told: loop.run(progress=told), as_json=as_json)
+    _measure(lambda told: loop.run(progress=told), as_json=as_json, report_only=report_only)
 
 
 @bench.command("quality")
 @_json
+@_report_only
 @click.option("--scenario", type=click.Choice(["1", "2", "3", "4"]), default="2", show_default=True)
 @click.option("--cycle", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds of a decision.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="A picture of it goes there.")
-def bench_quality(as_json: bool, scenario: str, cycle: float, plot: Path | None) -> None:
+def bench_quality(as_json: bool, report_only: bool, scenario: str, cycle: float, plot: Path | None) -> None:
     """Whether promises are kept at 1.5 times what the machine can do, with Kafka (5 minutes)."""
     from treadle.bench import quality
     from treadle.bench.quality_scenarios import SCENARIOS
 
-    _measure(lambda told: quality.run(SCENARIOS[scenario], cycle=cycle, plot=plot, progress=told), as_json=as_json)
+    _measure(
+        lambda told: quality.run(SCENARIOS[scenario], cycle=cycle, plot=plot, progress=told),
+        as_json=as_json,
+        report_only=report_only,
+    )
 
 
 @click.command()
@@ -150,15 +174,28 @@ def _tell(table: Table, claims: Sequence[Any]) -> None:
         _out.print(f"  {mark}  {escape(claim.text)}")
 
 
-def _measure(run: Callable[[Any], dict[str, Any]], *, as_json: bool) -> None:
-    from treadle.cli import _progress, _show
+def _measure(run: Callable[[Any], dict[str, Any]], *, as_json: bool, report_only: bool) -> None:
+    """Show what a benchmark found. Exit code 1 if a claim does not hold, or a variant died."""
+    from treadle.bench import claims
+    from treadle.cli import _err, _progress, _show
 
     with _progress(quiet=False) as told:
-        figures = run(told)
+        found = run(told)
     if as_json:
-        click.echo(json.dumps(figures))
+        click.echo(json.dumps(found))
     else:
+        figures = {key: value for key, value in found.items() if key not in ("claims", claims.DIED)}
         _show(["figure", "value"], [(key, _shown(value)) for key, value in figures.items()])
+        _show(["", "claim", "aim", "measured"], [_row(each) for each in found["claims"]])
+    for variant, why in found.get(claims.DIED, {}).items():
+        _err.print(f"[bold red]died:[/] {escape(visible(f'{variant}: {why}'))}", soft_wrap=True)
+    if claims.fails(found) and not report_only:
+        sys.exit(1)
+
+
+def _row(claim: dict[str, Any]) -> tuple[str, ...]:
+    measured = "not measured" if claim["measured"] is None else f"{claim['measured']:g}"
+    return "held" if claim["holds"] else "FAILED", claim["claim"], claim["aim"], measured
 
 
 def _shown(value: Any) -> str:

@@ -1,0 +1,58 @@
+"""`treadle bench …` fails where its claims do, and shows them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from treadle.bench import adaptive, attach, channels, core, hops, loop, pipelines, quality
+from treadle.bench.claims import at_least
+from treadle.cli import cli
+
+BENCHES = {
+    "adaptive": adaptive,
+    "attach": attach,
+    "channels": channels,
+    "core": core,
+    "hops": hops,
+    "loop": loop,
+    "pipelines": pipelines,
+    "quality": quality,
+}
+HELD, BROKEN = at_least("b : a", 2.0, 1.0), at_least("a : b", 0.5, 1.0)
+
+
+def test_every_benchmark_is_tried_here() -> None:
+    bench: Any = cli.commands["bench"]
+    assert set(bench.commands) == set(BENCHES)
+
+
+@pytest.mark.parametrize("name", BENCHES)
+@pytest.mark.parametrize(
+    ("found", "options", "code"),
+    [
+        ({"claims": [HELD]}, [], 0),
+        ({"claims": [HELD, BROKEN]}, [], 1),
+        ({"claims": [HELD, BROKEN]}, ["--report-only"], 0),
+        ({"claims": [HELD], "died": {"b": "EngineError: stalled"}}, [], 1),
+    ],
+)
+def test_a_claim_that_does_not_hold_is_exit_code_1(
+    name: str, found: dict[str, Any], options: list[str], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BENCHES[name], "run", lambda *_, **__: {"rows_per_s": 12.5, **found})
+    shown = CliRunner().invoke(cli, ["bench", name, *options])
+    assert shown.exit_code == code, shown.output
+    assert "12.5" in shown.output
+    for claim in found["claims"]:
+        [line] = [line for line in shown.output.splitlines() if claim["claim"] in line]
+        assert ("held" if claim["holds"] else "FAILED") in line
+        assert claim["aim"] in line
+        assert f"{claim['measured']:g}" in line
+    assert ("died: b: EngineError: stalled" in shown.output) is ("died" in found)
+    as_json = CliRunner().invoke(cli, ["bench", name, "--json", *options])
+    assert as_json.exit_code == code
+    assert json.loads(as_json.stdout)["claims"] == found["claims"]
