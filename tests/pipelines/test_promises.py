@@ -6,13 +6,16 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import treadle
 from support import named, until
+from treadle.decide.quality import Decision, Measured, equations
 from treadle.errors import ConfigError
 from treadle.estimates import WEIGHT
 from treadle.workloads.burn import burn
@@ -25,16 +28,16 @@ if TYPE_CHECKING:
 ROWS = 200
 
 
-def heavy(minimum: tuple[float, float], hashes: int) -> treadle.Pipeline:
-    """Two sinks that do the same for each row, `high` before `low`."""
+def heavy(minimum: tuple[float, float], hashes: int, accuracy: Any = None) -> treadle.Pipeline:
+    """Two sinks that do the same for each row, `high` before `low`, whose accuracy may be its own."""
     p = treadle.Pipeline(named("promise"))
     p.feed("rows", schema="id long")
-    for name, priority, least in (("low", 1, minimum[0]), ("high", 5, minimum[1])):
+    for name, priority, least, own in (("low", 1, minimum[0], accuracy), ("high", 5, minimum[1], None)):
 
         def sink(rows: DataFrame) -> None:
             rows.selectExpr(burn("cast(id as string)", hashes)).write.format("noop").mode("append").save()
 
-        p.sink(name=name, inputs="rows", priority=priority, min_accuracy=least)(sink)
+        p.sink(name=name, inputs="rows", priority=priority, min_accuracy=least, accuracy=own)(sink)
     return p
 
 
@@ -84,12 +87,18 @@ def test_under_overload_the_lower_priority_sheds_first_and_all_is_as_before_afte
         until(lambda: promised(run, "low") == promised(run, "high") == 1.0, run)
 
 
-def test_a_minimum_that_can_not_be_had_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    p = heavy((0.9, 0.9), 2000)
+@pytest.mark.parametrize("own", [False, True])
+def test_a_minimum_that_can_not_be_had_is_named_as_its_owner_measures_it(
+    spark: SparkSession, tmp_path: Path, *, own: bool
+) -> None:
+    accuracy = treadle.relative_error(window="50ms") if own else None
+    p = heavy((0.9, 0.9), 2000, accuracy)
     with p.start(spark, folder=tmp_path, slots=1, cycle="500ms", limit_rows=10**9) as run, flooded(run):
-        text = "sink 'low' is promised 90% of its input and gets "
+        text = f"sink 'low' is promised 90% {'accuracy' if own else 'of its input'} and gets "
         until(lambda: any(each.startswith(text) for each in run.status()["quality"]["short"]), run)
-        assert "cores are missing" in run.status()["quality"]["short"][0]
+        status = run.status()["quality"]
+        assert "cores are missing" in status["short"][0]
+        assert status["sinks"]["low"]["promised"] < 0.9
 
 
 def test_rows_carry_their_weight_only_where_something_may_be_shed(spark: SparkSession, tmp_path: Path) -> None:
@@ -122,6 +131,72 @@ def test_where_shedding_is_turned_off_all_rows_come_and_weigh_one(spark: SparkSe
         run.feed("rows").append([{"id": number} for number in range(ROWS)])
         until(lambda: sum(found) == ROWS, run)
         assert sinks(run)["out"]["promised"] is None
+
+
+def decide(run: Run, wanted: dict[str, float]) -> None:
+    """Let each sink have such a part from the next cycle on, whatever is measured."""
+    assert run.promises is not None
+    controller, flow = run.promises._controller, run.promises.flow
+    measured = controller.cycle
+
+    def cycle(seen: Measured) -> Decision:
+        desired = flow.upstream(np.array([wanted[flow.tasks[sink]] for sink in flow.sinks.tolist()]))
+        streams, outside = equations.keep(flow, desired)
+        return replace(measured(seen), desired=desired, streams=streams, outside=outside)
+
+    controller.cycle = cycle  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("layout", "wanted"), [("hops", {"a": 0.3, "b": 0.5}), ("fused", {"a": 0.3})])
+def test_a_source_of_ones_own_is_shed_as_decided_and_its_rate_is_known(
+    spark: SparkSession, tmp_path: Path, layout: str, wanted: dict[str, float]
+) -> None:
+    p = treadle.Pipeline(named("own"))
+
+    @p.source
+    def rows(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("rate").option("rowsPerSecond", 2000).load().where("value % 2 = 0")
+
+    for name in wanted:
+        p.write(name, reads="rows", format="noop", min_accuracy=0.0)
+    with p.start(spark, folder=tmp_path, layout=layout, cycle="500ms") as run:
+        decide(run, wanted)
+        until(lambda: run.status()["quality"]["rates"].get("rows", 0.0) > 500.0, run)
+        assert run.status()["quality"]["rates"]["rows"] < 2000.0
+        for name, part in wanted.items():
+            until(lambda name=name, part=part: sinks(run)[name]["accuracy"] == pytest.approx(part, abs=0.05), run)  # type: ignore[misc]
+
+
+def test_of_a_source_that_does_not_report_its_lag_nothing_is_dropped_and_that_is_said(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "in").mkdir()
+    p = treadle.Pipeline(named("files"))
+
+    @p.source
+    def rows(spark: SparkSession) -> DataFrame:
+        files = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
+        return files.json(str(tmp_path / "in"))
+
+    @p.sink(min_accuracy=0.0)
+    def out(rows: DataFrame) -> None:
+        rows.selectExpr(burn("cast(id as string)", 2000)).write.format("noop").mode("append").save()
+
+    number = 0
+    with p.start(spark, folder=tmp_path / "work", slots=1, cycle="500ms") as run:
+
+        def fill() -> bool:
+            nonlocal number
+            text = "".join(f'{{"id": {row}}}\n' for row in range(1000))
+            (tmp_path / f"{number}.json").write_text(text)
+            (tmp_path / f"{number}.json").rename(tmp_path / "in" / f"{number}.json")
+            number += 1
+            return bool(run.hops["out"].batches >= 6)
+
+        until(fill, run)
+        assert promised(run, "out") == 1.0
+        assert sinks(run)["out"]["accuracy"] == 1.0
+    assert [record.message for record in caplog.records if "nothing is dropped of source 'rows'" in record.message]
 
 
 def test_an_accuracy_about_a_sum_sheds_as_far_as_the_sum_stays_known(spark: SparkSession, tmp_path: Path) -> None:

@@ -103,6 +103,54 @@ def test_a_running_query_hears_of_a_change(shedding: Shedding, spark: SparkSessi
         shutil.rmtree(tmp_path)
 
 
+@pytest.mark.parametrize("choice", [Choice(), Choice(utility="1.0 + value % 10"), Choice(key=("value % 50",))])
+def test_all_actions_of_a_batch_see_the_same_rows_which_count_once(
+    shedding: Shedding, spark: SparkSession, tmp_path: Path, choice: Choice
+) -> None:
+    """Also those that read its partitions in another way, and those after which more or less is to be kept."""
+    shedding = Shedding(spark)  # without a seed
+    stream = spark.readStream.format("rate").option("rowsPerSecond", 1000).option("numPartitions", 3).load()
+    batches: list[list[list[int]]] = []
+
+    def sink(rows: DataFrame, _: int) -> None:
+        first = sorted(row.value for row in rows.collect())
+        shedding.set("test/twice", 0.3 if shedding.get("test/twice") == 0.6 else 0.6)
+        again = sorted(row.value for row in rows.coalesce(1).collect())
+        fewer = sorted(row.value for row in rows.where("value % 2 = 0").repartition(2).collect())
+        batches.append([first, again, fewer])
+
+    shedding.set("test/twice", 0.6)
+    came = stream.observe("came", f.count(f.lit(1)).alias("rows"))
+    query = (
+        shedding.shed(came, "test/twice", choice)
+        .writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(tmp_path / "check"))
+        .start()
+    )
+    try:
+        until(lambda: sum(len(first) > 100 for first, *_ in batches) >= 3)
+    finally:
+        query.stop()
+    for first, again, fewer in batches:
+        assert again == first
+        assert fewer == [value for value in first if value % 2 == 0]
+    counted = shedding.counts()["test/twice"]
+    largest = max(value for first, *_ in batches for value in first)
+    assert largest < counted.seen < largest + 3000
+    assert counted.kept >= sum(len(first) for first, *_ in batches)
+    assert counted.kept < counted.seen
+
+
+def test_a_task_that_is_tried_again_keeps_the_same_rows_and_they_count_once(
+    shedding: Shedding, rows: DataFrame
+) -> None:
+    shedding.set("test/a", 0.5)
+    shed = shedding.shed(rows, "test/a").drop(WEIGHT)
+    once = shed.rdd  # one plan, as a batch of a stream is: what it gives is worked out at each action
+    assert once.map(lambda row: row.id).collect() == once.map(lambda row: row.id).collect()
+    assert shedding.counts()["test/a"].seen == ROWS
+
+
 def test_the_knob_restores_everything(shedding: Shedding) -> None:
     enforcer = Enforcer(ShedKnob(shedding))
     enforcer.apply(enforcer.diff(("test/a", "test/b"), np.array([0.5, 0.25])))

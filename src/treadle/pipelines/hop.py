@@ -74,6 +74,8 @@ class Hop:
     """Seconds that it last took to see that there was nothing to do, Spark's pause after it included."""
     failures: int = 0
     """In a row: without a batch in between."""
+    planned: float | None = None
+    """When the batch that waits or runs now was planned, which is up to when it reads its sources (monotonic)."""
     well: float = 0.0
     """When it was last seen to work, or was started (monotonic)."""
     replan: bool = False
@@ -139,6 +141,7 @@ class Hop:
 
     def try_again(self, retries: int) -> bool:
         """It has ended: it starts again after a pause, unless it has failed too often by its own fault; then false."""
+        self.planned = None
         if self.replan:
             self.replan, self.state, self.retry_at, self.error = False, State.RESTARTING, 0.0, ""
             return True

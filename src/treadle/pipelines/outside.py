@@ -66,6 +66,7 @@ class Outside:
         def batch(rows: DataFrame, batch_id: int) -> None:
             nonlocal looked
             before, looked = looked, time.time()
+            hop.planned = time.monotonic()
             ages = self._wait(hop, batch_id)
             with ExitStack() as turn:
                 ran = self._granted(hop, turn)
@@ -83,6 +84,7 @@ class Outside:
                     _look_for_bad_rows(hop)
                     had = hop.tuples_in
                     hop.did(ages, written, time.monotonic() - begun)
+                    hop.planned = None
                     hop.state = State.IDLE
             if not ran:
                 self._leave(hop)

@@ -7,26 +7,25 @@ channels; what is right is decided by `decide.quality`, and rows are dropped by 
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from treadle.decide.quality import Controller, Decision, Flow, InputRate, Kept, Measured, Promise, least_part
+from treadle.decide.quality import Controller, Decision, Flow, Kept, Measured, Promise, Short, least_part
 from treadle.decide.quality.equations import current_accuracy
 from treadle.decide.quality.room import HEADROOM, ceilings, room
 from treadle.decide.quality.shortages import Shortages
 from treadle.enforce import Enforcer
 from treadle.enforce.shed import Count, ShedKnob
-from treadle.model import Floats
+from treadle.model import Bools, Floats
 from treadle.observe.cores import Cores, Used
 from treadle.pipelines import graph, jvm
-from treadle.pipelines.channels.channel import Source
-from treadle.pipelines.hop import Hop
-from treadle.pipelines.node import Node
+from treadle.pipelines.hop import Hop, State
+from treadle.pipelines.node import Kind, Node
 from treadle.pipelines.shedding import Shedding
+from treadle.pipelines.source_rates import SourceRates
 from treadle.pipelines.spread import Spread
 from treadle.pipelines.workers import ClusterCores, Table
 
@@ -42,10 +41,10 @@ WINDOW = 3
 """Cycles over which work is averaged."""
 COLD = 2
 """Batches of a hop that say nothing of what the others will cost."""
+LONGEST_COLD = 15
+"""Cycles that such batches are waited for at most before anything is decided."""
 DRAIN = 4
 """Cycles in which what waits is to be worked off."""
-LOOKS, AT_ONCE = 3, 0.01
-"""So often it is looked how far sources are, until that takes no longer: else it is not known of which moment it is."""
 
 
 def promised(nodes: Mapping[str, Node]) -> dict[str, Promise]:
@@ -86,6 +85,8 @@ class Cycle(NamedTuple):
     rates: Mapping[str, float]
     accuracy: Floats
     decision: Decision
+    short: tuple[Short, ...]
+    """Minima that can't be kept, as their owners measure accuracy."""
 
 
 class Promises:
@@ -103,7 +104,7 @@ class Promises:
         self._gate = run.gate if run.realtime is None else None
         self._off = not run.options.shed
         self._cores = None if self._off else _cores(run.spark, gated=self._gate is not None)
-        self._shedding = Shedding(run.spark)
+        self._shedding = Shedding(run.spark, live=run.realtime is not None)
         self._enforcer = Enforcer(ShedKnob(self._shedding))
         self._controller = Controller(self.flow, drain=DRAIN * self._period, cycle=self._period)
         tasks = self.flow.tasks
@@ -111,19 +112,15 @@ class Promises:
             self._name(tasks[start], tasks[end])
             for start, end in zip(self.flow.start.tolist(), self.flow.end.tolist(), strict=True)
         )
-        self._from_outside = np.isin(self.flow.start, self.flow.sources) & (self.flow.copies[self.flow.start] == 0)
+        self._is_source = np.isin(np.arange(len(self.flow)), self.flow.sources)
         self._hops: Mapping[str, Hop] = run.hops
-        self._channels: Mapping[str, Source] = run.channels
         self._looks: deque[tuple[float, Floats]] = deque(maxlen=WINDOW + 1)
-        self._inputs = {
-            self.flow.tasks[task]: InputRate(self._period / 2)  # two looks are enough: it is counted, not guessed
-            for task in self.flow.sources.tolist()
-            if not self.flow.copies[task]
-        }
-        self._rates: dict[str, float] = {}
+        sources = tuple(tasks[task] for task in self.flow.sources.tolist())
+        self._sources = SourceRates(sources, self._readers(), run.channels, run.hops, self._period)
         self._counts: tuple[Mapping[str, Count], Mapping[str, Count]] = ({}, {})
         self._shortages = Shortages("sink", log)
         self._cold: dict[str, float] = {}
+        self._cold_batches = self._cold_cycles = 0
         self._spreads = {node.name: Spread(node) for node in run.nodes.values() if node.accuracy is not None}
 
     @property
@@ -154,6 +151,8 @@ class Promises:
             return
         if self._cores is not None and not self._cores.count:
             return  # there is no executor yet
+        if self._cold_work():
+            self._looks.clear()
         self._looks.append(self._look())
         if len(self._looks) < 2:
             return
@@ -164,10 +163,12 @@ class Promises:
         if self._spreads:
             self._controller.promise(self._minima())
         decision = self._controller.cycle(self._measured(now, on_average))
-        self.last = Cycle(now, dict(self._rates), accuracy, decision)
-        keep = decision.streams * np.where(self._from_outside, decision.outside[self.flow.start], 1.0)
+        short = tuple(self._in_own_units(each) for each in decision.short)
+        self.last = Cycle(now, dict(self._sources.rates), accuracy, decision, short)
+        # A source drops nothing itself: what comes from outside is dropped where it is read, by each of its readers.
+        keep = decision.streams * np.where(self._is_source, decision.outside, 1.0)[self.flow.start]
         self._enforcer.apply(self._enforcer.diff(self._streams, np.round(keep, 4)))
-        self._shortages.tell(decision.short)
+        self._shortages.tell(short)
 
     def close(self) -> None:
         """Nothing is shed any more."""
@@ -204,7 +205,7 @@ class Promises:
             for stream in self._streams
             if stream in latest
         }
-        short = [each.told("sink") for each in (last.decision.short if last else ())]
+        short = [each.told("sink") for each in (last.short if last else ())]
         rates = {name: round(rate, 3) for name, rate in last.rates.items()} if last else {}
         return {"sinks": sinks, "streams": streams, "short": short, "rates": rates, "time": last and last.time}
 
@@ -229,13 +230,32 @@ class Promises:
         measure = self._nodes[self.flow.tasks[sink]].accuracy
         return round(part if measure is None else float(measure(self._kept_of(sink, part))), 4)
 
+    def _in_own_units(self, short: Short) -> Short:
+        """A shortage as the owner of its sink measures accuracy."""
+        if self._nodes[short.sink].accuracy is None:
+            return short
+        gets = self._told_of(self.flow.tasks.index(short.sink), short.gets)
+        return short._replace(wants=self.flow.promises[short.sink].accuracy, gets=gets, of="accuracy")
+
+    def _readers(self) -> dict[str, dict[str, str | None]]:
+        """By source of the user's own: the hops that read it, and the stream on which each drops its rows."""
+        flow = self.flow
+        found: dict[str, dict[str, str | None]] = {}
+        for task in flow.sources.tolist():
+            name = flow.tasks[task]
+            if self._nodes[name].kind is Kind.SOURCE:
+                ends = [flow.tasks[end] for end in flow.end[flow.start == task].tolist()]
+                found[name] = {name: None} if flow.copies[task] else {end: self._name(name, end) for end in ends}
+        return found
+
     def _name(self, producer: str, consumer: str) -> str:
         return f"{self._pipeline}/{producer}>{consumer}"
 
     def _look(self) -> tuple[float, Floats]:
         """When, and all counters in a row: rows seen and kept on each stream, rows out, work done, and what waits."""
-        now = self._look_outside()
+        now = self._sources.look_at_channels()
         counts = self._shedding.counts()
+        self._sources.look_at_queries(now, counts)
         self._counts = counts, self._counts[0]
         tasks = self.flow.tasks
         seen, kept = np.array([counts.get(stream, Count(0, 0)) for stream in self._streams]).reshape(-1, 2).T
@@ -243,35 +263,33 @@ class Promises:
         held = [self._held(self._hops[name]) if name in self._hops else 0.0 for name in tasks]
         batches = [self._hops[name].batches if name in self._hops else 0 for name in tasks]
         used = (0.0, 0.0) if self._cores is None else self._cores.read()
-        return now, np.array([*seen, *kept, *out, *held, *batches, *used, *self._backlogs()], dtype=np.float64)
+        return now, np.array([*seen, *kept, *out, *held, *batches, *used, *self._backlogs(now)], dtype=np.float64)
 
-    def _backlogs(self) -> list[int]:
-        tasks = self.flow.tasks
-        return [sum(b.rows for b in self._hops[name].backlogs()) if name in self._hops else 0 for name in tasks]
+    def _backlogs(self, now: float) -> list[float]:
+        return [self._waiting(self._hops[name], now) if name in self._hops else 0.0 for name in self.flow.tasks]
 
-    def _look_outside(self) -> float:
-        """How fast rows come, by how far their sources are at this moment, which is returned."""
-        there = {name: self._channels[name] for name in self._inputs if name in self._channels}
-        brokers = {channel.cluster: channel for channel in there.values()}  # one look is for all topics of a cluster
-        for _ in range(LOOKS):
-            began = time.monotonic()
-            for channel in (*brokers.values(), *(each for each in there.values() if each.cluster is None)):
-                channel.refresh()
-            now = time.monotonic()
-            if now - began < AT_ONCE:
-                break
-        now = (began + now) / 2
-        for name, channel in there.items():
-            waiting = channel.rows
-            found = self._inputs[name].update(now, channel.total - waiting, waiting)
-            self._rates[name] = 0.0 if found is None else found.arriving
-        return now
+    def _waiting(self, hop: Hop, now: float) -> float:
+        return sum(backlog.rows for backlog in hop.backlogs()) + self._sources.waiting(hop, now)
 
     def _held(self, hop: Hop) -> float:
         """Without its first batches: these start workers and compile what the others use."""
         if hop.batches < COLD:
             return 0.0
         return hop.busy - self._cold.setdefault(hop.name, hop.busy)
+
+    def _cold_work(self) -> bool:
+        """Whether first batches of a hop have run since the last cycle, or run.
+
+        What they use would be held to be used by the others, where the CPU of all is divided among them.
+        """
+        if self._gate is None or self._cores is None:
+            return False
+        hops = list(self._hops.values())
+        done = sum(min(hop.batches, COLD) for hop in hops)
+        cold = done != self._cold_batches or any(hop.batches < COLD and hop.state is State.RUNNING for hop in hops)
+        self._cold_batches = done
+        self._cold_cycles = self._cold_cycles + 1 if cold else 0
+        return 0 < self._cold_cycles <= LONGEST_COLD
 
     def _split(self, counters: Floats) -> list[Floats]:
         """What `_look` has put in a row."""
@@ -295,11 +313,10 @@ class Promises:
         flow = self.flow
         tasks = len(flow)
         _, kept, out, held, batches, used, _ = self._split(on_average)
-        came = np.array([self._rates.get(name, 0.0) for name in flow.tasks])
+        came = np.array([self._sources.rates.get(name, 0.0) for name in flow.tasks])
         taken: Floats = np.bincount(flow.end, weights=kept, minlength=tasks).astype(np.float64)
-        own_source = np.isin(np.arange(tasks), flow.sources) & (flow.copies > 0)
+        own_source = self._is_source & (flow.copies > 0)
         taken = np.where(own_source, out, taken)  # what it reads elsewhere is known by what it gives
-        arriving = np.where(own_source, out, came)
         waiting = self._standing()
         behind = waiting.sum() > came.sum() * self._period / 2
         parts = taken if self._gate is None else held
@@ -307,17 +324,25 @@ class Promises:
         return Measured(
             time=now,
             in_rate=taken[flow.task_of],
-            out_rate=np.where(flow.copies > 0, out, came),
-            arriving=arriving,
+            out_rate=np.where(self._is_source, came, out),
+            arriving=came,
             waiting=waiting,
             cpu=cpu[flow.task_of],
             worker=np.zeros(len(flow.task_of), dtype=np.int64),
             busy=np.array([cpu.sum()]),
             cores=np.array([cores]),
             batches=None if self._gate is None else batches[flow.task_of],
+            behind=bool(behind),
             local=self._kept(on_average, on_average),
+            fixed=own_source | self._unsheddable(),
             most=most[flow.task_of],
         )
+
+    def _unsheddable(self) -> Bools:
+        """By task: whether a source feeds it that may be a backlog. To read that faster is not to have less to do."""
+        unknown = np.isin(self.flow.tasks, list(self._sources.unknown))
+        fed: Bools = self.flow.downstream(np.where(unknown, 0.0, 1.0)) == 0.0
+        return fed
 
     def _work(self, parts: Floats, held: Floats, used: Used, *, behind: bool) -> tuple[Floats, float, Floats]:
         """By task what it uses and the most that it could, and what there is for all: cores, or slots if unknown.

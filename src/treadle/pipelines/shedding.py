@@ -8,6 +8,7 @@ decided elsewhere. Stream-Economics section 3.2.
 from __future__ import annotations
 
 import secrets
+import zlib
 from typing import TYPE_CHECKING, Any
 
 from treadle.enforce.shed import Choice, Count
@@ -19,11 +20,16 @@ if TYPE_CHECKING:
 
 
 class Shedding:
-    """The streams of one Spark session that may be shed, by name. With a `seed` the same rows have the same fate."""
+    """The streams of one Spark session that may be shed, by name. With a `seed` the same rows have the same fate.
 
-    def __init__(self, spark: SparkSession, *, seed: int = 0) -> None:
+    All that is done with a batch sees the same of its rows: it keeps the part that was set when it began, or, if the
+    streams are `live`, at each moment the part that is set then. Real-time mode needs that: its batches are long.
+    """
+
+    def __init__(self, spark: SparkSession, *, seed: int = 0, live: bool = False) -> None:
         self._spark = spark
         self._seed = seed
+        self._live = live
         self._jvm = jvm.load(spark)
         context: Any = spark.sparkContext
         self._host, self._port, self._secret = "", 0, ""
@@ -57,7 +63,7 @@ class Shedding:
         self._jvm.treadle.Shed.set(stream, float(keep))
 
     def counts(self) -> dict[str, Count]:
-        """By stream, as far as known: executors tell twice a second."""
+        """By stream, as far as known: executors report twice a second. Rows that are worked on again count once."""
         lines = str(self._jvm.treadle.Shed.counts()).splitlines()
         parts = [line.rsplit("\t", 2) for line in lines]
         return {name: Count(int(seen), int(kept)) for name, seen, kept in parts}
@@ -72,14 +78,16 @@ class Shedding:
         from pyspark.sql import functions as f
 
         keep = self._jvm.treadle.Keep
-        where = (stream, self._host, self._port, self._secret, self._seed)
-        given: list[Column] = []
+        where = (stream, self._host, self._port, self._secret, self._seed, self._live)
+        # Spark gives these again whenever it works on a batch again. The time, a constant there, stands for the batch.
+        random = f.rand(self._seed or zlib.crc32(stream.encode()))
+        given: list[Column] = [f.unix_millis(f.current_timestamp()), f.spark_partition_id(), random]
         if choice.utility is not None:
             function = keep.ByUtility(*where)
-            given = [f.expr(choice.utility).cast("double")]
+            given.append(f.expr(choice.utility).cast("double"))
         elif choice.key:
             function = keep.ByKey(*where)
-            given = [f.xxhash64(*[f.expr(each) for each in choice.key])]
+            given.append(f.xxhash64(*[f.expr(each) for each in choice.key]))
         else:
             function = keep.AtRandom(*where)
         context: Any = self._spark.sparkContext

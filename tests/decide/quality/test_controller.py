@@ -218,3 +218,80 @@ def test_a_task_goes_to_the_worker_with_most_left_or_where_it_is_wished() -> Non
     assert best_worker(free, 0.3, everywhere, preferred=[0]) == 1
     assert best_worker(free, 1.0, everywhere) is None
     assert place(np.array([1.0, 1.0, 1.0]), np.array([1.0, 2.0])).tolist() == [1, 0, 1]
+
+
+def shared(*promises: tuple[str, Promise]) -> Flow:
+    """A feed, an operator that all sinks share, and the sinks."""
+    inputs = {"feed": (), "scored": ("feed",), **dict.fromkeys((name for name, _ in promises), ("scored",))}
+    return Flow.of(inputs, dict(promises), {"feed": 0})
+
+
+def shared_load(flow: Flow, costs: list[float], rate: float, waiting: float, decision: Decision | None) -> Measured:
+    """What is measured on one core of a flow that has what was decided."""
+    desired = np.ones(len(flow)) if decision is None else decision.desired
+    came = np.where(np.arange(len(flow)) == 0, rate, 0.0)
+    in_rate = (rate * desired)[flow.task_of]
+    cpu = in_rate * np.array(costs)
+    return Measured(
+        time=0.0,
+        in_rate=in_rate,
+        out_rate=np.where(np.arange(len(flow)) == 0, rate, rate * desired),
+        arriving=came,
+        waiting=np.full(len(flow), waiting),
+        cpu=cpu,
+        worker=np.zeros(len(in_rate), dtype=np.int64),
+        busy=np.array([cpu.sum()]),
+        cores=np.array([1.0]),
+        local=np.where(np.arange(len(flow)) == 1, desired[1], desired / max(desired[1], 1e-9)),
+        behind=waiting > 0.0,
+        most=np.full(len(in_rate), 4.0),
+    )
+
+
+def test_where_a_shared_operator_is_too_expensive_sinks_that_can_do_with_what_it_gives_are_not_short() -> None:
+    promises = ("fraud", Promise(10, 1.0)), ("revenue", Promise(5, 0.3)), ("archive", Promise(1, 0.05))
+    flow = shared(*promises)
+    controller, decision = Controller(flow, drain=1e9), None
+    for _ in range(6):
+        decision = controller.cycle(shared_load(flow, [0.0125, 0.0, 0.0, 0.0], 100.0, 50.0, decision))
+    assert decision is not None
+    (short,) = decision.short
+    assert (short.sink, short.wants) == ("fraud", 1.0)
+    assert short.gets == pytest.approx(0.8, abs=0.01)
+    wanted = dict(zip(flow.tasks, decision.desired.tolist(), strict=True))
+    assert wanted["fraud"] == pytest.approx(0.8, abs=0.01)
+    assert wanted["archive"] >= 0.05
+    assert wanted["revenue"] >= 0.3
+
+
+def test_minima_of_the_lowest_priorities_give_way_before_an_operator_that_all_share() -> None:
+    promises = ("fraud", Promise(10, 1.0)), ("revenue", Promise(5, 0.3)), ("archive", Promise(1, 0.2))
+    flow = shared(*promises)
+    controller, decision = Controller(flow, drain=1e9), None
+    for _ in range(6):
+        decision = controller.cycle(shared_load(flow, [0.004, 0.004, 0.005, 0.005], 100.0, 50.0, decision))
+    assert decision is not None
+    assert [short.sink for short in decision.short] == ["archive"]
+    wanted = dict(zip(flow.tasks, decision.desired.tolist(), strict=True))
+    assert (wanted["fraud"], wanted["revenue"]) == (1.0, pytest.approx(0.3))
+    assert wanted["archive"] == pytest.approx(0.1, abs=0.01)
+
+
+def test_while_nothing_waits_no_minimum_is_said_to_be_short() -> None:
+    flow = shared(("fraud", Promise(10, 1.0)), ("archive", Promise(1, 0.05)))
+    controller, decision = Controller(flow, drain=1e9), None
+    for _ in range(6):
+        decision = controller.cycle(shared_load(flow, [0.0125, 0.0, 0.0], 100.0, 0.0, decision))
+    assert decision is not None
+    assert decision.short == ()
+    assert decision.desired[flow.tasks.index("fraud")] == 1.0
+
+
+def test_a_shortage_stays_one_while_its_cut_keeps_rows_from_waiting() -> None:
+    flow = shared(("fraud", Promise(10, 1.0)), ("archive", Promise(1, 0.05)))
+    controller, decision = Controller(flow, drain=1e9), None
+    for cycle in range(8):
+        waiting = 50.0 if cycle < 3 else 0.0
+        decision = controller.cycle(shared_load(flow, [0.0125, 0.0, 0.0], 100.0, waiting, decision))
+    assert decision is not None
+    assert [short.sink for short in decision.short] == ["fraud"]

@@ -6,6 +6,7 @@ it leaves open: minima that nobody can pay for, work that waits already, and ste
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,8 +16,9 @@ from treadle.decide.quality import equations
 from treadle.decide.quality.allot import allot
 from treadle.decide.quality.costs import Costs
 from treadle.decide.quality.flow import Flow
+from treadle.decide.quality.minima import EPSILON, Needs, fitting
 from treadle.decide.quality.moves import best_worker, leavers
-from treadle.model import Floats, Ints
+from treadle.model import Bools, Floats, Ints
 
 
 class Measured(NamedTuple):
@@ -41,10 +43,14 @@ class Measured(NamedTuple):
     """By worker."""
     batches: Floats | None = None
     """By instance: batches a second, where rows come in such."""
+    behind: bool = True
+    """Whether more rows wait than come in half a cycle: without that no minimum is in danger."""
     local: Floats | None = None
     """By task: the part that it takes of what it is sent, where rows are counted; without it, Eq. 4 tells by rates."""
     most: Floats | None = None
     """By instance: the cores that it can use at most; without it, one."""
+    fixed: Bools | None = None
+    """By task: whether it is to have all that is sent to it, whatever that takes."""
 
 
 class Move(NamedTuple):
@@ -63,12 +69,15 @@ class Short(NamedTuple):
     gets: float
     missing: float
     worker: int
+    of: str = "of its input"
+    """What `wants` and `gets` are parts of."""
 
     def told(self, kind: str) -> str:
         """In a line: which, how much is missing, and what would have to give. `kind` is what its owner calls it."""
         return (
-            f"{kind} '{self.sink}' is promised {self.wants:.0%} of its input and gets {self.gets:.0%}: "
-            f"{self.missing:.2f} cores are missing (lower its min_accuracy or one of a higher priority, or add cores)"
+            f"{kind} '{self.sink}' is promised {self.wants * 100:.3g}% {self.of} and gets "
+            f"{math.floor(self.gets * 1000) / 10:g}%: {max(self.missing, 0.01):.2f} cores are missing "
+            "(lower its min_accuracy or one of a higher priority, or add cores)"
         )
 
 
@@ -162,8 +171,10 @@ class Controller:
         minimum = self._minimum
         most = np.ones(len(flow)) if seen.most is None else equations.least_of_tasks(flow, seen.most)
         least = equations.required(minimum, whole, ALL, most)
-        moves = self._moves(seen, available, least, current)
-        minimum, short = self._affordable(seen, available, least, minimum)
+        free = available - np.bincount(seen.worker, weights=least[flow.task_of], minlength=len(available))
+        self._note_short(seen, free, current)
+        moves = self._moves(seen, free.copy(), least)
+        minimum, short = self._affordable(seen, available, whole, most, free)
         if not short:
             minimum = self._aimed()
         whole += backlog  # only now: what waits is no reason to break a promise
@@ -191,7 +202,7 @@ class Controller:
         copies = np.maximum(flow.copies, 1)
         each = equations.sent(flow, seen.out_rate, seen.arriving) / copies
         self._each = np.where(before > FAINT, each / np.maximum(before, FAINT), self._each)
-        per_row = self._costs.per_row
+        per_row = self._costs.per_row if seen.fixed is None else np.where(seen.fixed, 0.0, self._costs.per_row)
         return per_row * self._each, per_row * seen.waiting / self._drain / copies
 
     def _aimed(self) -> Floats:
@@ -202,9 +213,13 @@ class Controller:
         return flow.upstream(np.minimum(least + above, 1.0))
 
     def _available(self, seen: Measured) -> Floats:
-        """Lines 1 to 3, without what batches cost however few rows are in them: `pace` of them are needed a second."""
-        own = np.bincount(seen.worker, weights=seen.cpu, minlength=len(seen.cores))
-        batches = self._pace * self._costs.per_batch[self.flow.task_of]
+        """Lines 1 to 3, without what batches cost however few rows are in them: `pace` of them are needed a second.
+
+        What tasks use that get everything is not there for others.
+        """
+        shared = np.ones(len(seen.cpu)) if seen.fixed is None else ~seen.fixed[self.flow.task_of]
+        own = np.bincount(seen.worker, weights=seen.cpu * shared, minlength=len(seen.cores))
+        batches = self._pace * self._costs.per_batch[self.flow.task_of] * shared
         always = np.bincount(seen.worker, weights=batches, minlength=len(seen.cores))
         available: Floats = np.maximum(seen.cores - seen.busy + own - always, 0.0)
         return available
@@ -218,12 +233,23 @@ class Controller:
         self._last = np.minimum(wanted, 1.0)
         return self._last
 
-    def _moves(self, seen: Measured, available: Floats, least: Floats, current: Floats) -> tuple[Move, ...]:
+    def _note_short(self, seen: Measured, free: Floats, current: Floats) -> None:
+        """For how many cycles each worker could not pay for all minima.
+
+        That begins where rows wait: else all that comes is worked on, whatever was estimated. It goes on, also if none
+        wait any more, until there is enough: they don't because of what is dropped.
+        """
+        short = {int(worker) for worker in np.flatnonzero(free < -EPSILON)} - self._warming_workers(seen, current)
+        before = self._short_for
+        self._short_for = {
+            worker: before.get(worker, 0) + 1
+            for worker in short
+            if seen.behind or before.get(worker, 0) >= self._patience
+        }
+
+    def _moves(self, seen: Measured, free: Floats, least: Floats) -> tuple[Move, ...]:
         """Lines 7 to 14: from workers that can't pay for all minima, to those that have room for one more."""
         of_instance = least[self.flow.task_of]
-        free = available - np.bincount(seen.worker, weights=of_instance, minlength=len(available))
-        short = {int(worker) for worker in np.flatnonzero(free < 0.0)} - self._warming_workers(seen, current)
-        self._short_for = {worker: self._short_for.get(worker, 0) + 1 for worker in short}
         found: list[Move] = []
         for worker, cycles in self._short_for.items():
             if cycles < self._patience:
@@ -240,46 +266,23 @@ class Controller:
         return tuple(found)
 
     def _affordable(
-        self, seen: Measured, available: Floats, least: Floats, minimum: Floats
+        self, seen: Measured, available: Floats, whole: Floats, most: Floats, free: Floats
     ) -> tuple[Floats, tuple[Short, ...]]:
-        """Where minima can't be paid for, those of the lowest priorities give way first; who, and how much is missing.
-
-        Sinks of one priority on a short worker all get the same part of what they were promised.
-        """
+        """By task the minima that can be paid for, and the sinks whose own can't be."""
         flow = self.flow
-        of_instance = least[flow.task_of]
-        lacking = np.bincount(seen.worker, weights=of_instance, minlength=len(available)) - available
-        known = [self._short_for.get(worker, 0) >= self._patience for worker in range(len(lacking))]
-        lacking = np.where(known, lacking, 0.0)
-        if not (lacking > EPSILON).any():
-            return minimum, ()
-        allowed = minimum[flow.sinks].copy()
+        allowed = self._minimum[flow.sinks]
         found: dict[int, Short] = {}
-        priority = flow.priority[flow.task_of]
-        for worker in np.flatnonzero(lacking > EPSILON).tolist():
-            here = seen.worker == worker
-            missing = float(lacking[worker])
-            for each in np.unique(priority[here]):
-                mine = here & (priority == each)
-                taken = float(of_instance[mine].sum())
-                part = max(0.0, 1.0 - missing / taken) if taken > 0.0 else 1.0
-                self._cut(flow.task_of[mine], part, worker, missing, allowed, found)
-                missing -= min(missing, taken)
-                if missing <= EPSILON:
-                    break
+        for worker in np.flatnonzero(free < -EPSILON).tolist():
+            if self._short_for.get(worker, 0) < self._patience:
+                continue
+            before = allowed
+            needs = Needs(flow, seen.worker == worker, whole, most)
+            allowed, missing = fitting(needs, float(available[worker]), before)
+            for sink in np.flatnonzero(allowed < before).tolist():
+                task = int(flow.sinks[sink])
+                wants, gets = float(self._minimum[task]), float(allowed[sink])
+                found[sink] = Short(flow.tasks[task], wants, gets, float(missing[sink]), worker)
         return flow.upstream(allowed), tuple(found.values())
-
-    def _cut(
-        self, tasks: Ints, part: float, worker: int, missing: float, allowed: Floats, found: dict[int, Short]
-    ) -> None:
-        reaches = self.flow.reaches
-        sinks = {int(s) for t in set(tasks.tolist()) for s in reaches.items[reaches.starts[t] : reaches.starts[t + 1]]}
-        for sink in sinks:
-            task = int(self.flow.sinks[sink])
-            wants = float(self._minimum[task])
-            if wants * part < allowed[sink]:
-                allowed[sink] = wants * part
-                found[sink] = Short(self.flow.tasks[task], wants, wants * part, missing, worker)
 
     def _warming_workers(self, seen: Measured, current: Floats) -> set[int]:
         """The workers of instances that have moved and are not yet at their minimum, as long as that may take."""
@@ -291,7 +294,6 @@ class Controller:
         return {int(seen.worker[instance]) for instance in self._warming}
 
 
-EPSILON = 1e-9
 ALL = np.ones(1)
 """The accuracy that the CPU for all that comes gives."""
 SURE = 2.0

@@ -1,17 +1,20 @@
 package treadle;
 
-import java.util.SplittableRandom;
-import org.apache.spark.TaskContext;
-import org.apache.spark.sql.api.java.UDF0;
-import org.apache.spark.sql.api.java.UDF1;
+import org.apache.spark.sql.api.java.UDF3;
+import org.apache.spark.sql.api.java.UDF4;
 
 /**
  * What a row of a stream counts for: 0 if it is dropped, else one through the probability with which it was kept.
  *
  * <p>Expressions of Spark, so that no row goes through Python. How much is kept is {@link Shed}'s.
+ *
+ * <p>A batch may be worked on more than once: a sink has two actions, a task is retried or runs twice. All see the same
+ * rows, and they count once, because everything follows from what Spark gives for a row again: the time of its batch, the
+ * number of its partition (spark_partition_id), and a random number whose sequence begins anew with each partition (rand).
  */
 public final class Keep {
   private static final double UNIT = 0x1.0p-53;
+  private static final long GOLDEN = 0x9e3779b97f4a7c15L;
 
   /** The least probability of a row where nothing is to be kept: a row that had none could never be corrected for. */
   private static final double LEAST = 0.001;
@@ -26,93 +29,124 @@ public final class Keep {
     private final int port;
     private final String secret;
     private final long seed;
+    private final boolean live;
     private transient Shed.Edge edge;
-    private transient SplittableRandom random;
+    private transient Shed.Rows rows;
+    private transient Utility utility;
+    private transient long batch;
+    private transient int partition;
+    private transient double first;
+    private transient long place;
+    double keep;
 
-    /** A seed of 0 is none; with another one the same rows in the same partitions have the same fate. */
-    Stream(String name, String host, int port, String secret, long seed) {
+    /**
+     * A seed of 0 is none; with another one the same rows in the same partitions have the same fate in each batch. A stream
+     * that is {@code live} follows changes within a batch, since that is long.
+     */
+    Stream(String name, String host, int port, String secret, long seed, boolean live) {
       this.name = name;
       this.host = host;
       this.port = port;
       this.secret = secret;
       this.seed = seed;
+      this.live = live;
     }
 
-    /** Each task has its own copy of this, so nobody else is here at the same time. */
-    Shed.Edge edge() {
+    /** A row comes. Each task has its own copy of this, so nobody else is here at the same time. */
+    void begin(long time, int part, double random) {
       if (edge == null) {
         if (!host.isEmpty()) {
           Shed.follow(host, port, secret);
         }
         edge = Shed.edge(name);
-        random = seed == 0 ? new SplittableRandom() : new SplittableRandom(31 * seed + TaskContext.getPartitionId());
       }
-      return edge;
+      place++;
+      if (rows == null || batch != time || partition != part || first == random) {
+        batch = time;
+        partition = part;
+        first = random; // comes again where somebody begins with this partition again
+        place = 0;
+        rows = edge.rows(time, part);
+        keep = Math.max(edge.keepAt(time), LEAST);
+        utility = null;
+      }
+      if (live) {
+        keep = Math.max(edge.keep(), LEAST);
+      }
     }
 
-    /** The part of this stream's rows that is kept at present, above 0. */
-    double keep() {
-      return Math.max(edge().keep, LEAST);
+    /** What is known of the use of rows: as when the batch began here, and of those of its partition before this one. */
+    Utility utility() {
+      if (utility == null) {
+        utility = rows.utility();
+      }
+      return utility;
     }
 
-    /** Between 0 and 1, and 0 where there is no choice. */
-    double draw(double probability) {
-      return probability >= 1.0 ? 0.0 : random.nextDouble();
-    }
-
-    static double counted(Shed.Edge edge, double probability, double drawn) {
-      edge.seen.increment();
-      if (drawn >= probability) {
+    /** Between 0 and 1, and 0 where there is no choice. In each batch another one for the same place of a partition. */
+    double draw(double probability, double random) {
+      if (probability >= 1.0) {
         return 0.0;
       }
-      edge.kept.increment();
-      return 1.0 / probability;
+      return seed != 0 ? random : (mixed(Double.doubleToLongBits(random) + GOLDEN * batch) >>> 11) * UNIT;
+    }
+
+    double counted(double probability, double drawn) {
+      return rows.count(place, drawn < probability) ? 1.0 / probability : 0.0;
+    }
+
+    /** The finaliser of SplitMix64: each bit of the result depends on each of the number. */
+    private static long mixed(long number) {
+      long mixed = (number ^ (number >>> 30)) * 0xbf58476d1ce4e5b9L;
+      mixed = (mixed ^ (mixed >>> 27)) * 0x94d049bb133111ebL;
+      return mixed ^ (mixed >>> 31);
     }
   }
 
   /** All rows alike. */
-  public static final class AtRandom extends Stream implements UDF0<Double> {
+  public static final class AtRandom extends Stream implements UDF3<Long, Integer, Double, Double> {
     private static final long serialVersionUID = 1L;
 
-    public AtRandom(String name, String host, int port, String secret, long seed) {
-      super(name, host, port, secret, seed);
+    public AtRandom(String name, String host, int port, String secret, long seed, boolean live) {
+      super(name, host, port, secret, seed, live);
     }
 
     @Override
-    public Double call() {
-      double keep = keep();
-      return counted(edge(), keep, draw(keep));
+    public Double call(Long time, Integer part, Double random) {
+      begin(time, part, random);
+      return counted(keep, draw(keep, random));
     }
   }
 
   /** All rows of a key or none, by its hash: whoever is kept stays so while more is kept. */
-  public static final class ByKey extends Stream implements UDF1<Long, Double> {
+  public static final class ByKey extends Stream implements UDF4<Long, Integer, Double, Long, Double> {
     private static final long serialVersionUID = 1L;
 
-    public ByKey(String name, String host, int port, String secret, long seed) {
-      super(name, host, port, secret, seed);
+    public ByKey(String name, String host, int port, String secret, long seed, boolean live) {
+      super(name, host, port, secret, seed, live);
     }
 
     @Override
-    public Double call(Long hash) {
-      return counted(edge(), keep(), (hash >>> 11) * UNIT);
+    public Double call(Long time, Integer part, Double random, Long hash) {
+      begin(time, part, random);
+      return counted(keep, (hash >>> 11) * UNIT);
     }
   }
 
   /** The larger a row's utility, the more likely it is kept; where it is infinity, NULL or NaN, always ({@link Utility}). */
-  public static final class ByUtility extends Stream implements UDF1<Double, Double> {
+  public static final class ByUtility extends Stream implements UDF4<Long, Integer, Double, Double, Double> {
     private static final long serialVersionUID = 1L;
 
-    public ByUtility(String name, String host, int port, String secret, long seed) {
-      super(name, host, port, secret, seed);
+    public ByUtility(String name, String host, int port, String secret, long seed, boolean live) {
+      super(name, host, port, secret, seed, live);
     }
 
     @Override
-    public Double call(Double utility) {
-      Shed.Edge edge = edge();
+    public Double call(Long time, Integer part, Double random, Double utility) {
+      begin(time, part, random);
       double use = utility == null || utility.isNaN() ? Double.POSITIVE_INFINITY : utility;
-      double probability = edge.utility.probability(use, keep());
-      return counted(edge, probability, draw(probability));
+      double probability = utility().probability(use, keep);
+      return counted(probability, draw(probability, random));
     }
   }
 }

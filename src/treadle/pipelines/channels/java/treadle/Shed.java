@@ -8,25 +8,175 @@ import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayDeque;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.LongAdder;
 
 /**
- * How much of each stream is kept, in this JVM: set while it runs, read by {@link Keep} for every row, and counted.
+ * How much of each stream is kept, in this JVM: set while it runs, read by {@link Keep}, which counts rows here.
  *
- * <p>The driver's table is set from outside. Executors connect to the driver, report what they have counted, and are answered
- * with all values. An executor that has heard nothing yet keeps everything, and so does one that has lost the driver: its
- * connection has ended, or was silent for too long. It follows the driver again as soon as it hears from it.
+ * <p>That of the driver is set from Python. Executors connect to it, follow its changes, and report what they count. A JVM
+ * that has heard nothing yet keeps everything, and so does an executor that has lost the driver: its connection has ended,
+ * or was silent for too long. What was set holds again as soon as it hears from the driver.
  */
 public final class Shed {
+  private static final int BATCHES = 4;
+  private static final int MOST_BATCHES = 1000;
+  private static final int CHANGES = 64;
+
   /** One stream. */
   static final class Edge {
-    volatile double keep = 1.0;
-    final LongAdder seen = new LongAdder();
-    final LongAdder kept = new LongAdder();
-    final Utility utility = new Utility();
+    private final LongAdder seen = new LongAdder();
+    private final LongAdder kept = new LongAdder();
+    private final Map<Long, Batch> batches = new LinkedHashMap<Long, Batch>();
+    private final ArrayDeque<Change> changes = new ArrayDeque<Change>();
+    private volatile double keep = 1.0;
+    private Utility utility = new Utility();
+
+    Edge() {
+      changes.add(new Change(Long.MIN_VALUE, 1.0));
+    }
+
+    double keep() {
+      return lost ? 1.0 : keep;
+    }
+
+    /** For a batch that began at this time: all that work on it, at whatever time, keep the same part. */
+    synchronized double keepAt(long time) {
+      if (lost) {
+        return 1.0;
+      }
+      double found = changes.getFirst().keep;
+      for (Change change : changes) {
+        if (change.time <= time) {
+          found = change.keep;
+        }
+      }
+      return found;
+    }
+
+    /** Such a part from this time of the driver's clock on, which may have been set back. */
+    synchronized void set(double keep, long time) {
+      while (changes.size() > 1 && changes.getLast().time >= time) {
+        changes.removeLast();
+      }
+      changes.add(new Change(time, keep));
+      if (changes.size() > CHANGES) {
+        changes.removeFirst();
+      }
+      this.keep = keep;
+    }
+
+    synchronized Rows rows(long batch, int partition) {
+      Batch found = batches.get(batch);
+      if (found == null) {
+        found = new Batch(utility.copy());
+        batches.put(batch, found);
+        forget(follows ? MOST_BATCHES : BATCHES); // where this JVM follows, they are reported first
+      }
+      Batch of = found;
+      return found.partitions.computeIfAbsent(partition, ignored -> new Rows(this, of));
+    }
+
+    /** All but the last batches: nobody works on those any more. */
+    private synchronized void forget(int but) {
+      Iterator<Long> oldest = batches.keySet().iterator();
+      while (batches.size() > but) {
+        oldest.next();
+        oldest.remove();
+      }
+    }
+
+    /** A line for each partition of a batch with more rows than were reported: batch, partition, rows seen and kept. */
+    synchronized void report(String name, boolean all, PrintWriter out) {
+      for (Map.Entry<Long, Batch> batch : batches.entrySet()) {
+        for (Map.Entry<Integer, Rows> part : batch.getValue().partitions.entrySet()) {
+          long[] counted = part.getValue().news(all);
+          if (counted != null) {
+            out.println(name + "\t" + batch.getKey() + "\t" + part.getKey() + "\t" + counted[0] + "\t" + counted[1]);
+          }
+        }
+      }
+      forget(BATCHES);
+    }
+  }
+
+  private static final class Change {
+    final long time;
+    final double keep;
+
+    Change(long time, double keep) {
+      this.time = time;
+      this.keep = keep;
+    }
+  }
+
+  private static final class Batch {
+    final Map<Integer, Rows> partitions = new ConcurrentHashMap<Integer, Rows>();
+    final Utility before;
+
+    Batch(Utility before) {
+      this.before = before;
+    }
+  }
+
+  /** The rows of a partition in one batch, which are counted once however often they are worked on. */
+  static final class Rows {
+    private final Edge edge;
+    private final Batch batch;
+    private long next = 0;
+    private long seen = 0;
+    private long kept = 0;
+    private long reported = 0;
+
+    Rows(Edge edge, Batch batch) {
+      this.edge = edge;
+      this.batch = batch;
+    }
+
+    /** The row at this place stays or not, which is returned. */
+    synchronized boolean count(long place, boolean stays) {
+      if (place >= next) {
+        next = place + 1;
+        add(1, stays ? 1 : 0);
+      }
+      return stays;
+    }
+
+    /** What an executor has counted, or another one that works on the same partition. */
+    synchronized void merge(long seen, long kept) {
+      if (seen > this.seen) {
+        add(seen - this.seen, kept - this.kept);
+      }
+    }
+
+    synchronized long[] news(boolean all) {
+      if (seen == reported && !all) {
+        return null;
+      }
+      reported = seen;
+      return new long[] {seen, kept};
+    }
+
+    /** What was known of the use of rows when the batch began. Who takes it goes on from there; the last one is remembered. */
+    Utility utility() {
+      Utility own = batch.before.copy();
+      synchronized (edge) {
+        edge.utility = own;
+      }
+      return own;
+    }
+
+    private void add(long more, long moreKept) {
+      seen += more;
+      kept += moreKept;
+      edge.seen.add(more);
+      edge.kept.add(moreKept);
+    }
   }
 
   private static final int REPORT_MILLIS = 500;
@@ -36,7 +186,8 @@ public final class Shed {
   private static final String OWN_ID = UUID.randomUUID().toString();
   private static volatile ServerSocket server = null;
   private static String token = "";
-  private static boolean follows = false;
+  private static volatile boolean follows = false;
+  private static volatile boolean lost = false;
 
   private Shed() {}
 
@@ -47,14 +198,15 @@ public final class Shed {
 
   /** Keep such a part of a stream from now on, in this JVM and in all that follow it. */
   public static void set(String name, double keep) {
-    edge(name).keep = keep;
+    long now = System.currentTimeMillis();
+    edge(name).set(keep, now);
     for (Follower follower : FOLLOWERS.values()) {
-      follower.tell(name, keep);
+      follower.send(name, keep, now);
     }
   }
 
   public static double get(String name) {
-    return edge(name).keep;
+    return edge(name).keep();
   }
 
   /** Streams whose names begin so are kept whole, and counted from nothing, if they come back. */
@@ -63,9 +215,6 @@ public final class Shed {
       if (name.startsWith(prefix)) {
         set(name, 1.0);
         EDGES.remove(name);
-        for (Follower follower : FOLLOWERS.values()) {
-          follower.counted.remove(name);
-        }
       }
     }
   }
@@ -74,16 +223,8 @@ public final class Shed {
   public static String counts() {
     StringBuilder text = new StringBuilder();
     for (Map.Entry<String, Edge> entry : EDGES.entrySet()) {
-      long seen = entry.getValue().seen.sum();
-      long kept = entry.getValue().kept.sum();
-      for (Follower follower : FOLLOWERS.values()) {
-        long[] theirs = follower.counted.get(entry.getKey());
-        if (theirs != null) {
-          seen += theirs[0];
-          kept += theirs[1];
-        }
-      }
-      text.append(entry.getKey()).append('\t').append(seen).append('\t').append(kept).append('\n');
+      Edge edge = entry.getValue();
+      text.append(entry.getKey()).append('\t').append(edge.seen.sum()).append('\t').append(edge.kept.sum()).append('\n');
     }
     return text.toString();
   }
@@ -131,20 +272,24 @@ public final class Shed {
         return;
       }
       Follower follower = new Follower(out);
-      Follower before = FOLLOWERS.put(in.readLine(), follower); // stays, for what it counted, also after its end
-      if (before != null) {
-        follower.counted.putAll(before.counted);
+      FOLLOWERS.put(in.readLine(), follower);
+      for (Map.Entry<String, Edge> entry : EDGES.entrySet()) {
+        Edge edge = entry.getValue();
+        synchronized (edge) {
+          for (Change change : edge.changes) {
+            follower.send(entry.getKey(), change.keep, change.time);
+          }
+        }
       }
-      follower.tellAll();
       String line;
       while ((line = in.readLine()) != null) {
-        if (line.isEmpty()) { // the end of a report
-          follower.tellAll();
+        if (line.isEmpty()) { // the end of a report, which is answered, so that the executor hears from us
+          follower.sendLine("");
           continue;
         }
         String[] parts = line.split("\t");
-        edge(parts[0]);
-        follower.counted.put(parts[0], new long[] {Long.parseLong(parts[1]), Long.parseLong(parts[2])});
+        Rows rows = edge(parts[0]).rows(Long.parseLong(parts[1]), Integer.parseInt(parts[2]));
+        rows.merge(Long.parseLong(parts[3]), Long.parseLong(parts[4]));
       }
     } catch (IOException gone) {
       return;
@@ -159,34 +304,26 @@ public final class Shed {
         out.println(secret);
         out.println(OWN_ID);
         socket.setSoTimeout(REPORT_MILLIS);
+        boolean all = true; // what was sent before, over a connection that broke, may not have arrived
         long heard = System.nanoTime();
         for (int lines = hear(in); lines >= 0; lines = hear(in)) {
           if (lines > 0) {
             heard = System.nanoTime();
+            lost = false;
           } else if (System.nanoTime() - heard > SILENT_NANOS) {
-            keepAll();
+            lost = true;
           }
-          report(out);
+          for (Map.Entry<String, Edge> entry : EDGES.entrySet()) {
+            entry.getValue().report(entry.getKey(), all, out);
+          }
+          out.println();
+          all = false;
         }
       } catch (IOException away) {
         // as after an orderly end: keep everything, and try again
       }
-      keepAll();
+      lost = true;
       pause();
-    }
-  }
-
-  private static void report(PrintWriter out) {
-    for (Map.Entry<String, Edge> entry : EDGES.entrySet()) {
-      Edge edge = entry.getValue();
-      out.println(entry.getKey() + "\t" + edge.seen.sum() + "\t" + edge.kept.sum());
-    }
-    out.println();
-  }
-
-  private static void keepAll() {
-    for (Edge edge : EDGES.values()) {
-      edge.keep = 1.0;
     }
   }
 
@@ -196,9 +333,9 @@ public final class Shed {
     try {
       for (String line = in.readLine(); line != null; line = in.readLine()) {
         lines++;
-        int tab = line.lastIndexOf('\t');
-        if (tab >= 0) {
-          edge(line.substring(0, tab)).keep = Double.parseDouble(line.substring(tab + 1));
+        String[] parts = line.split("\t");
+        if (parts.length == 3) {
+          edge(parts[0]).set(Double.parseDouble(parts[1]), Long.parseLong(parts[2]));
         }
       }
       return -1;
@@ -231,26 +368,19 @@ public final class Shed {
 
   /** An executor as the driver knows it. */
   private static final class Follower {
-    final Map<String, long[]> counted = new ConcurrentHashMap<String, long[]>();
     private final PrintWriter out;
 
     Follower(PrintWriter out) {
       this.out = out;
     }
 
-    /** All values, and an empty line, so that something is said also where there are none. */
-    void tellAll() {
-      for (Map.Entry<String, Edge> entry : EDGES.entrySet()) {
-        tell(entry.getKey(), entry.getValue().keep);
-      }
-      synchronized (out) {
-        out.println();
-      }
+    void send(String name, double keep, long time) {
+      sendLine(name + "\t" + keep + "\t" + time);
     }
 
-    void tell(String name, double keep) {
+    void sendLine(String line) {
       synchronized (out) {
-        out.println(name + "\t" + keep);
+        out.println(line);
       }
     }
   }

@@ -24,10 +24,18 @@ final class Utility {
   private double keep = Double.NaN;
   private Scale scale = null;
 
+  /** One that goes on from here by itself. */
+  synchronized Utility copy() {
+    Utility made = new Utility();
+    System.arraycopy(last, 0, made.last, 0, SIZE);
+    made.count = count;
+    return made;
+  }
+
   synchronized double probability(double utility, double keep) {
     double size = size(utility);
     last[count++ % SIZE] = size;
-    if (keep != this.keep || ++fresh >= Math.min(EVERY, count)) {
+    if (keep != this.keep || ++fresh >= Math.min(EVERY, count / 2)) {
       this.keep = keep;
       fresh = 0;
       scale = scale(Arrays.copyOf(last, Math.min(count, SIZE)), keep);
