@@ -60,7 +60,7 @@ def told(run):
     """A line for each sink."""
     for name, sink in run.status()["quality"]["sinks"].items():
         has = "nothing yet" if sink["accuracy"] is None else f"{sink['accuracy']:.1%}"
-        kept = f", by {sink['kept']:.1%} of its rows" if sink.get("kept") is not None else ""
+        kept = f", by {sink['kept']:.1%} of its rows" if sink["own_accuracy"] and sink["kept"] is not None else ""
         yield f"{name:8} priority {sink['priority']:2g}, at least {sink['min_accuracy']:.0%}: has {has}{kept}"
 
 

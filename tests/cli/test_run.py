@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ import pytest
 from rich.console import Console
 
 from support import LONG, treadle, until
+from treadle.cli.run import table
 from treadle.errors import TreadleError
 from treadle.pipelines import ctl
 
@@ -229,3 +232,30 @@ def test_the_table_fits_a_terminal_of_80_columns(capsys: pytest.CaptureFixture[s
     for word in ("alerts", "restarting", "12.3ms", "12.5s", "123457", "4321"):
         assert word in printed
     assert "…" not in printed
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_says_what_is_dropped_since_when_and_what_was_promised(width: int) -> None:
+    hop = {"state": "idle", "queue": 0, "rank": 1.0, "rows_in": 120_000, "batches": 31}
+    sink = {"min_accuracy": 0.05, "own_accuracy": False, "kept": 0.72, "kept_in_all": 0.81, "since": 1_700_000_000.0}
+    whole = {**sink, "min_accuracy": 1.0, "kept": 1.0, "kept_in_all": 1.0, "since": None}
+    own = {**sink, "min_accuracy": 0.95, "own_accuracy": True, "kept": 0.031, "kept_in_all": 0.99999, "since": None}
+    seen: dict[str, Any] = {
+        "pipeline": "promises",
+        "policy": "multi-class",
+        "slots": 4,
+        "waiting": 0,
+        "running": 1,
+        "hops": dict.fromkeys(("payments", "fraud", "archive", "revenue"), hop),
+        "quality": {"sinks": {"fraud": whole, "archive": sink, "revenue": own}, "short": ["sink 'archive' is short"]},
+    }
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(table(seen, seen, 1.0))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    since = time.strftime("%X", time.localtime(1_700_000_000.0))
+    assert f"rows kept of archive: 72% now, 81% in all (promised: 5%), dropped since {since}" in lines
+    assert "rows kept of revenue: 3.1% now, 99.9% in all (promised: 95% accuracy)" in lines
+    assert "sink 'archive' is short" in lines
+    assert not [line for line in lines if line.startswith("rows kept of fraud")]
+    [archive] = [line for line in lines if line.startswith(" archive")]
+    assert "72%" in archive

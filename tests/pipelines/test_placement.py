@@ -7,19 +7,27 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import treadle
 from clusters import environment
 from support import named, until
 from treadle import jars
 from treadle.bench.standalone import Standalone
 from treadle.broker import Broker
+from treadle.errors import ConfigError
+from treadle.pipelines import placement
 from treadle.pipelines.channels.cluster import client_config
+from treadle.pipelines.promises import Promises
+from treadle.pipelines.workers import Look
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LIGHT, HEAVY = 500, 12_000
 
@@ -162,3 +170,46 @@ def test_a_query_whose_worker_dies_in_the_middle_of_its_move_ends_up_on_another_
             assert placed.runs_on(sink, "second")
     assert placed.complete()
     assert placed.ask("status")["moves"][-1]["why"] == "its worker is gone"
+
+
+class NoWorkers:
+    """A cluster none of whose workers has come yet."""
+
+    def look(self, now: float) -> Look:
+        return Look(now, {}, {})
+
+    def get(self, _query: str) -> str | None:
+        return None
+
+    def set(self, query: str, worker: str | None) -> None:
+        raise AssertionError((query, worker))
+
+
+@pytest.mark.parametrize("minimum", [0.5, None])
+def test_a_placed_run_makes_promises_once_and_leaves_nothing_of_them(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minimum: float | None
+) -> None:
+    made: list[Promises] = []
+    monkeypatch.setattr(placement, "can_place", lambda _: True)
+    monkeypatch.setattr(placement, "Table", lambda _: NoWorkers())
+    monkeypatch.setattr(Promises, "__init__", noting(Promises.__init__, made))
+    p = treadle.Pipeline(named("once"))
+    p.feed("rows", schema="id long")
+    p.write("out", reads="rows", format="noop", min_accuracy=minimum)
+    with placement.start(p, spark, folder=tmp_path) as run:
+        assert made == [run.promises]
+        assert isinstance(run.promises, placement.Placement)
+        run.feed("rows").append([{"id": 1}])
+        until(lambda: run.hops["out"].batches, run)
+    assert not [stream for stream in made[0]._shedding.counts() if stream.startswith(p.name)]
+    with pytest.raises(ConfigError, match=r"'nobody' is no query of this run.*use one of out"):
+        placement.start(p, spark, folder=tmp_path, prefer={"nobody": ["first"]})
+    assert not spark.streams.active
+
+
+def noting(method: Callable[..., None], made: list[Promises]) -> Callable[..., None]:
+    def init(self: Promises, *arguments: Any) -> None:
+        method(self, *arguments)
+        made.append(self)
+
+    return init

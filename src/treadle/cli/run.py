@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.box import SIMPLE_HEAD
+from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from treadle import durations
 from treadle.cli.settings import with_settings
@@ -167,14 +169,16 @@ def stop(which: str | None, drain: bool) -> None:
     say(f"stopping '{wire.name_of(path)}'")
 
 
-def table(status: Mapping[str, Any], before: Mapping[str, Any] | None = None, seconds: float | None = None) -> Table:
+def table(status: Mapping[str, Any], before: Mapping[str, Any] | None = None, seconds: float | None = None) -> Group:
     """A pipeline's status for people; rows per second since the status `before`, which was some seconds ago."""
     title = "{pipeline}: policy {policy}, {slots} slots, {waiting} waiting, {running} running".format(**status)
     grid = Table(title=shown(title), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     grid.collapse_padding, grid.pad_edge = True, False
     grid.add_column("hop", overflow="fold")
     grid.add_column("state")
-    for name in ("queue", "rank", "rows", *(["rows/s"] if seconds else []), "batches", "p50", "p99"):
+    sinks = (status.get("quality") or {}).get("sinks", {})
+    columns = ("queue", "rank", "rows", *(["rows/s"] if seconds else []), *(["kept"] if sinks else []), "batches")
+    for name in (*columns, "p50", "p99"):
         grid.add_column(name, justify="right")
     for name, hop in status["hops"].items():
         earlier = before["hops"].get(name, {}).get("rows_in", 0) if before is not None else 0
@@ -186,12 +190,27 @@ def table(status: Mapping[str, Any], before: Mapping[str, Any] | None = None, se
             _number(hop["rank"]),
             _number(hop["rows_in"]),
             *rate,
+            *([_part(sinks.get(name, {}).get("kept"))] if sinks else []),
             _number(hop["batches"]),
             _length(latency.get("p50")),
             _length(latency.get("p99")),
         ]
         grid.add_row(*map(shown, (name, *cells)))
-    return grid
+    return Group(grid, *dropped(status))
+
+
+def dropped(status: Mapping[str, Any]) -> list[Text]:
+    """A line for each sink of whose rows some are or were dropped, and for each minimum that can't be kept."""
+    quality = status.get("quality") or {}
+    lines = []
+    for name, sink in quality.get("sinks", {}).items():
+        if sink["since"] is None and sink["kept_in_all"] >= 1.0:
+            continue
+        since = "" if sink["since"] is None else f", dropped since {time.strftime('%X', time.localtime(sink['since']))}"
+        now = "" if sink["kept"] is None else f"{_part(sink['kept'])} now, "
+        promise = f"promised: {_part(sink['min_accuracy'])}{' accuracy' if sink['own_accuracy'] else ''}"
+        lines.append(shown(f"rows kept of {name}: {now}{_part(sink['kept_in_all'])} in all ({promise}){since}"))
+    return lines + [shown(each) for each in quality.get("short", ())]
 
 
 def _watch(running: Run, limit: float | None, *, drain: bool) -> TreadleError | None:
@@ -284,6 +303,12 @@ def _slots(text: str) -> int | str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else f"{value}"
+
+
+def _part(value: float | None) -> str:
+    from treadle.pipelines.drops import percent
+
+    return "-" if value is None else percent(value)
 
 
 def _rate(value: float) -> str:

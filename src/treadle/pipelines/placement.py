@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from treadle.enforce import Enforcer
 from treadle.enforce.place import PlaceKnob
 from treadle.errors import ConfigError
 from treadle.model import Bools, Floats
-from treadle.pipelines.promises import COLD, WINDOW, Promises
+from treadle.pipelines.promises import COLD, WINDOW, Promises, may_shed
 from treadle.pipelines.workers import Look, Table, Use, Worker, can_place, used
 
 if TYPE_CHECKING:
@@ -65,12 +66,7 @@ def start(
         remedy = "make it with treadle.pipelines.workers.session"
         raise ConfigError("the session can't place queries", where="spark", remedy=remedy)
     table = Table(spark)
-    run: Run = pipeline.start(spark, **options)
-    try:
-        run.promises = Placement(run, table, prefer or {})
-    except BaseException:
-        run.stop()
-        raise
+    run: Run = pipeline.start(spark, keeper=lambda made: Placement(made, table, prefer or {}), **options)
     return run
 
 
@@ -79,17 +75,17 @@ class Placement(Promises):
 
     def __init__(self, run: Run, table: Table, prefer: Mapping[str, Sequence[str]]) -> None:
         super().__init__(run)
-        for name in prefer.keys() - run.hops.keys():
-            remedy = f"use one of {', '.join(run.hops)}"
+        self._names = [self.flow.tasks[task] for task in self.flow.task_of.tolist()]
+        for name in prefer.keys() - set(self._names):
+            super().close()
+            remedy = f"use one of {', '.join(self._names)}"
             raise ConfigError(f"'{name}' is no query of this run", where="prefer", remedy=remedy)
         self.moved: list[Moved] = []
-        self._sheds = run.promises is not None
+        self._sheds = may_shed(run.nodes)
         self._set_slots = run.set_slots if run.options.slots == "auto" and run.realtime is None else None
         self._table = table
         self._knob = Enforcer(PlaceKnob(table))
-        self._names = [self.flow.tasks[task] for task in self.flow.task_of.tolist()]
         self._prefer = [tuple(prefer.get(name, ())) for name in self._names]
-        self._queries: list[str] = [str(run.hops[name].query.id) for name in self._names]  # type: ignore[union-attr]
         self._at = np.full(len(self._names), -1)
         self._needs = np.full(len(self._names), UNKNOWN)
         self._warm_at = np.full(len(self._names), COLD)
@@ -101,6 +97,11 @@ class Placement(Promises):
         self._around = 0.0
         self._wish: tuple[int, int] | None = None
         self._wished = 0
+
+    @cached_property
+    def _queries(self) -> list[str]:
+        """By instance: its id in Spark. All have started before the first step."""
+        return [str(self._hops[name].query.id) for name in self._names]  # type: ignore[union-attr]
 
     def shed(self, rows: DataFrame, producer: str, consumer: str) -> DataFrame:
         return super().shed(rows, producer, consumer) if self._sheds else rows

@@ -22,6 +22,7 @@ from treadle.enforce.shed import Count, ShedKnob
 from treadle.model import Bools, Floats
 from treadle.observe.cores import Cores, Used
 from treadle.pipelines import graph, jvm
+from treadle.pipelines.drops import Drops
 from treadle.pipelines.hop import Hop, State
 from treadle.pipelines.node import Kind, Node
 from treadle.pipelines.shedding import Shedding
@@ -72,10 +73,14 @@ def flow_of(nodes: Mapping[str, Node], layout: str) -> Flow:
     return Flow.of(inputs, promised(nodes), copies)
 
 
+def may_shed(nodes: Mapping[str, Node]) -> bool:
+    """Whether one of the sinks can do with less than everything."""
+    return min(promise.accuracy for promise in promised(nodes).values()) < WHOLE
+
+
 def of(run: Run) -> Promises | None:
-    """Those of a run; None if none of its sinks can do with less than everything."""
-    least = [promise.accuracy for promise in promised(run.nodes).values()]
-    return Promises(run) if min(least) < WHOLE else None
+    """Those of a run; None where nothing may be shed."""
+    return Promises(run) if may_shed(run.nodes) else None
 
 
 class Cycle(NamedTuple):
@@ -122,6 +127,7 @@ class Promises:
         self._cold: dict[str, float] = {}
         self._cold_batches = self._cold_cycles = 0
         self._spreads = {node.name: Spread(node) for node in run.nodes.values() if node.accuracy is not None}
+        self._drops = Drops(self.flow, self._streams, self._spreads.keys())
 
     @property
     def decision(self) -> Decision | None:
@@ -168,6 +174,7 @@ class Promises:
         # A source drops nothing itself: what comes from outside is dropped where it is read, by each of its readers.
         keep = decision.streams * np.where(self._is_source, decision.outside, 1.0)[self.flow.start]
         self._enforcer.apply(self._enforcer.diff(self._streams, np.round(keep, 4)))
+        self._drops.update(decision.desired, self._counts[0])
         self._shortages.tell(short)
 
     def close(self) -> None:
@@ -175,6 +182,7 @@ class Promises:
         self._enforcer.restore()
         if self._cores is not None:
             self._cores.close()
+        self._drops.close(self._shedding.counts())
         self._shedding.forget(f"{self._pipeline}/")
 
     def lost(self) -> float:
@@ -182,7 +190,10 @@ class Promises:
         return 0.0 if self.last is None else float(np.mean(1.0 - self.last.accuracy[self.flow.sinks]))
 
     def status(self) -> dict[str, Any]:
-        """Each sink with what it was promised, is to have and has; each stream with what is kept and was kept."""
+        """Each sink with what it was promised, is to have and has; each stream with what is kept and was kept.
+
+        `kept` are parts of the rows: in the last cycle and in all. `since` is when dropping began that goes on.
+        """
         flow, last = self.flow, self.last
         latest, earlier = self._counts
         sinks: dict[str, Any] = {}
@@ -191,11 +202,13 @@ class Promises:
             sinks[flow.tasks[sink]] = {
                 "priority": promise.priority,
                 "min_accuracy": promise.accuracy,
+                "own_accuracy": flow.tasks[sink] in self._spreads,
                 "promised": None if last is None else self._told_of(sink, float(last.decision.desired[sink])),
                 "accuracy": None if last is None else self._told_of(sink, float(last.accuracy[sink])),
+                "kept": None if last is None else round(float(last.accuracy[sink]), 4),
+                "kept_in_all": round(self._drops.kept(flow.tasks[sink]), 4),
+                "since": self._drops.since(flow.tasks[sink]),
             }
-            if flow.tasks[sink] in self._spreads:
-                sinks[flow.tasks[sink]]["kept"] = None if last is None else round(float(last.accuracy[sink]), 4)
         streams = {
             stream.removeprefix(f"{self._pipeline}/"): {
                 "keep": self._shedding.get(stream),

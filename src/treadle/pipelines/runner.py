@@ -76,6 +76,7 @@ def start(
     period: Duration = 0.1,
     batch: Duration | None = None,
     cycle: Duration = 2.0,
+    keeper: Callable[[Run], Promises | None] = promises.of,
     **options: Any,
 ) -> Run:
     """Start a pipeline and come back at once.
@@ -84,7 +85,8 @@ def start(
     hops run at once or "auto", `enforce` "gate", "pools" (Spark's FAIR pools) or "none" (Spark alone), `period` how
     often the policy decides, `batch` how long a batch should last, `limit_rows` what a channel may hold, `channels`
     "embedded" or "kafka", with brokers at `kafka`. Where sinks have a `min_accuracy`, every `cycle` it is decided how
-    much is shed, unless `shed` is off. Started again with the same `folder`, a pipeline goes on where it was.
+    much is shed, unless `shed` is off; `keeper` makes what decides that. Started again with the same `folder`, a
+    pipeline goes on where it was.
     """
     known = {field.name for field in fields(Options)}
     for name in options.keys() - known:
@@ -94,13 +96,20 @@ def start(
     if batch is not None:
         options["batch"] = seconds(batch, what="batch", where="run")
     chosen = Options(**options)
-    return Run(pipeline, spark, Path(folder) if folder is not None else folder_of(pipeline.name), chosen)
+    return Run(pipeline, spark, Path(folder) if folder is not None else folder_of(pipeline.name), chosen, keeper)
 
 
 class Run:
     """A running pipeline. As a context manager it stops at the end."""
 
-    def __init__(self, pipeline: Pipeline, spark: SparkSession | None, folder: Path, options: Options) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        spark: SparkSession | None,
+        folder: Path,
+        options: Options,
+        keeper: Callable[[Run], Promises | None] = promises.of,
+    ) -> None:
         self.pipeline = pipeline
         self.options = options
         self._topology = pipeline.topology(options.layout)
@@ -134,7 +143,7 @@ class Run:
             self._joints.prepare(self.spark)
             self._jvm = jvm.load(self.spark)
             self.pools = PoolKnob()
-            self.promises = promises.of(self)
+            self.promises = keeper(self)
             sizer = BatchSizer(period=options.batch) if gated else None
             self._turns = Turns(self.gate, self._stopping, self._jvm.treadle.Turn.admit, sizer, self._pool, self._lock)
             self._outside = Outside(self._turns, lambda: self.promises is not None and self.promises.sheds)

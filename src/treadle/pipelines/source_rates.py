@@ -86,8 +86,8 @@ class SourceRates:
         for name in sorted(no_lag - self._reported):
             self._reported.add(name)
             log.warning(
-                "nothing is dropped of source '%s': it does not report how far it could be read, so what is read may be "
-                "a backlog, and not too many rows that come (use p.topic or p.feed)",
+                "nothing is dropped of source '%s': it does not report how far it could be read, so that may be "
+                "a backlog and not more rows than usual (use p.topic or p.feed)",
                 name,
                 extra={"source": name},
             )

@@ -1,0 +1,106 @@
+"""What was dropped of each sink's rows, since when, and the log lines about it.
+
+It counts parts of rows and knows no accuracy of anybody's own. How much is dropped is decided by `promises`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from treadle.decide.quality import Flow
+from treadle.decide.quality.equations import current_accuracy
+from treadle.enforce.shed import EVERYTHING, Count
+from treadle.model import Floats
+
+log = logging.getLogger("treadle.pipelines")
+
+MUCH = 0.1
+"""Of the rows: a change that is worth a line."""
+OVER = 5
+"""Cycles in which everything must be kept before dropping is over: else each pause of it would be a line."""
+
+Counts = Mapping[str, Count]
+
+
+@dataclass
+class _Period:
+    """In which rows of a sink are dropped."""
+
+    since: float
+    began: Counts
+    logged: float
+    whole_for: int = 0
+
+
+class Drops:
+    """By sink. `streams` are the names of the flow's streams, by which rows are counted.
+
+    Sinks in `own` have an accuracy of their own, which is what was promised of them.
+    """
+
+    def __init__(self, flow: Flow, streams: Sequence[str], own: Collection[str] = ()) -> None:
+        self._flow = flow
+        self._own = own
+        self._streams = tuple(streams)
+        self._periods: dict[str, _Period] = {}
+        self._ever: set[str] = set()
+        self._counts: Counts = {}
+
+    def update(self, desired: Floats, counts: Counts) -> None:
+        """A cycle has decided which part of the rows each task is to see; log what begins, changes much or ends."""
+        self._counts = counts
+        for task in self._flow.sinks.tolist():
+            sink, part = self._flow.tasks[task], float(desired[task])
+            period = self._periods.get(sink)
+            if part < EVERYTHING and period is None:
+                self._ever.add(sink)
+                self._periods[sink] = _Period(time.time(), counts, part)
+                self._log(logging.WARNING, sink, f"gets {percent(part)} of its rows from now on: the CPU is short")
+            elif period is not None:
+                self._go_on(sink, part, period)
+
+    def since(self, sink: str) -> float | None:
+        """When dropping began that still goes on, in seconds since 1970."""
+        period = self._periods.get(sink)
+        return None if period is None else period.since
+
+    def kept(self, sink: str) -> float:
+        """The part of all rows so far that came to the sink."""
+        return self._kept(sink, {})
+
+    def close(self, counts: Counts) -> None:
+        """Log what was dropped in all."""
+        self._counts = counts
+        for sink in sorted(self._ever):
+            self._log(logging.WARNING, sink, f"was given {percent(self.kept(sink))} of its rows in this run")
+
+    def _go_on(self, sink: str, part: float, period: _Period) -> None:
+        period.whole_for = period.whole_for + 1 if part >= EVERYTHING else 0
+        if period.whole_for >= OVER:
+            del self._periods[sink]
+            took, kept = time.time() - period.since, percent(self._kept(sink, period.began))
+            self._log(logging.WARNING, sink, f"gets all of its rows again: it was given {kept} in {took:.0f} s")
+        elif part < EVERYTHING and abs(part - period.logged) >= MUCH:
+            period.logged = part
+            self._log(logging.INFO, sink, f"gets {percent(part)} of its rows now")
+
+    def _kept(self, sink: str, before: Counts) -> float:
+        flow, nothing = self._flow, Count(0, 0)
+        found = [self._counts.get(name, nothing).since(before.get(name, nothing)).part for name in self._streams]
+        local = np.ones(len(flow))
+        np.minimum.at(local, flow.end, np.array(found))
+        return float(current_accuracy(flow, local)[flow.tasks.index(sink)])
+
+    def _log(self, level: int, sink: str, text: str) -> None:
+        promised = f"{percent(self._flow.promises[sink].accuracy)}{' accuracy' if sink in self._own else ''}"
+        log.log(level, "sink '%s' %s (promised: %s)", sink, text, promised, extra={"sink": sink})
+
+
+def percent(part: float) -> str:
+    """A part for people; what is not all is never shown as 100%."""
+    return f"{min(100 * part, 99.9) if part < EVERYTHING else 100:.3g}%"
