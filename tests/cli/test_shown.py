@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 
 from support import treadle
 from treadle import cli
@@ -64,7 +63,7 @@ STATUS: dict[str, Any] = {
 STATUS["quality"]["queries"][0] |= {"real_time": False, "measured": True}
 
 
-def drawn(table: Table) -> str:
+def drawn(table: RenderableType) -> str:
     out = io.StringIO()
     Console(file=out, width=2000, force_terminal=False).print(table)
     return out.getvalue()
