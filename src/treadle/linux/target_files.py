@@ -52,7 +52,8 @@ class TargetFolder:
                     stream.write(contents)
                 os.rename(draft, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
             except BaseException:
-                os.unlink(draft, dir_fd=self._descriptor)
+                with suppress(OSError):
+                    os.unlink(draft, dir_fd=self._descriptor)
                 raise
 
         act_as(self.owner, write)

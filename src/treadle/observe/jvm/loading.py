@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from treadle.errors import EngineError, RightsError
+from treadle.errors import EngineError, RightsError, TreadleError
 from treadle.jars import Jar
 from treadle.linux.target_files import TargetFolder, temporary_folder
 from treadle.observe.jvm.attach import TIMEOUT, execute
@@ -36,7 +36,7 @@ def file(pid: int, contents: bytes, suffix: str) -> Iterator[str]:
     try:
         yield f"/tmp/{name}"
     finally:
-        with suppress(OSError), temporary_folder(pid) as folder:
+        with suppress(OSError, TreadleError), temporary_folder(pid) as folder:
             folder.remove(name)
 
 
