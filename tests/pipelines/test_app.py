@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -231,16 +230,16 @@ def test_policy_and_slots_change_while_it_runs_also_from_another_process(
 
 
 ORDERS: dict[str, str | None] = {
-    **dict.fromkeys(("multi-class", "user-priority", "fcfs", "fifo", "min-latency"), "few > many"),
-    **dict.fromkeys(("queue-size", "mtiq", "highest-rate", "chain", "normalized-rate"), "many > few"),
-    **dict.fromkeys(("congestion-aware", "weighted:qs=0.7,hr=0.3"), "many > few"),
+    **dict.fromkeys(("multi-class:low=fcfs", "user-priority", "fcfs", "fifo", "min-latency"), "few > many"),
+    **dict.fromkeys(("queue-size", "mtiq", "congestion-aware"), "many > few"),
     **dict.fromkeys(("rr", "downstream-first", "none"), "as they ask"),
     **dict.fromkeys(("adaptive", "adaptive:objective=max output_rate"), "as they ask"),  # rr is the first candidate
     "adaptive:candidates=mtiq,objective=min total_queue": "many > few",
     "random": None,
 }
-"""Which of two queries goes first: `few` has a higher priority, a longer wait and batches that cost much, `many` has
-more rows that wait. With `random` any."""
+"""Which of two queries goes first: `few` has a higher priority and a longer wait, `many` more rows that wait."""
+COSTLY = ("highest-rate", "chain", "normalized-rate", "weighted")
+"""Those that go by what rows cost; their order is asserted on the engine of hops."""
 
 
 def order(gate: QueryGate) -> str:
@@ -255,7 +254,8 @@ def order(gate: QueryGate) -> str:
 def test_every_policy_decides_an_order(
     spark: SparkSession, start: Start, gate: QueryGate, hold: Hold, tmp_path: Path
 ) -> None:
-    assert {policy.name for policy in registry.describe()} == {spec.partition(":")[0] for spec in ORDERS}
+    known = {spec.partition(":")[0] for spec in ORDERS}
+    assert {policy.name for policy in registry.describe()} == known | {*COSTLY}
     jvm.load(spark)
     gate.set_slots(3)
     begun = {"few": threading.Event(), "many": threading.Event()}
@@ -265,8 +265,6 @@ def test_every_policy_decides_an_order(
         def batch(rows: DataFrame, batch_id: int) -> None:
             begun[name].set()
             assert first.wait(LONG)
-            if name == "few":
-                time.sleep(0.5)  # what its rows cost
 
         return batch
 
@@ -284,8 +282,6 @@ def test_every_policy_decides_an_order(
     first.set()
     until(lambda: {"few", "many"} <= {name for name, hop in hops(gate).items() if hop["state"] == "waiting"})
     assert (hops(gate)["few"]["queue"], hops(gate)["many"]["queue"]) == (2, 390)
-    gate.set_policy("highest-rate")
-    until(lambda: order(gate) == "many > few")  # what rows cost is known from now on
     for spec, expected in ORDERS.items():
         gate.set_policy(spec)
         rounds = gate._loop.stats.rounds

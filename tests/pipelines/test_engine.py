@@ -19,7 +19,7 @@ from treadle.decide import registry
 from treadle.enforce.gate import Gate, GateKnob
 from treadle.loop import Binding, Loop
 from treadle.pipelines.channels.embedded import Embedded
-from treadle.pipelines.engine import OFFERS, HopEngine
+from treadle.pipelines.engine import ALL_METRICS, OFFERS, HopEngine
 from treadle.pipelines.hop import Hop
 from treadle.pipelines.latency import Latency
 from treadle.pipelines.pools import PoolKnob
@@ -167,6 +167,22 @@ def test_every_policy_of_the_core_can_rank_hops(parts: Parts, name: str) -> None
         parts.hops["op"].tuples_in += 3
         parts.hops["op"].busy += 0.1
         loop.round(force=True)
+    assert loop.stats.troubles == {}
+
+
+@pytest.mark.parametrize("policy", ["highest-rate", "chain", "normalized-rate", "weighted:hr=1", "multi-class:high=hr"])
+def test_policies_that_go_by_cost_rank_the_hop_whose_rows_cost_less_first(parts: Parts, policy: str) -> None:
+    loop = Loop([parts.engine()], [Binding(registry.create("user-priority"), "rank", period=0.1)], metrics=ALL_METRICS)
+    loop.round(force=True)
+    for name, seconds in (("op", 0.5), ("out", 0.01)):
+        hop = parts.hops[name]
+        hop.tuples_in, hop.tuples_out, hop.busy = 10, 10, seconds
+    parts.fill(parts.op, 5, NOW - 5, NOW - 3)
+    loop.round(force=True)
+    loop.rebind(registry.create(policy))  # what was measured before counts
+    loop.round(force=True)
+    ranks = parts.gate.ranks
+    assert ranks[parts.hops["out"].id] > ranks[parts.hops["op"].id]
     assert loop.stats.troubles == {}
 
 
