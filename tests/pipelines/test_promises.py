@@ -14,10 +14,14 @@ import numpy as np
 import pytest
 
 import treadle
+from pipelines.topics import numbers, produce
 from support import named, until
+from treadle import jars
+from treadle.broker import Broker
 from treadle.decide.quality import Decision, Measured, equations
 from treadle.errors import ConfigError
 from treadle.estimates import WEIGHT
+from treadle.pipelines.channels import encoded
 from treadle.workloads.burn import burn
 
 if TYPE_CHECKING:
@@ -273,3 +277,35 @@ def test_rows_of_endless_use_all_come_through_under_overload(spark: SparkSession
         total = run.channels["rows"].total
     assert came == set(range(0, total, 100))
     assert counted["all"] < total
+
+
+def test_a_source_of_ones_own_is_shed_as_decided_in_real_time(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    jars.fetch("spark-kafka")
+    encoded.load(spark)
+    topic, over = named("own"), threading.Event()
+    produce(broker.bootstrap, topic, *numbers(10))
+    p = treadle.Pipeline(named("own"))
+
+    @p.source
+    def rows(spark: SparkSession) -> DataFrame:
+        kafka = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
+        return kafka.option("subscribe", topic).load()
+
+    p.write("out", reads="rows", format="noop", min_accuracy=0.0)
+
+    def fill() -> None:
+        while not over.wait(0.1):
+            produce(broker.bootstrap, topic, *numbers(100))
+
+    thread = threading.Thread(target=fill)
+    with p.start(spark, folder=tmp_path, layout="realtime", batch="1s", cycle="500ms") as run:
+        decide(run, {"out": 0.3})
+        thread.start()
+        try:
+            until(lambda: run.status()["quality"]["rates"].get("rows", 0.0) > 0.0, run)
+            until(lambda: sinks(run)["out"]["accuracy"] == pytest.approx(0.3, abs=0.05), run)
+        finally:
+            over.set()
+            thread.join()
