@@ -61,8 +61,9 @@ STATUS: dict[str, Any] = {
     "quality": {
         "queries": [
             {"query": "alerts", "min_accuracy": 0.5, "promised": 0.7, "accuracy": None, "real_time": False}
-            | {"measured": True}
+            | {"measured": True, "keeps_all": None}
         ],
+        "suspended": {},
         "short": ["fraud gets less"],
     },
 }
@@ -183,7 +184,7 @@ def test_an_answer_without_end_is_a_clear_error(place: Path, sleeper: Process, m
 
         endless = threading.Thread(target=answer)
         endless.start()
-        with pytest.raises(EngineError, match="which schedules it: an answer of more than 1000 bytes"):
+        with pytest.raises(EngineError, match="which schedules it: sends more than 1000 bytes"):
             ask(of(sleeper))
         endless.join()
 

@@ -28,7 +28,7 @@ from treadle.errors import ConfigError, EngineError, TargetGone, TreadleError
 from treadle.loop import Binding, Loop
 from treadle.loop.trouble import Attempts
 from treadle.model import Operator, Query, Topology
-from treadle.pipelines import ctl
+from treadle.pipelines import ctl, jvm
 from treadle.pipelines import node as checks
 from treadle.pipelines.engine import ALL_METRICS, MEASURES, OFFERS
 from treadle.pipelines.options import LEAST_PERIOD, policy_of
@@ -97,6 +97,7 @@ class QueryGate:
                 where="gate",
                 remedy="make the gate where the driver runs, with a classic session",
             )
+        jvm.guard_callbacks(spark)
         self.spark = spark
         self.name = _name_of(spark)
         chosen = policy_of(policy, OBJECTIVES, "the gate of an application")

@@ -38,12 +38,8 @@ def jar() -> Path:
 
 def load(spark: SparkSession) -> Any:
     """Make the classes known to the JVM of a session, also of one that was started without them; returns its `_jvm`."""
-    from pyspark.java_gateway import ensure_callback_server_started
-
-    context = spark.sparkContext
-    ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
-    _demand_token(context._gateway)
-    jvm: Any = context._jvm
+    guard_callbacks(spark)
+    jvm: Any = spark.sparkContext._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
         loader.loadClass(CHANNEL)
@@ -53,14 +49,17 @@ def load(spark: SparkSession) -> Any:
     return jvm
 
 
-def _demand_token(gateway: Any) -> None:
-    """From now on only this JVM may call back into Python.
+def guard_callbacks(spark: SparkSession) -> None:
+    """From now on only the JVM of this session may call back into Python, as it does for `foreachBatch`.
 
     PySpark's callback server listens on a port of the loopback and takes calls from whoever connects: any user of the
     machine could call our objects. Py4J knows tokens on both sides, but PySpark sets none.
     """
     from py4j.java_gateway import JavaObject
+    from pyspark.java_gateway import ensure_callback_server_started
 
+    gateway: Any = spark.sparkContext._gateway
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     parameters = gateway.callback_server_parameters
     if parameters.auth_token is not None:
         return
