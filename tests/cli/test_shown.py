@@ -53,14 +53,18 @@ STATUS: dict[str, Any] = {
     "dry_run": False,
     "changes": 3,
     "released": {"x": HOSTILE},
+    "seen": [HOSTILE],
     "unseen": [HOSTILE],
+    "unplanned": [HOSTILE],
+    "partial": True,
     "rows": [ROW],
     "quality": {
         "queries": [{"query": HOSTILE, "min_accuracy": 0.5, "promised": 0.7, "accuracy": None}],
+        "suspended": {HOSTILE: 1},
         "short": [HOSTILE],
     },
 }
-STATUS["quality"]["queries"][0] |= {"real_time": False, "measured": True}
+STATUS["quality"]["queries"][0] |= {"real_time": False, "measured": True, "keeps_all": None}
 
 
 def drawn(table: RenderableType) -> str:
@@ -80,7 +84,7 @@ def test_the_table_of_an_attachment_shows_control_characters_and_markup() -> Non
         column.max_width = None
     said = drawn(grid)
     assert obeyed(said) == set()
-    assert [line.count(SHOWN) for line in said.splitlines() if SHOWN in line] == [2, 5, 1, 1]
+    assert [line.count(SHOWN) for line in said.splitlines() if SHOWN in line] == [2, 5, 1, 1, 1]
     several = STATUS | {"applications": [STATUS["applications"][0]] * 2}
     assert obeyed(drawn(attachment_table(several))) == set()
 

@@ -268,13 +268,14 @@ def changes(attachment: Attachment) -> Table:
 def unknown(status: Mapping[str, Any]) -> str:
     """What the changes that are shown don't say: queries that may have more, and why there is none."""
     lines = []
-    if status["unseen"]:
-        lines.append(f"not seen at work in this time: {', '.join(status['unseen'])} (--for 10s looks longer)")
-    if status["unplanned"]:
-        lines.append(f"Spark has not shown the plan of {', '.join(status['unplanned'])} yet (--for 10s looks longer)")
-    elif not status["seen"] and not status["unseen"]:
+    unseen, unplanned = (visible(", ".join(status[key])) for key in ("unseen", "unplanned"))
+    if unseen:
+        lines.append(f"not seen at work in this time: {unseen} (--for 10s looks longer)")
+    if unplanned:
+        lines.append(f"Spark has not shown the plan of {unplanned} yet (--for 10s looks longer)")
+    elif not status["seen"] and not unseen:
         lines.append("no query was seen in this time (--for 10s looks longer)")
-    elif not status["changes"] and not status["unseen"]:
+    elif not status["changes"] and not unseen:
         lines.append("nothing to change: all that was seen at work is worth the same")
     if status["partial"]:
         lines.append(
