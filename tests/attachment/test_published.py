@@ -203,3 +203,37 @@ def test_whatever_comes_as_a_status_is_one_that_can_be_shown_or_a_clear_error(se
             json.dumps(status)
             if number % 10 == 0:  # drawing is slow
                 console.print(made)
+
+
+def test_a_status_that_fails_once_is_given_the_next_time(
+    place: Path, sleeper: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[Any] = [AttributeError("not made yet"), STATUS]
+
+    def status() -> Any:
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    shown = Published(status)
+    shown.add([sleeper])
+    try:
+        assert ask(of(sleeper)) is None
+        assert ask(of(sleeper)) == STATUS
+    finally:
+        shown.close()
+    assert "could not be given" in caplog.text
+
+
+def test_sockets_of_our_own_are_not_asked_when_others_are_added(place: Path, sleeper: Process) -> None:
+    asked: list[bool] = []
+
+    def status() -> Any:
+        asked.append(True)
+        return STATUS
+
+    shown = Published(status)
+    shown.add([sleeper])
+    shown.add([])
+    shown.close()
+    assert asked == []

@@ -48,6 +48,7 @@ from treadle.values import Snapshot
 
 if TYPE_CHECKING:  # promises need compiled code, which takes as long to load as all the rest
     from treadle.attachment.promises import Given
+    from treadle.attachment.quality import Quality
     from treadle.decide.quality import Promise
 
 log = logging.getLogger("treadle.attach")
@@ -181,6 +182,7 @@ class Attachment:
         self._leaves = False
         self._met = Met([*priorities, *chosen.caps, *chosen.queries, *promised])
         self._claims = Claims()
+        self._quality: Quality | None = None
         self._published = Published(self.status)
         self._priorities, self._agent = dict(priorities), agent
         self._newcomers = later or Newcomers(())
@@ -190,9 +192,9 @@ class Attachment:
             bindings, self._seen = chosen.bindings(self._knobs.version)
             patience = PART_OF_PERIOD * chosen.period
             self.loop = Loop(self._engines, bindings, dry_run=dry_run, journal=self._journal, patience=patience)
+            self._keep_promises(promised)
             for application in self.applications.values() if not dry_run else ():
                 self._published.add(application.processes)
-            self._keep_promises(promised)
         except BaseException:
             self._closing.close()
             raise
@@ -313,11 +315,10 @@ class Attachment:
         }
 
     def _keep_promises(self, promised: Mapping[str, Promise]) -> None:
-        self._quality = None
         if promised and not self.dry_run:
-            from treadle.attachment.quality import Quality
+            from treadle.attachment import quality
 
-            self._quality = Quality(promised, self._there, self._snapshot)
+            self._quality = quality.Quality(promised, self._there, self._snapshot)
             self._closing.callback(self._quality.close)
             self._quality.start()
 
@@ -369,7 +370,7 @@ class Attachment:
                 followed = self._follow(name, found, self._knobs.make(found))
                 self.loop.add(followed)
             except TreadleError as error:
-                self._claims.drop(found)
+                self._claims.drop(found.processes)
                 if name in self._parting:
                     self._parting.pop(name).close()
                 log.warning("'%s' is left alone: %s", name, error, extra={"application": name, "error": str(error)})
@@ -389,7 +390,7 @@ class Attachment:
                 application = self.applications.pop(each.name)
             self.loop.remove(each.name)
             self._parting.pop(each.name).close()
-            self._claims.drop(application)
+            self._claims.drop([*application.processes, *each.engine.processes])
             self._published.drop(application.processes)
             for kept in (self._guards, self._burnt):
                 kept.pop(each.name, None)

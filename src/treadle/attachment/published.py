@@ -13,7 +13,7 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -52,7 +52,7 @@ class Published:
             folder = str(runtime_folder.runtime_folder())
             for process in processes:
                 self._open[process] = self._listen(f"{folder}/{_name(process)}")
-            _sweep(folder)
+            _sweep(folder, {each.path for each in self._open.values()})
         except (OSError, TreadleError) as error:
             log.warning("`treadle top` elsewhere can't show what is done here: %s", error, extra={"error": str(error)})
 
@@ -88,10 +88,15 @@ class Published:
                 connection, _ = listening.accept()
             except OSError:
                 return
-            with connection, suppress(OSError):
-                connection.settimeout(PATIENCE)
-                if peer(connection).uid in (0, os.geteuid()):
-                    connection.sendall(json.dumps(self._status()).encode())
+            try:
+                with connection:
+                    connection.settimeout(PATIENCE)
+                    if peer(connection).uid in (0, os.geteuid()):
+                        connection.sendall(json.dumps(self._status()).encode())
+            except OSError:
+                continue  # the one that asked has gone
+            except Exception:  # whoever asks next must not wait for a thread that has ended
+                log.exception("the status could not be given")
 
 
 def ask(applications: Iterable[Application]) -> Status | None:
@@ -148,10 +153,10 @@ def _answer(connection: socket.socket) -> Status | None:
             raise EngineError(error.message, where=where, remedy=error.remedy) from None
 
 
-def _sweep(folder: str) -> None:
-    """Remove the sockets that killed ones have left: nobody listens there."""
+def _sweep(folder: str, ours: Collection[str]) -> None:
+    """Remove the sockets that killed attachments have left: nobody listens there."""
     for name in os.listdir(folder):
-        if name.startswith(PREFIX):
+        if name.startswith(PREFIX) and f"{folder}/{name}" not in ours:
             with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
                 probe.setblocking(False)
                 try:

@@ -239,6 +239,8 @@ class Quality:
         """For a while: an agent that gets no CPU may be late."""
         if application in self._shedders:
             self._shedders.pop(application).close()
+        # Another agent counts from nothing, and drops nothing until it is told: so its queries are new ones then.
+        self._queries = {key: query for key, query in self._queries.items() if key[0] != application}
         self._troubles[application].failed(time.monotonic(), error)
 
     def _sample(self) -> None:

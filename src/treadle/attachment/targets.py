@@ -110,9 +110,9 @@ class Claims:
         self._held[process] = handle
         return True
 
-    def drop(self, application: Application) -> None:
-        """This one is left alone."""
-        for process in application.processes:
+    def drop(self, processes: Iterable[Process]) -> None:
+        """These are left alone from now on."""
+        for process in processes:
             if process in self._held:
                 os.close(self._held.pop(process))
 

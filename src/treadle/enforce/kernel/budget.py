@@ -41,9 +41,10 @@ def system_share() -> float:
 
 def check_limited() -> None:
     """An error if nothing limits real-time threads: one of them that never waits would keep the rest from running."""
-    if math.isinf(system_share()):
+    if system_share() >= 1.0:
         raise EngineError(
-            f"nothing limits real-time threads here: {LIMIT} is -1, which also lifts the budgets of groups",
+            f"nothing limits real-time threads here: {LIMIT} is -1 or all of a period, which also lifts the budgets of"
+            " groups",
             where=WHERE,
             remedy=f"write 950000 to {LIMIT}, or use 'nice'",
         )

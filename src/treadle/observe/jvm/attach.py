@@ -149,6 +149,8 @@ def _reach(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket
         return _wake(folder, facts, deadline)
     if facts.pid in _UNANSWERED:
         _UNANSWERED.discard(facts.pid)
+        with suppress(OSError, TreadleError), working_folder(facts.pid) as working:  # it was made in one of the two
+            working.remove(facts.trigger)
         with suppress(OSError):
             folder.remove(facts.trigger)
     return connection

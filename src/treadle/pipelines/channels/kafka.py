@@ -262,7 +262,7 @@ class KafkaChannel(_Readers):
                 remedy=f"to start from nothing, delete the pipeline's folder ({self.ledger.file.parent.parent.parent})",
             )
         done = last_committed(self._checkpoint(self.name))
-        if done > self.batch:
+        if done > self.batch and any(ends[each] > known.get(each, 0) for each in self._partitions):
             missing = f"batch {done}" if done == self.batch + 1 else f"batches {self.batch + 1} to {done}"
             what = f"Spark has committed {missing} of hop '{self.name}', which the ledger does not have"
             raise self._behind(f"{what}: which rows of topic '{self.topic}' are theirs is not known", ends, done)
