@@ -153,11 +153,11 @@ def called(node: Node, *arguments: Any) -> DataFrame:
     if not isinstance(rows, DataFrame):
         remedy = "return the DataFrame" if rows is None else "return a DataFrame"
         raise ConfigError(f"its function gave {type(rows).__name__}, not a DataFrame", where=node.where, remedy=remedy)
+    check_weight(rows.columns, node.where)
     if WEIGHT in rows.columns and not any(WEIGHT in each.columns for each in arguments if isinstance(each, DataFrame)):
         raise not_yours(node.where)
     if not rows.isStreaming:
         raise ConfigError(
             "its rows are no stream", where=node.where, remedy="begin with spark.readStream, and keep to its inputs"
         )
-    check_weight(rows.columns, node.where)
     return rows

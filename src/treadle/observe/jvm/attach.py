@@ -144,10 +144,8 @@ def _has_socket(facts: Facts) -> bool:
 
 def _reach(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket:
     """A connection to the JVM, which opens its socket first if it has none."""
-    connection = _connect(folder, facts, deadline)
-    if connection is None:
-        return _wake(folder, facts, deadline)
-    if facts.pid in _UNANSWERED:
+    connection = _connect(folder, facts, deadline) or _wake(folder, facts, deadline)
+    if facts.pid in _UNANSWERED:  # it has acted on its signal since
         _UNANSWERED.discard(facts.pid)
         with suppress(OSError, TreadleError), working_folder(facts.pid) as working:  # it was made in one of the two
             working.remove(facts.trigger)
