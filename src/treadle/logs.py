@@ -17,6 +17,7 @@ NAMES = (
     "treadle.enforce",
     "treadle.engines.spark",
     "treadle.gate",
+    "treadle.jars",
     "treadle.librdkafka",
     "treadle.loop",
     "treadle.pipelines",

@@ -1,7 +1,7 @@
 """The user and groups of another process, and how to act with exactly its rights.
 
-An action runs in a thread that takes the effective ids of the other process, drops all capabilities and ends with the
-action, so nothing has to be put back. Only the real and the saved ids stay ours: by them the kernel decides who may
+An action for another user or group runs in a thread that takes the effective ids of the other process, drops all
+capabilities and ends with the action, so nothing has to be put back. Only the real and the saved ids stay ours: by them the kernel decides who may
 send signals to that thread. The system calls are made directly, since those of the C library change all threads.
 """
 
@@ -61,7 +61,10 @@ def identity(lines: dict[bytes, bytes], where: str) -> Identity:
 
 
 def act_as(who: Identity, action: Callable[[], Result]) -> Result:
-    """Do it with the rights of this identity and no others; an error if we may not act so."""
+    """Do it with the rights of this identity and no others; an error if we may not act so.
+
+    If user and group of the identity are our own, the action runs as we are: our capabilities and groups stay.
+    """
     if (who.uid, who.gid) == (os.geteuid(), os.getegid()):
         return action()
 
