@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from treadle import classes
+from treadle.errors import RightsError
 from treadle.jars import Jar
 
 NOBODY = 65534
@@ -47,6 +48,20 @@ def compiled_again(compiled: Callable[[], Jar], jar: Jar) -> Jar:
     """The same classes are the same bytes, so two processes that compile at once agree."""
     jar.path.write_bytes(b"something else")
     return compiled()
+
+
+def test_nothing_is_compiled_where_another_user_could_change_the_classes(
+    compiled: Callable[[], Jar], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is made by another user after the cache was checked, and before it is used."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    folder = tmp_path / "home" / "jars"
+    folder.mkdir(parents=True)
+    os.chown(folder, NOBODY, NOBODY)
+    monkeypatch.setattr(classes, "home", lambda: tmp_path / "home")
+    with pytest.raises(RightsError, match="belongs to another user"):
+        compiled()
 
 
 def test_a_jar_is_out_of_reach_if_nobody_else_can_replace_it(tmp_path: Path) -> None:

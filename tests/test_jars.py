@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -137,7 +138,8 @@ def test_jars_are_written_so_that_only_their_owner_can_change_them(registry: Pat
         assert jars.fetch(TOY)
     finally:
         os.umask(old)
-    assert not (jar.stat().st_mode | jar.parent.stat().st_mode) & 0o022
+    for place in (jar, jar.parent, elsewhere / "jars", elsewhere):
+        assert not place.stat().st_mode & 0o022
 
 
 def test_the_cache_of_another_user_is_left_alone(
@@ -159,6 +161,55 @@ def test_the_cache_of_another_user_is_left_alone(
     monkeypatch.setenv("TREADLE_HOME", str(theirs / "home"))
     with pytest.raises(ConfigError, match=r"belongs to another user.*TREADLE_HOME"):
         jars.home()
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A folder that others can enter; that of pytest is closed, so nobody else could change what is in it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.parametrize("inside", [".", "jars", "agents"])
+def test_a_cache_that_others_can_write_to_is_refused(
+    reachable: Path, monkeypatch: pytest.MonkeyPatch, inside: str
+) -> None:
+    place = reachable / "home" / inside
+    place.mkdir(parents=True)
+    monkeypatch.setenv("TREADLE_HOME", str(reachable / "home"))
+    assert jars.home() == reachable / "home"
+    place.chmod(0o2775)
+    with pytest.raises(ConfigError, match=r"can be changed by other users \(chmod go-w\).*set TREADLE_HOME"):
+        jars.home()
+
+
+@pytest.mark.parametrize("inside", ["jars", "agents"])
+def test_a_cache_of_which_a_part_belongs_to_another_user_is_refused(elsewhere: Path, inside: str) -> None:
+    only_root()
+    (elsewhere / inside).mkdir(parents=True)
+    assert jars.home() == elsewhere
+    os.chown(elsewhere / inside, NOBODY, NOBODY)
+    with pytest.raises(ConfigError, match=rf"{inside} belongs to another user"):
+        jars.home()
+
+
+def test_a_bundle_that_others_can_add_to_is_not_used(
+    registry: Path, reachable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TREADLE_HOME", str(reachable / "home"))
+    folder = jars.fetch(TOY)["toy"]
+    folder.chmod(0o777)
+    with pytest.raises(RightsError, match="can be changed by other users"):
+        jars.fetch(TOY)
+
+
+def test_the_path_of_the_cache_has_no_links_that_could_lead_elsewhere_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.setenv("TREADLE_HOME", str(tmp_path / "link"))
+    assert jars.home() == tmp_path / "real"
 
 
 def only_root() -> None:

@@ -27,6 +27,7 @@ from typing import Literal
 
 from treadle import jars
 from treadle.errors import ConfigError, EngineError, RightsError
+from treadle.linux import trusted
 from treadle.linux.open_files import is_readable
 
 HOST = "127.0.0.1"
@@ -310,7 +311,7 @@ def _recorded(folder: Path) -> Broker | None:
 def _alone(folder: Path) -> Iterator[None]:
     """One process at a time starts or stops the broker of a folder."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        trusted.mkdir(folder)
         lock = (folder / "broker.lock").open("w")
     except OSError as error:
         raise _unusable(folder, error) from error

@@ -30,11 +30,8 @@ def jar(name: str, sources: Path, *, path: str = "", key: str = "", manifest: st
     for source in files:
         sums.update(source.read_bytes())
     folder, begin = home() / "jars", f"{name}-{sums.hexdigest()[:12]}"
-    found = _kept(folder, begin)
-    if found is None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = _compile(files, folder, begin, path, manifest)
-    return found
+    trusted.make_folder(folder)
+    return _kept(folder, begin) or _compile(files, folder, begin, path, manifest)
 
 
 def spark_jar(name: str, sources: Path, *, manifest: str = "") -> Jar:

@@ -129,12 +129,12 @@ def _classes() -> Check:
 def _bundle(name: str) -> Check:
     bundle = jars.bundle(name)
     title = f"jars {name}"
-    if jars.folder(bundle).is_dir():
-        try:
+    try:
+        if jars.folder(bundle).is_dir():
             jars.paths(name)
-        except TreadleError as error:
-            return Check(title, "missing", _said(error), error.remedy)
-        return Check(title, "ok", f"{len(bundle.sums)} jars: {bundle.title}")
+            return Check(title, "ok", f"{len(bundle.sums)} jars: {bundle.title}")
+    except TreadleError as error:
+        return Check(title, "missing", _said(error), error.remedy)
     return Check(title, "note", f"not fetched: {bundle.title}", f"where you need them: treadle jars {name}")
 
 

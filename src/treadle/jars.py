@@ -26,7 +26,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from xml.etree import ElementTree
 
-from treadle.errors import ConfigError, EngineError
+from treadle.errors import ConfigError, EngineError, RightsError
 from treadle.linux import trusted
 from treadle.linux.open_files import is_readable
 
@@ -76,38 +76,44 @@ class Jar:
 def home() -> Path:
     """Where Treadle keeps what it can fetch again: `$TREADLE_HOME`, `$XDG_CACHE_HOME/treadle` or `~/.cache/treadle`.
 
-    The environment may be that of another user (`sudo -E`): what is not of the user that this process runs as is not
-    used.
+    The environment may be that of another user (`sudo -E`): a folder that another user could change is not used. The
+    path has no links, which others could change later.
     """
     if own := os.environ.get("TREADLE_HOME"):
         wanted = Path(own).expanduser().absolute()
-        if not trusted.belongs_to_us(wanted):
-            raise _foreign(f"TREADLE_HOME={wanted}")
-        return wanted
+        if why := _doubt(wanted):
+            raise _refused(f"TREADLE_HOME={wanted}", why)
+        return wanted.resolve()
     folder = os.environ.get("XDG_CACHE_HOME")
     # The XDG standard: a relative path is to be ignored.
     wanted = (Path(folder) if folder and os.path.isabs(folder) else Path.home() / ".cache") / "treadle"
-    return wanted if trusted.belongs_to_us(wanted) else _own_home(wanted)
+    why = _doubt(wanted)
+    return _own_home(why) if why else wanted.resolve()
 
 
 @cache
-def _own_home(other: Path) -> Path:
-    """The cache of the user that this process runs as, instead of another's; reported once."""
+def _own_home(reason: str) -> Path:
+    """The cache of the user that this process runs as, since another one is not trusted; reported once."""
     try:
         own = Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".cache" / "treadle"
     except KeyError:
-        raise _foreign(str(other)) from None
-    if not trusted.belongs_to_us(own):
-        raise _foreign(str(own))
-    log.info("%s belongs to another user; jars are kept in %s", other, own)
-    return own
+        raise _refused("", reason) from None
+    if why := _doubt(own):
+        raise _refused(str(own), why)
+    log.info("%s; jars are kept in %s", reason, own)
+    return own.resolve()
 
 
-def _foreign(where: str) -> ConfigError:
+def _doubt(cache_folder: Path) -> str:
+    """Why another user could change what is used from this cache; empty if none can."""
+    return trusted.doubt(cache_folder / "jars") or trusted.doubt(cache_folder / "agents")
+
+
+def _refused(where: str, why: str) -> ConfigError:
     return ConfigError(
-        "belongs to another user, and jars from there are not trusted",
+        f"jars from there are not trusted: {why}",
         where=where,
-        remedy="set TREADLE_HOME to a folder of your own",
+        remedy="set TREADLE_HOME to a folder that only you can change",
     )
 
 
@@ -194,7 +200,7 @@ def _untold(what: str, part: float) -> None:
 @contextmanager
 def _alone(name: str, place: Path, progress: Progress) -> Iterator[None]:
     """One process at a time fetches a bundle; the lock goes with its holder, however that ends."""
-    place.mkdir(parents=True, exist_ok=True)
+    trusted.make_folder(place)
     with (place / f".{name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -309,6 +315,8 @@ def _check(known: Bundle, place: Path, said: str) -> None:
 def _kept(known: Bundle) -> list[Jar]:
     """The jars of a bundle as they are now: still the pinned ones, in files of ours."""
     place = folder(known)
+    if why := trusted.doubt(place):
+        raise RightsError(why, where=str(place), remedy=f"rm -r '{place}' and treadle jars {known.name}")
     found = {file.name: trusted.read(file) for file in place.iterdir()}
     if problem := _problem(known, found):
         remedy = f"find out how that came; then rm -r '{place}' and treadle jars {known.name}"

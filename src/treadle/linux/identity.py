@@ -1,8 +1,9 @@
 """The user and groups of another process, and how to act with exactly its rights.
 
 An action for another user or group runs in a thread that takes the effective ids of the other process, drops all
-capabilities and ends with the action, so nothing has to be put back. Only the real and the saved ids stay ours: by them the kernel decides who may
-send signals to that thread. The system calls are made directly, since those of the C library change all threads.
+capabilities and ends with the action, so nothing has to be put back. Only the real and the saved ids stay ours: by
+them the kernel decides who may send signals to that thread. The system calls are made directly, since those of the C
+library change all threads.
 """
 
 from __future__ import annotations

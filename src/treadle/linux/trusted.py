@@ -29,31 +29,45 @@ def read(path: Path) -> bytes:
         return stream.read()
 
 
-def belongs_to_us(path: Path) -> bool:
-    """Whether a folder is ours or root's; of one that does not exist yet, the nearest above it."""
-    for place in (path, *path.parents):
+def doubt(folder: Path) -> str:
+    """Why another user could change what is in this folder, now or later; empty if none can.
+
+    All folders on the way count. A folder that does not exist yet is judged by those above it.
+    """
+    place, reachable = Path(os.path.realpath(folder)), True
+    for each in (*reversed(place.parents), place):
         try:
-            return _is_ours(os.stat(place))
+            about = os.stat(each)
         except (FileNotFoundError, NotADirectoryError):
-            continue
-        except PermissionError:
-            return False
-    return False
+            return ""
+        except OSError as error:
+            return f"{each} can't be checked: {error.strerror}"
+        if not _is_ours(about):
+            return f"{each} belongs to another user"
+        is_shared = about.st_mode & stat.S_ISVTX and each != place  # as /tmp: others can't replace what is ours
+        if reachable and about.st_mode & _WRITABLE_BY_OTHERS and not is_shared:
+            return f"{each} can be changed by other users (chmod go-w)"
+        reachable = reachable and bool(about.st_mode & _ENTERED_BY_OTHERS)
+    return ""
+
+
+def mkdir(path: Path, mode: int = 0o755) -> None:
+    """Make a folder and those above it, where they are missing; nobody else can write there, whatever the umask is."""
+    if not path.is_dir():
+        mkdir(path.parent)
+        path.mkdir(mode=mode, exist_ok=True)
+
+
+def make_folder(path: Path, *, mode: int = 0o755) -> None:
+    """As `mkdir`; an error if others can change what is in the folder."""
+    mkdir(path, mode)
+    if why := doubt(path):
+        raise RightsError(why, where=str(path), remedy="let only its owner change it, or use another folder")
 
 
 def is_out_of_reach(path: Path) -> bool:
-    """Whether nobody else can put another file in this place, now or later: all folders on the way are closed."""
-    if path.resolve() != path:
-        return False  # a link could lead elsewhere later
-    for place in reversed(path.parents):
-        about = os.stat(place)
-        if not _is_ours(about):
-            return False
-        if not about.st_mode & _ENTERED_BY_OTHERS:
-            return True  # whatever is below, nobody else comes there
-        if about.st_mode & _WRITABLE_BY_OTHERS and not about.st_mode & stat.S_ISVTX:
-            return False
-    return True
+    """Whether nobody else can put another file in this place, now or later: no link on the way, no open folder."""
+    return path.resolve() == path and not doubt(path.parent)
 
 
 def _is_ours(about: os.stat_result) -> bool:

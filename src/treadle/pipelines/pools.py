@@ -12,6 +12,7 @@ from treadle.enforce import Target, Value, label
 from treadle.enforce.knob import Per
 from treadle.errors import ConfigError, TargetGone
 from treadle.jars import home
+from treadle.linux.trusted import make_folder
 
 LADDER = tuple(f"rung-{number}" for number in range(6))
 """The pools by rung; the weight of rung n is 2 to the n."""
@@ -27,7 +28,7 @@ def allocation_file() -> Path:
     path = home() / "pools.xml"
     text = f'<?xml version="1.0"?>\n<allocations>\n{pools}</allocations>\n'
     if not path.exists() or path.read_text("utf-8") != text:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         fresh = path.with_suffix(f".{os.getpid()}")
         fresh.write_text(text, "utf-8")
         fresh.replace(path)

@@ -132,6 +132,18 @@ def test_unloading_leaves_nobody_listening(start: Start, jolokia_jars: list[Path
         opened.read([LAGS])
 
 
+def test_a_record_that_is_no_ordinary_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_HOME", str(tmp_path))
+    pipe = module._record(1, 1)
+    pipe.parent.mkdir()
+    os.mkfifo(pipe, 0o600)  # to open it for reading would wait for a writer
+    assert module._remembered(1, 1) is None
+    pipe.unlink()
+    (tmp_path / "elsewhere").write_text('{"port": 1, "password": "x"}')
+    pipe.symlink_to(tmp_path / "elsewhere")
+    assert module._remembered(1, 1) is None
+
+
 def test_a_jvm_that_has_ended_is_gone_and_its_password_forgotten(start: Start, jolokia_jars: list[Path]) -> None:
     process = start()
     opened = MBeans(process.pid)

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from treadle import jars
-from treadle.errors import ConfigError, EngineError, TargetGone
-from treadle.linux import bounded
+from treadle.errors import ConfigError, EngineError, RightsError, TargetGone
+from treadle.linux import bounded, trusted
 from treadle.observe.jvm import loading
 from treadle.observe.jvm.attach import execute, look
 from treadle.observe.jvm.process import is_ending
@@ -328,18 +328,18 @@ def _record(pid: int, began: int) -> Path:
 
 def _remembered(pid: int, began: int) -> _Agent | None:
     """The agent that an earlier run has loaded into this JVM, if its password was kept, and kept secret."""
-    with suppress(OSError, ValueError, TypeError), _record(pid, began).open("rb") as file:
-        kept = os.fstat(file.fileno())
-        if kept.st_uid == os.geteuid() and not kept.st_mode & 0o077:
-            return _Agent(**json.load(file))
+    path = _record(pid, began)
+    with suppress(OSError, RightsError, ValueError, TypeError):
+        if not path.lstat().st_mode & 0o077:
+            return _Agent(**json.loads(trusted.read(path)))
     return None
 
 
 def _remember(pid: int, began: int, agent: _Agent) -> None:
     """Keep it where only this user can read it. If it can't be kept, a later run loads another agent."""
     path = _record(pid, began)
-    with suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(OSError, RightsError):
+        trusted.make_folder(path.parent, mode=0o700)
         _forget(path.parent.glob("*-*.json"))
         file, name = tempfile.mkstemp(dir=path.parent)  # made with mode 0600
         with open(file, "w") as stream:
