@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -16,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treadle.decide.policies import QueueSize
-from treadle.enforce import Change, Column, Enforcer, Knob, Per, Target, Value
+from treadle.enforce import Change, Column, Enforcer, Knob, Per, Target, Value, journal_book
 from treadle.enforce.journal import ROOMY, Journal
-from treadle.enforce.journal_book import Process, Recipe, host, read, start_time
+from treadle.enforce.journal_book import Process, Recipe, host, read, start_time, world
 from treadle.enforce.journal_folder import journal_folders
-from treadle.enforce.leftovers import leftovers, put_back
+from treadle.enforce.leftovers import journals, leftovers, put_back
 from treadle.errors import EngineError, RightsError, TargetGone
 from treadle.loop import Binding, Loop
 from treadle.model import Instance, Operator, Query, Role, ThreadRef, Topology
@@ -434,6 +435,11 @@ class TestWayBack:
         assert (old.exists(), elsewhere.exists(), other_host.exists()) == (False, True, True)
 
 
+DEAD = json.dumps(["owner", 1, 2**22 + 1, 1, world()]) + "\n"
+"""The journal of a process that has ended."""
+NOBODY = 65534
+
+
 class TestFolder:
     def test_it_is_where_the_user_says(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("TREADLE_STATE", str(tmp_path / "mine"))
@@ -483,12 +489,53 @@ class TestFolder:
         with pytest.raises(RightsError, match="others can write"):
             put_back(path)
 
+    def test_a_home_of_another_user_in_the_environment_is_not_used(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        _only_root()
+        for name in ("TREADLE_STATE", "XDG_RUNTIME_DIR"):
+            monkeypatch.delenv(name, raising=False)
+        os.chown(tmp_path, NOBODY, NOBODY)
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+        monkeypatch.setenv("HOME", str(tmp_path))  # as `sudo -E` leaves it
+        assert journal_folders() == [Path("/run/treadle"), Path(pwd.getpwuid(0).pw_dir) / ".local/state/treadle"]
+
+    def test_journals_in_a_folder_where_others_can_write_are_left_alone(self, tmp_path: Path) -> None:
+        path = tmp_path / "1-0.journal"
+        path.write_text(DEAD)
+        assert leftovers([tmp_path]) == list(journals([tmp_path])) == [path]
+        tmp_path.chmod(0o777)
+        assert leftovers([tmp_path]) == list(journals([tmp_path])) == []
+        tmp_path.chmod(0o700)
+        if os.geteuid() == 0:
+            os.chown(tmp_path, NOBODY, NOBODY)
+            assert leftovers([tmp_path]) == list(journals([tmp_path])) == []
+
+    def test_a_journal_that_is_no_ordinary_file_is_not_read(self, tmp_path: Path) -> None:
+        (tmp_path / "real").write_text(DEAD)
+        (tmp_path / "1-0.journal").symlink_to(tmp_path / "real")
+        os.mkfifo(tmp_path / "2-0.journal", 0o600)  # to open it for reading would wait for a writer
+        assert leftovers([tmp_path]) == []
+        for path in journals([tmp_path]):
+            with pytest.raises(OSError, match=r"ordinary file|symbolic link"):
+                read(path)
+
+    def test_a_journal_without_end_is_not_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(journal_book, "LARGEST", 10)
+        (tmp_path / "1-0.journal").write_text(DEAD)
+        assert leftovers([tmp_path]) == []
+
 
 def test_a_process_is_known_by_its_start_time() -> None:
     here = Process(os.getpid(), start_time(os.getpid()))
     assert here.alive
     assert not Process(here.pid, here.start_time + 1).alive
     assert not Process(2**22 + 1, 1).alive
+
+
+def _only_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
 
 
 def _written(folder: Path) -> Path:

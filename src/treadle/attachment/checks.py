@@ -12,8 +12,7 @@ from pathlib import Path
 
 from treadle.attachment.plan import Plan
 from treadle.enforce import Outcomes, journal_book, kernel
-from treadle.enforce.journal_folder import journal_folders
-from treadle.enforce.leftovers import leftovers, put_back
+from treadle.enforce.leftovers import journals, leftovers, put_back
 from treadle.engines.spark.application import Application
 from treadle.errors import EngineError, RightsError
 from treadle.model import ThreadRef
@@ -58,7 +57,7 @@ def settle_leftovers(pids: Collection[int] | None = None) -> list[Outcomes]:
     With `pids`, what was left on purpose is put back only if it is about one of these processes.
     """
     limit = time.monotonic() + PATIENCE
-    while any(_being_put_back(path) for path in _journals()) and time.monotonic() < limit:
+    while any(_being_put_back(path) for path in journals()) and time.monotonic() < limit:
         time.sleep(0.01)
     return [outcomes for path in leftovers(pids=pids) for outcomes in put_back(path)]
 
@@ -76,14 +75,8 @@ def settle(applications: Iterable[Application]) -> None:
                 )
 
 
-def _journals() -> Iterable[Path]:
-    return (path for folder in journal_folders() for path in folder.glob(f"*{journal_book.SUFFIX}"))
-
-
 def _being_put_back(path: Path) -> bool:
     try:
-        if path.stat().st_uid != os.geteuid():
-            return False
         book = journal_book.read(path)
     except OSError:
         return False

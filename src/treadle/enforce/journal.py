@@ -30,7 +30,7 @@ from treadle.enforce.journal_book import (
 )
 from treadle.enforce.journal_folder import folders_for_new_journals, journal_folders, make_private
 from treadle.enforce.knob import Knob, Target, Value
-from treadle.errors import EngineError, TreadleError
+from treadle.errors import EngineError, RightsError, TreadleError
 from treadle.linux.open_files import open_file
 
 log = logging.getLogger("treadle.enforce")
@@ -86,7 +86,8 @@ class Journal:
                 return cls(_free_path(each))
             except TreadleError as error:
                 problems.append(error)
-        raise problems[0]
+        remedy = "set TREADLE_STATE to a folder of yours"
+        raise problems[0] if problems else RightsError("there is no folder for a journal", remedy=remedy)
 
     def __enter__(self) -> Self:
         return self

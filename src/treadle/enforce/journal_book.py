@@ -5,8 +5,10 @@ A journal is lines of JSON. Each line is an event; together they make a `Book`.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,11 +18,13 @@ from typing import Any, NamedTuple
 from treadle.enforce.kernel.guard import thread_ref
 from treadle.enforce.knob import Target, Value
 from treadle.errors import TreadleError
-from treadle.linux.open_files import is_readable
+from treadle.linux.open_files import is_readable, open_file
 from treadle.model import Role, ThreadRef
 
 FORMAT = 1
 SUFFIX = ".journal"
+LARGEST = 1 << 28
+"""Bytes of a journal; that of 100,000 threads has about a tenth."""
 REALTIME = "rt"
 """The knob whose threads can keep all others from running."""
 
@@ -118,9 +122,32 @@ class Book:
 
 
 def read(path: Path) -> Book:
-    """What a journal says. A line that was not finished, since its writer was killed, is left out."""
+    """What a journal of this user says."""
+    file = open_journal(path)
+    try:
+        return read_file(file)
+    finally:
+        os.close(file)
+
+
+def open_journal(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A handle of the journal; a PermissionError if somebody else could have written it."""
+    file = open_file(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    found = os.fstat(file)
+    if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022:
+        return file
+    os.close(file)
+    raise PermissionError(errno.EPERM, "is not an ordinary file of this user's, or others can write to it", str(path))
+
+
+def read_file(file: int) -> Book:
+    """What an open journal says. A line that was not finished, since its writer was killed, is left out."""
+    with open(file, "rb", closefd=False) as stream:
+        text = stream.read(LARGEST + 1)
+    if len(text) > LARGEST:
+        raise OSError(errno.EFBIG, f"has more than {LARGEST} bytes")
     book = Book()
-    for line in path.read_bytes().splitlines(keepends=True):
+    for line in text.splitlines(keepends=True):
         with suppress(ValueError, TypeError, KeyError, IndexError):
             if line.endswith(b"\n"):
                 book.add(json.loads(line))

@@ -6,10 +6,11 @@ What a journal says is done, as root if the user is root, so a folder that anybo
 from __future__ import annotations
 
 import os
-import stat
+import pwd
 from pathlib import Path
 
 from treadle.errors import RightsError
+from treadle.linux.runtime_folder import checked, private_folder
 
 NAME = "treadle"
 
@@ -40,25 +41,35 @@ def folders_for_new_journals() -> list[Path]:
 def make_private(folder: Path) -> None:
     """Make the folder, and be sure that nobody else can write there."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-    except OSError as error:
-        remedy = "set TREADLE_STATE to a folder of yours"
-        raise RightsError(f"can't be made: {error}", where=f"folder {folder}", remedy=remedy) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        remedy = f"run 'chmod 700 {folder}', or set TREADLE_STATE to a folder of yours"
-        raise RightsError("is not a folder that only you can write to", where=str(folder), remedy=remedy)
+        private_folder(folder, readable=True)
+    except RightsError as error:
+        remedy = f"{error.remedy}, or set TREADLE_STATE to a folder of yours"
+        raise RightsError(error.message, where=error.where, remedy=remedy) from error
+
+
+def is_private(folder: Path) -> bool:
+    """Whether the folder is there and nobody else can write to it."""
+    try:
+        return checked(folder, readable=True) == folder
+    except (OSError, RightsError):
+        return False
 
 
 def _state_home() -> Path | None:
-    """`$XDG_STATE_HOME`, else ~/.local/state; None for a user that has no home. A relative path counts as none."""
+    """`$XDG_STATE_HOME`, else .local/state in the home; None for a user that has no home.
+
+    After `sudo -E` the environment names folders of another user: they count as none, and so does a relative path.
+    """
     named = os.environ.get("XDG_STATE_HOME", "")
     if os.path.isabs(named) and _is_ours(Path(named)):
         return Path(named)
-    try:
-        return Path("~/.local/state").expanduser()
-    except RuntimeError:
-        return None
+    home = os.environ.get("HOME", "")
+    if not (os.path.isabs(home) and _is_ours(Path(home))):
+        try:
+            home = pwd.getpwuid(os.geteuid()).pw_dir
+        except KeyError:
+            return None
+    return Path(home) / ".local/state"
 
 
 def _is_ours(folder: Path) -> bool:

@@ -20,10 +20,9 @@ from treadle.enforce.changes import Changes, same
 from treadle.enforce.enforcer import Enforcer, Failure, Outcomes
 from treadle.enforce.heirs import settle_born
 from treadle.enforce.journal_book import REALTIME, SUFFIX, Book, Kept, Recipe
-from treadle.enforce.journal_folder import journal_folders
+from treadle.enforce.journal_folder import is_private, journal_folders
 from treadle.enforce.knob import Knob, Value
 from treadle.errors import EngineError, RightsError
-from treadle.linux.open_files import open_file
 from treadle.model import ThreadRef
 
 log = logging.getLogger("treadle.enforce")
@@ -41,18 +40,22 @@ def leftovers(folders: Sequence[Path] | None = None, *, pids: Collection[int] | 
     """
     here = journal_book.world()
     found: list[Path] = []
-    for folder in journal_folders() if folders is None else folders:
-        for path in sorted(folder.glob(f"*{SUFFIX}")):
-            with suppress(OSError):
-                if path.lstat().st_uid != os.geteuid():
-                    continue
-                book = journal_book.read(path)
-                if book.world == here and not book.owner.alive and not book.guardian.alive:
-                    if pids is None or not book.left or not _pids(book).isdisjoint(pids):
-                        found.append(path)
-                elif book.world.partition(" ")[0] != here.partition(" ")[0] and book.host in ("", journal_book.host()):
-                    _remove(path)
+    for path in journals(folders):
+        with suppress(OSError):
+            book = journal_book.read(path)
+            if book.world == here and not book.owner.alive and not book.guardian.alive:
+                if pids is None or not book.left or not _pids(book).isdisjoint(pids):
+                    found.append(path)
+            elif book.world.partition(" ")[0] != here.partition(" ")[0] and book.host in ("", journal_book.host()):
+                _remove(path)
     return found
+
+
+def journals(folders: Sequence[Path] | None = None) -> Iterator[Path]:
+    """The journals in folders where nobody but this user can write."""
+    for folder in journal_folders() if folders is None else folders:
+        if is_private(folder):
+            yield from sorted(folder.glob(f"*{SUFFIX}"))
 
 
 def _pids(book: Book) -> set[int]:
@@ -64,10 +67,10 @@ def put_back(path: Path, *, make: Make | None = None) -> tuple[Outcomes, ...]:
 
     Whoever comes second finds nothing to do. The owner must be dead: it would go on changing what was put back.
     """
-    with _alone(path) as mine:
-        if not mine:
+    with _alone(path) as file:
+        if file is None:
             return ()
-        book = journal_book.read(path)
+        book = journal_book.read_file(file)
         if book.owner.alive:
             remedy = "stop it, and it puts back by itself"
             raise EngineError(f"process {book.owner.pid} still runs", where=f"journal {path}", remedy=remedy)
@@ -152,30 +155,26 @@ def _all_failed(name: str, mine: list[Kept], error: Exception) -> Outcomes:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[bool]:
-    """Be the only one who puts back from a journal; False if somebody else has done it by now."""
+def _alone(path: Path) -> Iterator[int | None]:
+    """Be the only one who puts back from a journal: its handle; None if somebody else has put back by now."""
     try:
-        file = open_file(path, os.O_RDWR | os.O_NOFOLLOW)
+        file = journal_book.open_journal(path, os.O_RDWR)
     except FileNotFoundError:
-        yield False
+        yield None
         return
     except OSError as error:
-        remedy = "run as its user or as root"
+        remedy = "run as its user, and let nobody else write to it"
         raise RightsError(f"can't be read: {error}", where=f"journal {path}", remedy=remedy) from error
     try:
-        found = os.fstat(file)
-        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            remedy = "run as its user, and let nobody else write to it"
-            raise RightsError("others can write to it", where=f"journal {path}", remedy=remedy)
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield _is_still(path, found)
+        yield file if _is_still(path, os.fstat(file)) else None
     finally:
         os.close(file)
 
 
 def _is_still(path: Path, found: os.stat_result) -> bool:
     try:
-        return os.path.samestat(found, path.stat())
+        return os.path.samestat(found, path.lstat())
     except FileNotFoundError:
         return False
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from treadle.errors import RightsError
+from treadle.linux import trusted
 
 
 def places(uid: int) -> list[Path]:
@@ -37,8 +38,11 @@ def private_folder(path: Path, *, readable: bool = False) -> Path:
 
     Others may read it if it is `readable`, as a service manager makes folders in /run.
     """
-    with suppress(FileExistsError):
-        path.mkdir(mode=0o700)
+    try:
+        trusted.mkdir(path, 0o700)
+    except OSError as error:
+        remedy = "let this user write there"
+        raise RightsError(f"can't be made: {error.strerror or error}", where=str(path), remedy=remedy) from error
     return checked(path, readable=readable)
 
 
