@@ -18,6 +18,7 @@ from support import LONG, until
 from treadle.decide import registry
 from treadle.decide.policies import Fcfs
 from treadle.errors import ConfigError, EngineError
+from treadle.linux import runtime_folder
 from treadle.pipelines import ctl, jvm
 from treadle.pipelines.app import BatchFunction, QueryGate
 from treadle.pipelines.channels.log import Writer
@@ -34,7 +35,8 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where sockets are; a short path, since a socket's must be."""
     path = Path(tempfile.mkdtemp(prefix="tapp"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
-    monkeypatch.setattr(ctl, "_own_folder", lambda: path / "own")  # what else this user runs is not to be seen
+    # What else this user runs is not to be seen.
+    monkeypatch.setattr(runtime_folder, "places", lambda _: [path / "own"])
     yield path
     shutil.rmtree(path)
 

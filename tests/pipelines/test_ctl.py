@@ -356,9 +356,32 @@ class TestFinding:
         else:
             monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
         path = ctl.path_for("fraud")
-        assert path == Path(f"/tmp/treadle-{os.getuid()}/fraud.sock")
-        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert path == runtime_folder.runtime_folder() / "treadle-fraud.sock"
+        assert os.geteuid() != 0 or path.parent == Path("/run/treadle")  # in /tmp anybody could make it first
+        assert not path.parent.stat().st_mode & 0o022
         assert ctl.name_of(path) == "fraud"
+        before = ctl.find()
+        with ctl.Server(ctl.path_for(f"test-{os.getpid()}"), HANDLERS) as server:
+            assert [each for each in ctl.find() if each not in before] == [server.path]
+
+    def test_where_no_folder_is_safe_there_is_no_control_socket_but_a_warning(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        folder.chmod(0o777)
+        (folder / "taken").touch()
+        (folder / "open").mkdir()
+        (folder / "open").chmod(0o777)
+        for place in ("taken", "open", "taken/inside"):
+            monkeypatch.setattr(runtime_folder, "places", lambda _, place=place: [folder / place])
+            assert ctl.serve("fraud", HANDLERS) is None
+            assert ctl.find() == []
+        assert caplog.text.count("no control socket: ") == 3
+
+    def test_a_name_that_is_taken_is_an_error(self, folder: Path) -> None:
+        server = ctl.serve("fraud", HANDLERS)
+        assert server is not None
+        with server, pytest.raises(ConfigError, match="a running pipeline listens there already"):
+            ctl.serve("fraud", HANDLERS)
 
     def test_running_pipelines_are_found_and_dead_ones_are_not(self, folder: Path) -> None:
         with socket.socket(socket.AF_UNIX) as dead:
@@ -370,7 +393,7 @@ class TestFinding:
         assert ctl.find() == before
 
     def test_the_only_one_that_runs_needs_no_name(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ctl, "_own_folder", lambda: folder / "own")
+        monkeypatch.setattr(runtime_folder, "places", lambda _: [folder / "own"])
         with pytest.raises(EngineError, match="no pipeline is running"):
             ctl.pick()
         with ctl.Server(ctl.path_for("a"), HANDLERS):
@@ -378,7 +401,7 @@ class TestFinding:
             with pytest.raises(EngineError, match="no pipeline 'x' is running"):
                 ctl.pick("x")
             with (
-                ctl.Server(runtime_folder.private_folder(folder / "own") / "b.sock", HANDLERS),
+                ctl.Server(runtime_folder.private_folder(folder / "own") / "treadle-b.sock", HANDLERS),
                 pytest.raises(EngineError, match="name one of a, b"),
             ):
                 ctl.pick()

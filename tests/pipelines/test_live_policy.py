@@ -17,7 +17,7 @@ import treadle
 from support import LONG, until
 from support import treadle as command
 from treadle.errors import ConfigError
-from treadle.pipelines import ctl
+from treadle.linux import runtime_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +28,7 @@ def _sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A folder for sockets, whose paths must be short, where nobody else's are seen."""
     folder = Path(tempfile.mkdtemp(prefix="tlive"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    monkeypatch.setattr(ctl, "_own_folder", lambda: folder / "own")
+    monkeypatch.setattr(runtime_folder, "places", lambda _: [folder / "own"])
     yield
     shutil.rmtree(folder)
 

@@ -18,12 +18,7 @@ from treadle.linux import trusted
 
 def places(uid: int) -> list[Path]:
     """Where the folder of a user may be, the better place first: /run/user/UID is there while the user is logged in."""
-    return [Path("/run/treadle")] if uid == 0 else [Path(f"/run/user/{uid}/treadle"), own_in_tmp(uid)]
-
-
-def own_in_tmp(uid: int) -> Path:
-    """The place that needs nothing but /tmp."""
-    return Path(f"/tmp/treadle-{uid}")
+    return [Path("/run/treadle")] if uid == 0 else [Path(f"/run/user/{uid}/treadle"), Path(f"/tmp/treadle-{uid}")]
 
 
 def runtime_folder() -> Path:

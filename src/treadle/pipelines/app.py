@@ -24,7 +24,7 @@ from treadle.durations import Duration, seconds
 from treadle.enforce import Knob
 from treadle.enforce.elastic import starting_slots
 from treadle.enforce.gate import Gate, GateKnob
-from treadle.errors import ConfigError, EngineError, TargetGone, TreadleError
+from treadle.errors import ConfigError, EngineError, TargetGone
 from treadle.loop import Binding, Loop
 from treadle.loop.trouble import Attempts
 from treadle.model import Operator, Query, Topology
@@ -302,12 +302,9 @@ class QueryGate:
         """
         for name in (self.name, f"{self.name}-{os.getpid()}"):
             try:
-                server = ctl.Server(ctl.path_for(name), self._commands())
+                server = ctl.serve(name, self._commands())
             except ConfigError as error:
-                problem: TreadleError = error
-            except TreadleError as error:
                 problem = error
-                break
             else:
                 self.name = name
                 return server

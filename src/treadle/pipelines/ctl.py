@@ -20,19 +20,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from treadle import errors
 from treadle.errors import ConfigError, EngineError, RightsError, TreadleError
+from treadle.linux import runtime_folder
 from treadle.linux.peer import peer
-from treadle.linux.runtime_folder import checked, own_in_tmp, private_folder
 from treadle.plugins import suggestion
 
 LARGEST_REQUEST = 64 * 1024
 LARGEST_ANSWER = 64 * 1024 * 1024
 LONGEST_PATH = 107  # bytes of sun_path, without the closing zero
 MOST_CLIENTS = 32
+_PREFIX = "treadle-"
 
 _log = logging.getLogger(__name__)
 
@@ -60,9 +60,7 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -154,6 +152,15 @@ class Server:
         return handler(**arguments)
 
 
+def serve(name: str, handlers: Mapping[str, Callable[..., object]]) -> Server | None:
+    """Answer commands at the usual place; None, with a warning, if no safe place can be had: work goes on without."""
+    try:
+        return Server(path_for(name), handlers)
+    except (OSError, EngineError, RightsError) as error:
+        _log.warning("no control socket: %s", error)
+        return None
+
+
 def ask(path: Path, command: str, /, *, timeout: float = 60.0, **arguments: object) -> Any:
     """Have a running pipeline carry out a command; its answer, or its TreadleError raised here."""
     request = _line({"command": command, "arguments": arguments})
@@ -183,20 +190,17 @@ def ask(path: Path, command: str, /, *, timeout: float = 60.0, **arguments: obje
 
 
 def path_for(name: str) -> Path:
-    """Where a pipeline of this name listens unless it is told otherwise: in a folder that only this user can enter."""
-    if (runtime := _runtime_folder()) is not None:
-        return runtime / f"treadle-{name}.sock"
-    return private_folder(_own_folder()) / f"{name}.sock"
+    """Where a pipeline of this name listens unless it is told otherwise: in a folder where only this user can write."""
+    return (_session_folder() or runtime_folder.runtime_folder()) / f"{_PREFIX}{name}.sock"
 
 
 def find() -> list[Path]:
     """The sockets of this user's pipelines that run now."""
-    candidates: list[Path] = []
-    with suppress(OSError, RightsError):  # not there, or somebody else's: not to be talked to
-        candidates += sorted(checked(_own_folder()).glob("*.sock"))
-    if (runtime := _runtime_folder()) is not None:
-        candidates += sorted(runtime.glob("treadle-*.sock"))
-    return [path for path in candidates if _is_live(path)]
+    found: list[Path] = []
+    for folder in (*runtime_folder.places(os.geteuid()), *filter(None, [_session_folder()])):
+        with suppress(OSError, RightsError):  # not there, or somebody else's: not to be talked to
+            found += filter(_is_live, sorted(runtime_folder.checked(folder, readable=True).glob(f"{_PREFIX}*.sock")))
+    return list(dict.fromkeys(found))
 
 
 def pick(name: str | None = None) -> Path:
@@ -218,7 +222,7 @@ def pick(name: str | None = None) -> Path:
 
 def name_of(path: Path) -> str:
     """The name of the pipeline that listens at one of the usual places."""
-    return path.stem.removeprefix("treadle-") if path.parent != _own_folder() else path.stem
+    return path.stem.removeprefix(_PREFIX)
 
 
 class _Lines:
@@ -332,17 +336,12 @@ def _is_trusted(connection: socket.socket) -> bool:
     return peer(connection).uid in (0, os.geteuid())
 
 
-def _runtime_folder() -> Path | None:
+def _session_folder() -> Path | None:
     """XDG_RUNTIME_DIR if it is this user's: after sudo or su it is often somebody else's or gone."""
-    given = os.environ.get("XDG_RUNTIME_DIR", "")
-    path = Path(given)
-    usable = bool(given) and path.is_absolute() and path.is_dir() and path.stat().st_uid == os.geteuid()
-    return path if usable else None
-
-
-def _own_folder() -> Path:
-    # Not the temporary folder of the environment: server and client must agree on it.
-    return own_in_tmp(os.geteuid())
+    path = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+    with suppress(OSError, RightsError):
+        return runtime_folder.checked(path, readable=True) if path.is_absolute() else None
+    return None
 
 
 def _parse(line: bytes) -> tuple[str, dict[str, Any]]:

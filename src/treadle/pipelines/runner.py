@@ -150,7 +150,7 @@ class Run:
             self._listener = jvm.Listener(self._turns.parked, self._ended)
             self._by_run: dict[str, Hop] = {}
             # Before any hop: one that runs under the same name here would be disturbed by it.
-            self._server = ctl.Server(ctl.path_for(pipeline.name), commands.of(self))
+            self._server = ctl.serve(pipeline.name, commands.of(self))
             if self.realtime is None:
                 self.work.claim()
             self._start_hops()
