@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from select import select
 from typing import Any
@@ -202,28 +203,80 @@ def test_an_executor_that_loses_its_driver_keeps_everything_until_it_hears_from_
         assert driver.kept() == 1.0
         for _ in range(2):
             with driver.accept() as connection:
-                connection.sendall(b"stream\t0.25\n")
+                connection.sendall(b"stream\t0.25\t0\n")
                 assert driver.kept() == 0.25
             assert driver.kept() == 1.0  # the connection has ended
         with driver.accept() as connection:
-            connection.sendall(b"stream\t0.25\n")
+            connection.sendall(b"stream\t0.25\t0\n")
             assert driver.kept() == 0.25
             assert driver.kept() == 1.0  # the driver is silent
-            connection.sendall(b"stream\t0.5\n")
+            connection.sendall(b"stream\t0.5\t0\n")
             assert driver.kept() == 0.5
 
 
-def test_an_executor_hears_from_its_driver_also_while_nothing_changes(shedding: Shedding, spark: SparkSession) -> None:
+@contextmanager
+def executor(spark: SparkSession, name: str = "an executor") -> Iterator[Callable[..., list[str]]]:
+    """A connection to the driver: reports these lines, and returns what the driver says until it has read them."""
     java: Any = spark.sparkContext._jvm
     shed = java.treadle.Shed
     port = int(shed.serve("127.0.0.1", "secret"))
-    with socket.create_connection(("127.0.0.1", port)) as executor, executor.makefile("rw") as talk:
-        talk.write(f"{shed.secret()}\nan executor\n")
-        talk.flush()
-        while talk.readline() != "\n":
-            pass
+    with socket.create_connection(("127.0.0.1", port), LONG) as connection, connection.makefile("rw") as talk:
+
+        def report(*lines: str) -> list[str]:
+            talk.write("".join(f"{line}\n" for line in (*lines, "")))
+            talk.flush()
+            return list(iter(talk.readline, "\n"))
+
+        talk.write(f"{shed.secret()}\n{name}\n")
+        yield report
+
+
+def test_an_executor_hears_from_its_driver_also_while_nothing_changes(shedding: Shedding, spark: SparkSession) -> None:
+    with executor(spark) as report:
+        report()
         shedding.set("test/a", 0.25)
-        assert talk.readline() == "test/a\t0.25\n"
-        talk.write("\n")
-        talk.flush()
-        assert "test/a\t0.25\n" in iter(talk.readline, "\n")
+        assert any(line.startswith("test/a\t0.25\t") for line in report())
+        assert report() == []  # but for the end of the answer
+
+
+def test_late_and_repeated_reports_of_executors_count_once(shedding: Shedding, spark: SparkSession) -> None:
+    """Two executors with a partition each, one of which reports late; then both report again, as after a reconnect."""
+    batches = 1200  # more than the driver remembers
+    lines = [[f"test/late\t{batch}\t{part}\t10\t5" for batch in range(batches)] for part in range(2)]
+    with executor(spark, "first") as first, executor(spark, "second") as second:
+        for start in range(0, batches, 50):
+            first(*lines[0][start : start + 50])
+            second(*lines[1][start : start + 50])
+        assert shedding.counts()["test/late"] == (20 * batches, 10 * batches)
+        first(*lines[0])
+        second(*lines[1])
+    assert shedding.counts()["test/late"] == (20 * batches, 10 * batches)
+    shedding.forget("test/late")
+
+
+def test_batches_count_again_after_the_clock_was_set_back(shedding: Shedding, spark: SparkSession) -> None:
+    ahead = 1000 * int(time.time() + 3600)
+    with executor(spark) as report:
+        report(*(f"test/back\t{ahead + batch}\t0\t10\t5" for batch in range(1200)))
+        before = shedding.counts()["test/back"]
+        report(f"test/back\t{ahead - 3_600_000}\t0\t10\t5")
+    assert shedding.counts()["test/back"].since(before) == (10, 5)
+
+
+def test_the_probability_of_a_row_is_known_after_any_number_of_rows(spark: SparkSession) -> None:
+    java: Any = jvm.load(spark)
+    gateway: Any = spark.sparkContext._gateway
+    kind = java.java.lang.Thread.currentThread().getContextClassLoader().loadClass("treadle.Utility")
+    maker = kind.getDeclaredConstructor(gateway.new_array(java.java.lang.Class, 0))
+    types = gateway.new_array(java.java.lang.Class, 2)
+    types[0] = types[1] = java.java.lang.Double.TYPE
+    probability, count = kind.getDeclaredMethod("probability", types), kind.getDeclaredField("count")
+    for each in (maker, probability, count):
+        each.setAccessible(True)
+    utility = maker.newInstance(gateway.new_array(java.java.lang.Object, 0))
+    given = gateway.new_array(java.java.lang.Object, 2)
+    given[0], given[1] = 1.0, 0.5
+    count.setInt(utility, 2**31 - 3)
+    for _ in range(5):
+        assert probability.invoke(utility, given) > 0.0
+        assert count.getInt(utility) > 0

@@ -36,6 +36,7 @@ public final class Shed {
     private final ArrayDeque<Change> changes = new ArrayDeque<Change>();
     private volatile double keep = 1.0;
     private Utility utility = new Utility();
+    private long forgotten = Long.MIN_VALUE; // the newest batch that was forgotten
 
     Edge() {
       changes.add(new Change(Long.MIN_VALUE, 1.0));
@@ -74,19 +75,34 @@ public final class Shed {
     synchronized Rows rows(long batch, int partition) {
       Batch found = batches.get(batch);
       if (found == null) {
-        found = new Batch(utility.copy());
+        if (isForgotten(batch)) {
+          return new Rows(this, new Batch(), false);
+        }
+        found = new Batch();
         batches.put(batch, found);
-        forget(follows ? MOST_BATCHES : BATCHES); // where this JVM follows, they are reported first
+        // An executor reports its batches first, and the driver hears of a batch from several, some of them late.
+        forget(follows || server != null ? MOST_BATCHES : BATCHES);
       }
       Batch of = found;
-      return found.partitions.computeIfAbsent(partition, ignored -> new Rows(this, of));
+      return found.partitions.computeIfAbsent(partition, ignored -> new Rows(this, of, true));
+    }
+
+    /** Whether a batch that is not known was counted before, since the times of batches rise. */
+    private boolean isForgotten(long batch) {
+      if (follows) {
+        return false; // the driver knows what an executor has reported before
+      }
+      if (forgotten > System.currentTimeMillis()) { // the clock was set back, and batches begin at earlier times now
+        forgotten = Long.MIN_VALUE;
+      }
+      return batch <= forgotten;
     }
 
     /** All but the last batches: nobody works on those any more. */
     private synchronized void forget(int but) {
       Iterator<Long> oldest = batches.keySet().iterator();
       while (batches.size() > but) {
-        oldest.next();
+        forgotten = Math.max(forgotten, oldest.next());
         oldest.remove();
       }
     }
@@ -117,25 +133,24 @@ public final class Shed {
 
   private static final class Batch {
     final Map<Integer, Rows> partitions = new ConcurrentHashMap<Integer, Rows>();
-    final Utility before;
-
-    Batch(Utility before) {
-      this.before = before;
-    }
+    Utility before = null; // until somebody asks: most streams need none, and the driver keeps many batches
   }
 
   /** The rows of a partition in one batch, which are counted once however often they are worked on. */
   static final class Rows {
     private final Edge edge;
     private final Batch batch;
+    private final boolean counted;
     private long next = 0;
     private long seen = 0;
     private long kept = 0;
     private long reported = 0;
 
-    Rows(Edge edge, Batch batch) {
+    /** Those of a batch that was forgotten are not {@code counted}: they were before. */
+    Rows(Edge edge, Batch batch, boolean counted) {
       this.edge = edge;
       this.batch = batch;
+      this.counted = counted;
     }
 
     /** The row at this place stays or not, which is returned. */
@@ -164,18 +179,22 @@ public final class Shed {
 
     /** What was known of the use of rows when the batch began. Who takes it goes on from there; the last one is remembered. */
     Utility utility() {
-      Utility own = batch.before.copy();
       synchronized (edge) {
-        edge.utility = own;
+        if (batch.before == null) {
+          batch.before = edge.utility.copy();
+        }
+        edge.utility = batch.before.copy();
+        return edge.utility;
       }
-      return own;
     }
 
     private void add(long more, long moreKept) {
       seen += more;
       kept += moreKept;
-      edge.seen.add(more);
-      edge.kept.add(moreKept);
+      if (counted) {
+        edge.seen.add(more);
+        edge.kept.add(moreKept);
+      }
     }
   }
 

@@ -35,6 +35,9 @@ final class Utility {
   synchronized double probability(double utility, double keep) {
     double size = size(utility);
     last[count++ % SIZE] = size;
+    if (count >= 2 * SIZE) { // the place stays the same; a count of all rows would overflow
+      count -= SIZE;
+    }
     if (keep != this.keep || ++fresh >= Math.min(EVERY, count / 2)) {
       this.keep = keep;
       fresh = 0;
