@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.estimates import Estimate, of_sums, total
+from treadle.estimates import FEWEST, Estimate, of_sums, total
 from treadle.model import Floats, Ints
 
 ROWS = 2_000
@@ -98,7 +100,38 @@ def test_with_units_the_truth_lies_in_the_interval_where_rows_share_a_draw(load:
     assert min(count, summed) >= 0.93
 
 
-@given(st.lists(st.floats(-1e6, 1e6), max_size=50))
+@pytest.mark.parametrize("others", [50, 200, 500, 1000])
+@pytest.mark.parametrize("keep", [0.1, 0.05])
+def test_beside_always_kept_rows_few_others_have_a_true_interval_or_none(others: int, keep: float) -> None:
+    """A thousand are always kept, the others with a tenth of the share: often none of them is left."""
+    always, floor = 1000, keep / 10
+    wrong = np.zeros(2)
+    known = 0
+    for seed in range(MANY):
+        random = np.random.default_rng(seed)
+        values = random.lognormal(2.0, 0.5, always + others)
+        left = int(random.binomial(others, floor))
+        weight = np.repeat([np.nextafter(1.0, 2.0), 1.0 / floor], [always, left])
+        found = total(weight), total(weight, values[: always + left])
+        known += not np.isnan(found[0].high)
+        wrong += [each.high == each.low for each in found]
+        truths = always + others, values.sum()
+        wrong += [
+            not (np.isnan(each.high) or each.low <= truth <= each.high)
+            for each, truth in zip(found, truths, strict=True)
+        ]
+        assert all(np.isnan(each.low) == (left < FEWEST) for each in found)
+    assert max(wrong) <= 0.05 * max(known, 20)
+
+
+def test_a_sum_to_which_no_row_at_risk_adds_has_no_interval() -> None:
+    """The column is 0 in all rows that were left: others may have been dropped."""
+    found = total(np.full(100, 10.0), np.zeros(100))
+    assert (found.value, np.isnan(found.low), np.isnan(found.high)) == (0.0, True, True)
+    assert found.relative_error == math.inf
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50))
 def test_where_nothing_was_dropped_the_sum_is_exact(values: list[float]) -> None:
     found = total(np.ones(len(values)), values)
     assert found.low == found.value == found.high == pytest.approx(sum(values), abs=1e-3)
@@ -107,4 +140,4 @@ def test_where_nothing_was_dropped_the_sum_is_exact(values: list[float]) -> None
 def test_the_relative_error_is_what_is_not_known() -> None:
     assert of_sums(100.0, 25.0, 25.0**2 / 1e9).relative_error == pytest.approx(0.098, abs=1e-3)
     assert Estimate(0.0, 0.0, 0.0).relative_error == 0.0
-    assert total([]) == (0.0, 0.0, 0.0)
+    assert np.isnan(total([]).high)  # all rows may have been dropped

@@ -5,6 +5,10 @@ the sum of x over all rows; the sum of w (w - 1) x^2 is an unbiased estimate of 
 independently. Where several share one draw, they are first summed up as one unit. That estimate is itself made by few
 rows where some weigh much, so the interval is Student's, with as many degrees of freedom as rows of equal part would
 give that spread. It knows weights, and nothing of what drops rows.
+
+A weight of exactly 1 says that nothing was dropped when the row came. A row that is always kept while others may be
+dropped weighs a trifle more, so a sample of such rows alone is not taken for the whole: below `FEWEST` rows that could
+have been dropped there is no interval.
 """
 
 from __future__ import annotations
@@ -32,10 +36,14 @@ NORMAL = 1.959963984540054
 FIRST, SECOND = (NORMAL**3 + NORMAL) / 4, (5 * NORMAL**5 + 16 * NORMAL**3 + 3 * NORMAL) / 96
 """What Student's distribution has more, by one through its degrees of freedom and by the square of that."""
 LEAST_FREEDOM = 1.0
+SURE = 1.0 + 1e-9
+"""A row that weighs no more than this is always kept."""
+FEWEST = 5
+"""Rows that could have been dropped, and have a part in the sum: of fewer nobody knows how many others were dropped."""
 
 
 class Estimate(NamedTuple):
-    """A number and the interval in which the true one lies in 95 of 100 cases."""
+    """A number and the interval in which the true one lies in 95 of 100 cases; NaN where that can't be known."""
 
     value: float
     low: float
@@ -44,6 +52,8 @@ class Estimate(NamedTuple):
     @property
     def relative_error(self) -> float:
         """Half of the interval as a part of the value: what is not known of it."""
+        if math.isnan(self.high):
+            return math.inf
         return (self.high - self.low) / 2 / abs(self.value) if self.value else math.inf if self.high else 0.0
 
 
@@ -57,8 +67,13 @@ def total(weights: ArrayLike, values: ArrayLike = 1.0, units: ArrayLike | None =
     value = np.broadcast_to(np.asarray(values, dtype=np.float64), weight.shape)
     if units is not None:
         weight, value = _per_unit(weight, value, units)
-    spread = weight * (weight - 1.0) * value**2
-    return of_sums(float((weight * value).sum()), float(spread.sum()), float((spread**2).sum()))
+    at_risk = np.where(weight > SURE, weight, 1.0)
+    spread = at_risk * (at_risk - 1.0) * value**2
+    summed = float((weight * value).sum())
+    exact = weight.size > 0 and weight.max() <= 1.0
+    if not exact and np.count_nonzero(spread) < FEWEST:
+        return Estimate(summed, math.nan, math.nan)
+    return of_sums(summed, float(spread.sum()), float((spread**2).sum()))
 
 
 def _per_unit(weight: Floats, value: Floats, units: ArrayLike) -> tuple[Floats, Floats]:
@@ -81,18 +96,22 @@ def of_sums(value: float, variance: float, squares: float) -> Estimate:
 def corrected(values: str | None = None, weight: str = WEIGHT) -> Column:
     """For `agg` in Spark: the estimate of a column's sum over all rows, or of their number, as value, low and high.
 
-    The interval is that of rows that were dropped independently of each other: others need `per_unit` first.
+    The interval is that of rows that were dropped independently of each other: others need `per_unit` first. `low` and
+    `high` are NULL where they can't be known: rows may have been dropped, and fewer than `FEWEST` of those that are
+    left and have a part in the sum could have been, or no row is left at all.
     """
     from pyspark.sql import functions as f
 
     w = f.col(weight)
+    at_risk = f.when(w > SURE, w).otherwise(1.0)
     x: Any = f.lit(1.0) if values is None else f.col(values).cast("double")
-    spread = w * (w - 1.0) * x * x
+    spread = at_risk * (at_risk - 1.0) * x * x
     value = f.coalesce(f.sum(w * x), f.lit(0.0))
     variance = f.coalesce(f.sum(spread), f.lit(0.0))
     freedom = f.greatest(variance * variance / f.sum(spread * spread), f.lit(LEAST_FREEDOM))
     factor = f.lit(NORMAL) + FIRST / freedom + SECOND / (freedom * freedom)
-    reach = f.when(variance > 0.0, factor * f.sqrt(variance)).otherwise(0.0)
+    enough = f.count(f.when(spread > 0.0, 1)) >= FEWEST
+    reach = f.when(enough, factor * f.sqrt(variance)).when(f.max(w) <= 1.0, 0.0)
     return f.struct(value.alias("value"), (value - reach).alias("low"), (value + reach).alias("high"))
 
 

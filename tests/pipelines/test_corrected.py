@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 import treadle
 from treadle.enforce.shed import Choice
 from treadle.errors import ConfigError
-from treadle.estimates import WEIGHT, corrected, joined, per_unit, total
+from treadle.estimates import FEWEST, WEIGHT, corrected, joined, per_unit, total
 from treadle.pipelines.shedding import Shedding
 
 RUNS, ROWS = 300, 1_000
@@ -63,6 +63,29 @@ def test_rows_that_are_always_kept_may_exceed_the_share(shedding: Shedding, rows
     assert kept.where("id % 10 < 3").count() == 0.3 * RUNS * ROWS
     assert kept.where("id % 10 >= 3").agg(f.min(WEIGHT), f.max(WEIGHT)).collect()[0] == pytest.approx((50.0, 50.0))
     assert min(covered(kept, rows)) >= ENOUGH
+
+
+def test_a_sum_of_rows_that_are_always_kept_is_exact_only_where_nothing_is_shed(
+    shedding: Shedding, rows: DataFrame
+) -> None:
+    """Of each run 800 rows are always kept, and of the others, which have a thousandth, often none."""
+    use = "IF(id % 10 < 8, double('infinity'), 1.0)"
+    bounds = "sum(int(all.low IS NULL)) AS unknown, count_if(all.high = all.low) AS exact, sum(int(few)) AS few"
+    few = f.count(f.when(f.col("id") % 10 >= 8, 1)) < FEWEST
+    found = []
+    for keep in (0.01, 1.0):
+        shedding.set("test/a", keep)
+        kept = shedding.shed(rows, "test/a", Choice(utility=use))
+        found.append(kept.groupBy("run").agg(corrected().alias("all"), few.alias("few"))
+                     .selectExpr(*bounds.split(", ")).collect()[0])  # fmt: skip
+    assert (found[0].exact, found[0].unknown) == (0, found[0].few)
+    assert found[0].few > RUNS / 2
+    assert (found[1].exact, found[1].unknown) == (RUNS, 0)
+
+
+def test_of_no_rows_nothing_is_known(spark: SparkSession) -> None:
+    none = spark.createDataFrame([], f"x double, {WEIGHT} double")
+    assert none.agg(corrected("x").alias("x")).collect()[0].x == (0.0, None, None)
 
 
 def test_refunds_are_kept_by_their_size(shedding: Shedding, rows: DataFrame) -> None:
@@ -165,6 +188,7 @@ def test_two_weights_of_a_row_are_never_taken_for_one(spark: SparkSession) -> No
 
 def test_units_are_the_same_for_arrays_and_for_tables(spark: SparkSession) -> None:
     made = [("a", 2.0, 3.0), ("a", 4.0, -1.0), ("b", 2.0, 5.0), ("c", 1.0, 7.0)]
+    made += [(name, 3.0, 2.0) for name in "defg"]
     table = per_unit(spark.createDataFrame(made, f"unit string, {WEIGHT} double, x double"), "unit", "x")
     [found] = table.agg(corrected("x").alias("x"), corrected("rows").alias("rows")).collect()
     units, weights, values = zip(*made, strict=True)

@@ -80,6 +80,7 @@ def pipeline(hashes: int, *, prefix: str = "", name: str = "payments") -> tuple[
     @p.sink(priority=1, min_accuracy=0.1)
     def report(enriched: DataFrame, batch_id: int) -> None:
         [row] = enriched.agg(corrected("amount").alias("paid")).collect()
-        found.paid[batch_id] = row.paid["value"], (row.paid["high"] - row.paid["low"]) / 2
+        known = row.paid["high"] is not None
+        found.paid[batch_id] = row.paid["value"], (row.paid["high"] - row.paid["low"]) / 2 if known else 0.0
 
     return p, found

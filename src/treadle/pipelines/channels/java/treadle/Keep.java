@@ -6,6 +6,9 @@ import org.apache.spark.sql.api.java.UDF4;
 /**
  * What a row of a stream counts for: 0 if it is dropped, else one through the probability with which it was kept.
  *
+ * <p>It is exactly 1 only while all rows are kept. Who adds up rows that are always kept sees by that whether others may be
+ * missing.
+ *
  * <p>Expressions of Spark, so that no row goes through Python. How much is kept is {@link Shed}'s.
  *
  * <p>A batch may be worked on more than once: a sink has two actions, a task is retried or runs twice. All see the same
@@ -18,6 +21,9 @@ public final class Keep {
 
   /** The least probability of a row where nothing is to be kept: a row that had none could never be corrected for. */
   private static final double LEAST = 0.001;
+
+  /** What a row counts for that is always kept while others of its stream may be dropped: the least above 1. */
+  private static final double ALWAYS = Math.nextUp(1.0);
 
   private Keep() {}
 
@@ -92,7 +98,8 @@ public final class Keep {
     }
 
     double counted(double probability, double drawn) {
-      return rows.count(place, drawn < probability) ? 1.0 / probability : 0.0;
+      double weight = probability >= 1.0 && keep < 1.0 ? ALWAYS : 1.0 / probability;
+      return rows.count(place, drawn < probability) ? weight : 0.0;
     }
 
     /** The finaliser of SplitMix64: each bit of the result depends on each of the number. */
