@@ -105,6 +105,37 @@ def test_a_minimum_that_can_not_be_had_is_named_as_its_owner_measures_it(
         assert status["sinks"]["low"]["promised"] < 0.9
 
 
+def test_while_decisions_fail_nothing_is_dropped_and_that_is_logged_once(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = heavy((0.0, 0.0), 1)
+    with p.start(spark, folder=tmp_path, cycle="200ms") as run:
+        assert run.promises is not None
+        until(lambda: run.promises.last is not None, run)  # type: ignore[union-attr]
+        keeper, controller = run.promises, run.promises._controller
+        fails = threading.Event()
+        decide = controller.cycle
+
+        def cycle(measured: Measured) -> Decision:
+            if fails.is_set():
+                raise ValueError("no decision")
+            decision = decide(measured)
+            return replace(decision, streams=np.full_like(decision.streams, 0.5))
+
+        def kept() -> list[float]:
+            return [keeper._shedding.get(stream) for stream in keeper._streams]
+
+        monkeypatch.setattr(controller, "cycle", cycle)
+        until(lambda: kept() == [0.5, 0.5], run)
+        fails.set()
+        until(lambda: kept() == [1.0, 1.0], run)
+        assert not keeper.sheds
+        fails.clear()
+        until(lambda: kept() == [0.5, 0.5], run)
+    said = [record for record in caplog.records if record.getMessage().startswith("all rows are kept until")]
+    assert len(said) == 1
+
+
 def test_rows_carry_their_weight_only_where_something_may_be_shed(spark: SparkSession, tmp_path: Path) -> None:
     seen: dict[str, list[str]] = {}
     for name, minimum in (("with", 0.5), ("without", None)):

@@ -150,13 +150,21 @@ class Promises:
         return self._spreads[sink].watch(rows) if sink in self._spreads else rows
 
     def step(self, now: float) -> None:
-        """A cycle, if it is time for one."""
-        if self._off:
+        """A cycle, if it is time for one. After one that fails nothing is dropped until one has decided again."""
+        if self._off or (self._looks and now - self._looks[-1][0] < self._period):
             return
-        if self._looks and now - self._looks[-1][0] < self._period:
-            return
-        if self._cores is not None and not self._cores.count:
-            return  # there is no executor yet
+        try:
+            if self._cores is None or self._cores.count:  # else there is no executor yet
+                self._cycle()
+        except Exception:
+            if self.last is not None:
+                log.warning("all rows are kept until promises can be kept again")
+            self.last = None
+            self._looks.clear()
+            self._enforcer.restore()
+            raise
+
+    def _cycle(self) -> None:
         if self._cold_work():
             self._looks.clear()
         self._looks.append(self._look())
