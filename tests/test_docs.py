@@ -187,9 +187,10 @@ def test_the_join_and_the_units_of_the_quality_page_give_corrected_sums(spark: S
     prices = spark.createDataFrame([("a", 3.0, 5.0)], "item string, price double, _weight double")
     assert p.node("priced").function(orders, prices).collect() == [("a", 10.0, 3.0)]  # type: ignore[misc]
     payments = spark.createDataFrame(
-        [(1, "x", [1.0, 2.0], 2.0)], "id long, city string, lines array<double>, _weight double"
+        [(number, "x", [1.0, 2.0], 2.0) for number in range(5)],
+        "id long, city string, lines array<double>, _weight double",
     )
     p.node("revenue").function(payments)  # type: ignore[misc]
     [found] = spark.read.parquet(f"{tmp_path}/revenue").collect()
-    assert (found[0], found[1]["value"], found[2]["value"]) == ("x", 6.0, 4.0)
-    assert found[1]["high"] > 6.0
+    assert (found[0], found[1]["value"], found[2]["value"]) == ("x", 30.0, 20.0)
+    assert found[1]["high"] > 30.0

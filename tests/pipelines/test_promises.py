@@ -110,16 +110,16 @@ def test_while_decisions_fail_nothing_is_dropped_and_that_is_logged_once(
 ) -> None:
     p = heavy((0.0, 0.0), 1)
     with p.start(spark, folder=tmp_path, cycle="200ms") as run:
-        assert run.promises is not None
-        until(lambda: run.promises.last is not None, run)  # type: ignore[union-attr]
-        keeper, controller = run.promises, run.promises._controller
+        keeper = run.promises
+        assert keeper is not None
+        controller = keeper._controller
         fails = threading.Event()
         decide = controller.cycle
 
         def cycle(measured: Measured) -> Decision:
             if fails.is_set():
                 raise ValueError("no decision")
-            decision = decide(measured)
+            decision: Decision = decide(measured)
             return replace(decision, streams=np.full_like(decision.streams, 0.5))
 
         def kept() -> list[float]:
