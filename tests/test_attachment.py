@@ -508,6 +508,18 @@ def test_the_threads_by_which_a_jvm_answers_are_as_urgent_as_the_most_urgent() -
     np.testing.assert_array_equal(schedule.scalar, [5.0, 1.0, 5.0, 9.0, 9.0, np.nan])
 
 
+def test_the_threads_by_which_a_jvm_answers_are_never_real_time() -> None:
+    """One that waited for a lock of an ordinary stage, by yielding, took the whole core and kept that stage from it."""
+    engine = Query("driver", (Operator("jvm"), Operator("scheduler")), 10.0)
+    instances = [Instance("driver", (name,), 0, "spark") for name in ("jvm", "scheduler")]
+    seen = Snapshot(Topology((engine,), tuple(instances), 1), 0.0, {})
+    (binding,), _ = plan.make(None, "rt:low=0", 0.05, {"high": 10.0}, {}, ("*",)).bindings(1)
+    schedule = binding.policy.decide(seen)
+    assert np.isnan(schedule.scalar).tolist() == [True, False]
+    assert schedule.helper is not None
+    assert np.isnan(schedule.helper).tolist() == [True, False]
+
+
 class TestWhatABatchNeedsToBegin:
     ENGINE = ("plan b", "scheduler", "checkpoint", "compilers", "network")
 

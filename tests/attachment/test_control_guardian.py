@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from support import LONG
 from treadle.attachment import plan
 from treadle.attachment.control import Attachment
 from treadle.attachment.follow import Guard
@@ -16,6 +19,8 @@ from treadle.enforce.guardian import OFF, Guardian
 from treadle.enforce.journal import Journal
 from treadle.enforce.leash import Leash
 from treadle.errors import EngineError
+from treadle.model import Instance, Operator, Query, Topology
+from treadle.values import Sample
 
 
 def test_without_a_guardian_it_is_refused_and_leaves_no_journal(
@@ -38,6 +43,29 @@ def test_what_the_guardian_takes_off_counts_as_a_release_by_the_watchdog(own_jou
     assert leash.knob.read(thread) == 0.0
     assert leash.reason == "process 7 was stopped"
     assert guard.watchdog.off
+
+
+def test_threads_of_the_driver_that_starve_the_stages_are_let_go() -> None:
+    """The CPU of all real-time threads counts: here a stage gets none, and the driver takes all."""
+    topology = Topology(
+        (Query("driver", (Operator("scheduler"),)), Query("high", (Operator("scan"),))),
+        (Instance("driver", ("scheduler",), 0, "spark"), Instance("high", ("scan",), 0, "spark")),
+        1,
+    )
+    leash = Leash(InMemory())
+    guard = Guard(leash, 1.0, 0.05, {}, sees=False)
+    try:
+        leash.write(kernel.thread_ref(threading.get_native_id()), 5.0)
+        began = time.monotonic()
+        while not guard.watchdog.off:
+            passed = time.monotonic() - began
+            assert passed < LONG, "nobody has noticed"
+            columns = {"cpu_time": np.array([passed, 0.0]), "queue": np.ones(2), "external_queue": np.ones(2)}
+            guard.feed("app", Sample(time.monotonic(), columns), topology, 100.0, time.monotonic())
+            threading.Event().wait(0.05)
+    finally:
+        guard.watchdog.stop()
+    assert "nothing moved on" in leash.reason
 
 
 class InMemory:

@@ -135,7 +135,8 @@ class Guard:
         stages = np.array([not of_driver(instance.query) for instance in topology.instances], dtype=np.bool_)
         nothing = np.full(len(topology), np.nan)
         column = {metric: sample.columns.get(metric, nothing) for metric in self.METRICS}
-        self._burnt[name] = float(np.nansum(column["cpu_time"][stages])) if self.leash.targets else math.nan
+        # Of all rows: what starves the stages may be a thread of the driver, or of the JVM.
+        self._burnt[name] = float(np.nansum(column["cpu_time"])) if self.leash.targets else math.nan
         used = [seconds for seconds in self._burnt.values() if not math.isnan(seconds)]
         self._open_eyes(progress)
         waits = bool(np.any(column["queue"][stages] > 0) or np.any(column["external_queue"] > 0))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from treadle.attachment.policies import (
     AnswersFirst,
+    AnswersOrdinary,
     ByShare,
     Caps,
     Grouped,
@@ -166,7 +167,7 @@ class Plan:
             policy = HelpersFirst(policy, spare_least=options["low"] == 0)
         if name == "nice" and not within:
             policy = StartsFirst(policy)
-        policy = AnswersFirst(policy)
+        policy = AnswersOrdinary(policy) if name == "rt" else AnswersFirst(policy)
         scale_of: Mapping[str, Callable[..., Scale]] = {"nice": nice, "rt": rt, "slice": slices}
         scale = nice_of_shares(low, high) if by_share else scale_of[name](low=low, high=high)
         return Binding(policy, name, self.period, scale=scale, queries=self.queries)

@@ -176,6 +176,24 @@ class AnswersFirst(Around):
         return replace(schedule, priority=scalar)
 
 
+class AnswersOrdinary(Around):
+    """The threads by which a JVM answers are left as they are: for real-time priorities.
+
+    They run code of all kinds and wait for locks by yielding. As real-time threads they yield to nobody, so one that
+    waited for a lock of an ordinary stage kept that stage from ever giving it back: the whole application stood still.
+    """
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        schedule = self.inner.decide(snapshot)
+        rows = _rows(snapshot.topology, lambda name: name == ANSWERS)
+        priority = schedule.priority.copy()
+        priority[rows] = np.nan
+        helper = None if schedule.helper is None else schedule.helper.copy()
+        if helper is not None:
+            helper[rows] = np.nan
+        return replace(schedule, priority=priority, helper=helper)
+
+
 class StartsFirst(Around):
     """What a batch needs to begin is as urgent as the most urgent one, and compilers are held back.
 
