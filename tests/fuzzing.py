@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 FUZZ = settings(
-    max_examples=int(os.environ.get("TREADLE_FUZZ", "200")),
+    max_examples=int(os.environ.get("TREADLE_FUZZ", "100")),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
 )

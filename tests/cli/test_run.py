@@ -23,6 +23,7 @@ from rich.console import Console
 from support import LONG, treadle, until
 from treadle.cli.run import table
 from treadle.errors import TreadleError
+from treadle.linux import runtime_folder
 from treadle.pipelines import ctl
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with pipeline files, and another one for sockets, whose paths must be short."""
     sockets = Path(tempfile.mkdtemp(prefix="trun"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(sockets))
-    monkeypatch.setattr(ctl, "_own_folder", lambda: sockets / "own")  # what else this user runs is not to be seen
+    monkeypatch.setattr(
+        runtime_folder, "places", lambda _: [sockets / "own"]
+    )  # what else this user runs is not to be seen
     monkeypatch.chdir(tmp_path)
     for name, text in (("good.py", PIPELINE), ("bad_sink.py", BAD_SINK), ("bad_operator.py", BAD_OPERATOR)):
         (tmp_path / name).write_text(text)
