@@ -82,7 +82,7 @@ def test_it_runs_for_a_time_and_prints_its_final_status(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Path
 ) -> None:
     words = ("--policy", "fcfs", "--slots", "1", "--period", "50ms", "--batch", "100ms", "--folder", "work")
-    assert treadle(monkeypatch, "run", "good.py", "--for", "3s", "--drain", "--json", *words) == 0
+    assert treadle(monkeypatch, "run", "good.py", "--for", "6s", "--drain", "--json", *words) == 0
     seen = json.loads(capsys.readouterr().out)
     assert (seen["policy"], seen["slots"]) == ("fcfs", 1)
     assert list(seen["hops"]) == ["ticks", "even", "out"]
