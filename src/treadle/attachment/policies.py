@@ -153,21 +153,28 @@ class WithinQuery(Around):
         )
 
 
-class AnswersFirst(Around):
-    """The threads by which a JVM answers, and stops for garbage, are as urgent as the most urgent one.
-
-    They have little to do, but all of the JVM waits for it, and so does whoever looks at its threads.
-    """
+class _AroundAnswers(Around):
+    """Knows the rows of the threads by which a JVM answers, found once for each topology."""
 
     def __init__(self, inner: Policy) -> None:
         super().__init__(inner)
         self._found: tuple[Topology | None, list[int]] = (None, [])
 
-    def decide(self, snapshot: Snapshot) -> Schedule:
-        schedule, topology = self.inner.decide(snapshot), snapshot.topology
+    def answers(self, topology: Topology) -> list[int]:
         if self._found[0] is not topology:
             self._found = topology, _rows(topology, lambda name: name == ANSWERS)
-        scalar, rows = schedule.scalar, self._found[1]
+        return self._found[1]
+
+
+class AnswersFirst(_AroundAnswers):
+    """The threads by which a JVM answers, and stops for garbage, are as urgent as the most urgent one.
+
+    They have little to do, but all of the JVM waits for it, and so does whoever looks at its threads.
+    """
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        schedule = self.inner.decide(snapshot)
+        scalar, rows = schedule.scalar, self.answers(snapshot.topology)
         if not rows or np.isnan(scalar).all():
             return schedule
         highest = np.nanmax(scalar if schedule.helper is None else np.append(scalar, schedule.helper))
@@ -176,7 +183,7 @@ class AnswersFirst(Around):
         return replace(schedule, priority=scalar)
 
 
-class AnswersOrdinary(Around):
+class AnswersOrdinary(_AroundAnswers):
     """The threads by which a JVM answers are left as they are: for real-time priorities.
 
     They run code of all kinds and wait for locks by yielding. As real-time threads they yield to nobody, so one that
@@ -185,7 +192,7 @@ class AnswersOrdinary(Around):
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         schedule = self.inner.decide(snapshot)
-        rows = _rows(snapshot.topology, lambda name: name == ANSWERS)
+        rows = self.answers(snapshot.topology)
         priority = schedule.priority.copy()
         priority[rows] = np.nan
         helper = None if schedule.helper is None else schedule.helper.copy()

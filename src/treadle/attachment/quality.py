@@ -97,7 +97,7 @@ class Quality:
             self._thread.join()
 
     def status(self) -> dict[str, Any]:
-        """Each query with what it was promised, is to have and has had, and why it keeps all rows, if it must."""
+        """For each query its promise, its target and its measured accuracy, and the reason if it must keep all rows."""
         decision, queries = self._decision, dict(self._queries)
         return {
             "queries": [
@@ -239,7 +239,7 @@ class Quality:
         """For a while: an agent that gets no CPU may be late."""
         if application in self._shedders:
             self._shedders.pop(application).close()
-        # Another agent counts from nothing, and drops nothing until it is told: so its queries are new ones then.
+        # A newly loaded agent starts its counters at zero and drops nothing at first, so its queries start anew too.
         self._queries = {key: query for key, query in self._queries.items() if key[0] != application}
         self._troubles[application].failed(time.monotonic(), error)
 

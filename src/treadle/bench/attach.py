@@ -278,7 +278,7 @@ class Outcome:
 
 
 class StalledError(EngineError):
-    """The application does not work off what has come in."""
+    """The application did not finish its backlog in time."""
 
 
 class _Mark(NamedTuple):

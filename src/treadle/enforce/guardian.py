@@ -203,7 +203,7 @@ class _Child:
         raise _not_started(why or said)
 
     def messages(self) -> list[bytes]:
-        """Those that have come; none if it has ended."""
+        """Receive the messages that have arrived; empty if there are none or the guardian has ended."""
         found: list[bytes] = []
         with suppress(OSError):
             while message := self._link.recv(ROOM):

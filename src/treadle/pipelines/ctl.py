@@ -190,7 +190,7 @@ def ask(path: Path, command: str, /, *, timeout: float = 60.0, **arguments: obje
 
 
 def path_for(name: str) -> Path:
-    """Where a pipeline of this name listens unless it is told otherwise: in a folder where only this user can write."""
+    """The default path of a pipeline's control socket, in a folder that only this user can write to."""
     return (_session_folder() or runtime_folder.runtime_folder()) / f"{_PREFIX}{name}.sock"
 
 

@@ -50,7 +50,7 @@ class Measured(NamedTuple):
     most: Floats | None = None
     """By instance: the cores that it can use at most; without it, one."""
     fixed: Bools | None = None
-    """By task: whether it is to have all that is sent to it, whatever that takes."""
+    """By task: True if it must receive every row that is sent to it, at any cost."""
 
 
 class Move(NamedTuple):
