@@ -23,6 +23,24 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+ALONE = ("pipelines", "test_examples.py", "test_docs.py", "workloads")
+"""Tests that share the Spark session of one process."""
+APART = ("decide", "loop", "testing", "engines/simulator", "observe/test_", "bench/test_orderings.py", "test_model.py")
+"""Tests that need nothing but Python, in any process."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Two processes run the tests: one those of pipelines, the other those that touch JVMs and the kernel.
+
+    Within a group tests run one after the other, so each Spark session and broker is started once.
+    """
+    tests = Path(__file__).parent
+    for item in items:
+        path = str(item.path.relative_to(tests))
+        if not path.startswith(APART):
+            item.add_marker(pytest.mark.xdist_group("pipelines" if path.startswith(ALONE) else "machine"))
+
+
 @pytest.fixture(scope="session")
 def kafka_jars() -> list[Path]:
     """The jars of the Kafka broker, fetched into the user's cache if they are not there."""
