@@ -15,7 +15,7 @@ setup: .venv/installed
 demo: setup
 	$(BIN)/treadle demo
 
-# Two at a time: most tests wait for a JVM. tests/conftest.py says which ones may run side by side.
+# In two processes; tests/conftest.py says which tests may run side by side.
 test: check
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup
 

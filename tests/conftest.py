@@ -23,22 +23,20 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-ALONE = ("pipelines", "test_examples.py", "test_docs.py", "workloads")
-"""Tests that share the Spark session of one process."""
-APART = ("decide", "loop", "testing", "engines/simulator", "observe/test_", "bench/test_orderings.py", "test_model.py")
-"""Tests that need nothing but Python, in any process."""
+PURE = ("decide", "loop", "testing", "engines/simulator", "observe/test_", "bench/test_orderings.py", "test_model.py")
+"""Tests that need nothing but Python."""
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Two processes run the tests: one those of pipelines, the other those that touch JVMs and the kernel.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of JVMs and the kernel run in one process, one after the other: they share brokers, sessions and cores.
 
-    Within a group tests run one after the other, so each Spark session and broker is started once.
+    Whatever is pure may run in another process meanwhile.
     """
     tests = Path(__file__).parent
     for item in items:
-        path = str(item.path.relative_to(tests))
-        if not path.startswith(APART):
-            item.add_marker(pytest.mark.xdist_group("pipelines" if path.startswith(ALONE) else "machine"))
+        if not str(item.path.relative_to(tests)).startswith(PURE):
+            item.add_marker(pytest.mark.xdist_group("machine"))
 
 
 @pytest.fixture(scope="session")
