@@ -212,6 +212,10 @@ def test_an_executor_that_loses_its_driver_keeps_everything_until_it_hears_from_
             assert driver.kept() == 1.0  # the driver is silent
             connection.sendall(b"stream\t0.5\t0\n")
             assert driver.kept() == 0.5
+            connection.sendall(b"stream\t0.25\t1\nlost\n")
+            assert driver.kept() == 1.0  # the JVM of the driver hears nothing from Python
+            connection.sendall(b"\n")
+            assert driver.kept() == 0.25
 
 
 @contextmanager
@@ -225,7 +229,10 @@ def executor(spark: SparkSession, name: str = "an executor") -> Iterator[Callabl
         def report(*lines: str) -> list[str]:
             talk.write("".join(f"{line}\n" for line in (*lines, "")))
             talk.flush()
-            return list(iter(talk.readline, "\n"))
+            said = []
+            while not said or said[-1] not in ("\n", "lost\n"):
+                said.append(talk.readline())
+            return said if said[-1] != "\n" else said[:-1]
 
         talk.write(f"{shed.secret()}\n{name}\n")
         yield report
@@ -237,6 +244,17 @@ def test_an_executor_hears_from_its_driver_also_while_nothing_changes(shedding: 
         shedding.set("test/a", 0.25)
         assert any(line.startswith("test/a\t0.25\t") for line in report())
         assert report() == []  # but for the end of the answer
+
+
+def test_without_a_sign_from_python_all_rows_are_kept(shedding: Shedding, spark: SparkSession) -> None:
+    shedding.set("test/a", 0.25)
+    with executor(spark) as report:
+        shedding.hold(0.1)
+        until(lambda: shedding.get("test/a") == 1.0)
+        assert "lost\n" in report()
+        shedding.hold(LONG)
+        assert shedding.get("test/a") == 0.25
+        assert "lost\n" not in report()
 
 
 def test_late_and_repeated_reports_of_executors_count_once(shedding: Shedding, spark: SparkSession) -> None:

@@ -46,6 +46,9 @@ LONGEST_COLD = 15
 """Cycles that such batches are waited for at most before anything is decided."""
 DRAIN = 4
 """Cycles in which what waits is to be worked off."""
+SILENT_CYCLES = 5
+SILENT_SECONDS = 5.0
+"""Without a cycle for that long, the longer of the two, all rows are kept."""
 
 
 def promised(nodes: Mapping[str, Node]) -> dict[str, Promise]:
@@ -165,6 +168,7 @@ class Promises:
             raise
 
     def _cycle(self) -> None:
+        self._shedding.hold(max(SILENT_SECONDS, SILENT_CYCLES * self._period))
         if self._cold_work():
             self._looks.clear()
         self._looks.append(self._look())

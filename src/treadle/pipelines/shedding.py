@@ -62,6 +62,13 @@ class Shedding:
         """Keep such a part of it from now on."""
         self._jvm.treadle.Shed.set(stream, float(keep))
 
+    def hold(self, seconds: float) -> None:
+        """Let what is set hold for so long; after that all rows are kept until the next call.
+
+        In real-time mode rows go on flowing while this process is stopped, and nobody would end the shedding.
+        """
+        self._jvm.treadle.Shed.hold(seconds)
+
     def counts(self) -> dict[str, Count]:
         """By stream, as far as known: executors report twice a second. Rows that are worked on again count once."""
         lines = str(self._jvm.treadle.Shed.counts()).splitlines()

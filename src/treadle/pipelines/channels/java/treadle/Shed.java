@@ -21,7 +21,8 @@ import java.util.concurrent.atomic.LongAdder;
  *
  * <p>That of the driver is set from Python. Executors connect to it, follow its changes, and report what they count. A JVM
  * that has heard nothing yet keeps everything, and so does an executor that has lost the driver: its connection has ended,
- * or was silent for too long. What was set holds again as soon as it hears from the driver.
+ * or was silent for too long. What was set holds again as soon as it hears from the driver. The driver's JVM does the same
+ * when Python has been silent for longer than it said it would be ({@link #hold}).
  */
 public final class Shed {
   private static final int BATCHES = 4;
@@ -198,6 +199,7 @@ public final class Shed {
     }
   }
 
+  private static final String LOST = "lost";
   private static final int REPORT_MILLIS = 500;
   private static final long SILENT_NANOS = 10 * REPORT_MILLIS * 1_000_000L;
   private static final ConcurrentHashMap<String, Edge> EDGES = new ConcurrentHashMap<String, Edge>();
@@ -207,8 +209,28 @@ public final class Shed {
   private static String token = "";
   private static volatile boolean follows = false;
   private static volatile boolean lost = false;
+  private static volatile long holdsUntil = 0; // by System.nanoTime()
+  private static Thread watcher = null;
 
   private Shed() {}
+
+  /** What is set holds for so long, and then everything is kept until the next call. Without any call it holds for ever. */
+  public static synchronized void hold(double seconds) {
+    holdsUntil = System.nanoTime() + (long) (seconds * 1e9);
+    lost = false;
+    if (watcher == null) {
+      watcher = start("treadle-shed-hold", Shed::watch);
+    }
+  }
+
+  private static void watch() {
+    while (true) {
+      synchronized (Shed.class) {
+        lost = System.nanoTime() - holdsUntil > 0;
+      }
+      pause();
+    }
+  }
 
   static Edge edge(String name) {
     Edge found = EDGES.get(name);
@@ -303,7 +325,7 @@ public final class Shed {
       String line;
       while ((line = in.readLine()) != null) {
         if (line.isEmpty()) { // the end of a report, which is answered, so that the executor hears from us
-          follower.sendLine("");
+          follower.sendLine(lost ? LOST : "");
           continue;
         }
         String[] parts = line.split("\t");
@@ -351,6 +373,11 @@ public final class Shed {
     int lines = 0;
     try {
       for (String line = in.readLine(); line != null; line = in.readLine()) {
+        if (line.equals(LOST)) { // the driver's JVM is there, but nobody decides
+          lost = true;
+          lines = 0;
+          continue;
+        }
         lines++;
         String[] parts = line.split("\t");
         if (parts.length == 3) {
@@ -379,10 +406,11 @@ public final class Shed {
     }
   }
 
-  private static void start(String name, Runnable work) {
+  private static Thread start(String name, Runnable work) {
     Thread thread = new Thread(work, name);
     thread.setDaemon(true);
     thread.start();
+    return thread;
   }
 
   /** An executor as the driver knows it. */
