@@ -229,7 +229,7 @@ def executor(spark: SparkSession, name: str = "an executor") -> Iterator[Callabl
         def report(*lines: str) -> list[str]:
             talk.write("".join(f"{line}\n" for line in (*lines, "")))
             talk.flush()
-            said = []
+            said: list[str] = []
             while not said or said[-1] not in ("\n", "lost\n"):
                 said.append(talk.readline())
             return said if said[-1] != "\n" else said[:-1]
