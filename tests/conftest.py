@@ -23,22 +23,6 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-PURE = ("decide", "loop", "testing", "engines/simulator", "observe/test_", "bench/test_orderings.py", "test_model.py")
-"""Tests that need nothing but Python."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests of JVMs and the kernel run in one process, one after the other: they share brokers, sessions and cores.
-
-    Whatever is pure may run in another process meanwhile.
-    """
-    tests = Path(__file__).parent
-    for item in items:
-        if not str(item.path.relative_to(tests)).startswith(PURE):
-            item.add_marker(pytest.mark.xdist_group("machine"))
-
-
 @pytest.fixture(scope="session")
 def kafka_jars() -> list[Path]:
     """The jars of the Kafka broker, fetched into the user's cache if they are not there."""
