@@ -44,10 +44,10 @@ def test_what_can_not_be_served_is_one_clear_error(options: str, problem: str) -
         make(f"adaptive:{options}")
 
 
-def test_an_agent_is_loaded_where_objectives_need_kafkas_figures() -> None:
-    assert make("adaptive").loads_agent(None, dry_run=False)
+def test_jolokia_is_loaded_where_objectives_need_kafkas_figures() -> None:
+    assert make("adaptive").loads_jolokia(None, dry_run=False)
     blind = make("adaptive:candidates=queue-size+random,objective=min queue_variance")
-    assert not blind.loads_agent(None, dry_run=False)
+    assert not blind.loads_jolokia(None, dry_run=False)
 
 
 def test_what_goes_through_the_whole_application_is_judged_whosever_rows_they_are() -> None:

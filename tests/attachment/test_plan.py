@@ -55,15 +55,15 @@ def weights(found: Floats, enforce: str) -> Floats:
         ("user-priority", "rt", True),  # its watchdog has to see work move on
     ],
 )
-def test_an_agent_is_loaded_only_where_its_figures_are_needed_or_it_is_asked_for(
+def test_jolokia_is_loaded_only_where_its_figures_are_needed_or_it_is_asked_for(
     policy: str, enforce: str, loads: bool
 ) -> None:
     chosen = plan.make(policy, enforce, 0.05, {}, {}, ("*",))
-    assert chosen.loads_agent(None, dry_run=False) is loads
-    assert not chosen.loads_agent(None, dry_run=True)
+    assert chosen.loads_jolokia(None, dry_run=False) is loads
+    assert not chosen.loads_jolokia(None, dry_run=True)
     for dry_run in (False, True):
-        assert chosen.loads_agent(True, dry_run=dry_run)
-        assert not chosen.loads_agent(False, dry_run=dry_run)
+        assert chosen.loads_jolokia(True, dry_run=dry_run)
+        assert not chosen.loads_jolokia(False, dry_run=dry_run)
 
 
 # ------------------------------------------------------------ users' priorities

@@ -61,6 +61,8 @@ PATIENCE = 10.0
 """Seconds for which the first query is waited for."""
 WATCHED, UNWATCHED = 0.2, 1.0
 """Seconds between two looks at what was taken from Kafka: where the watchdog waits for it to move, and elsewhere."""
+COUNTED, GLANCED = 0.2, 1.0
+"""Seconds between two readings of what tasks count: where a policy decides by it, and where it is only shown."""
 LEAST_PERIOD = 0.01
 """Seconds. A round costs some tenths of a millisecond, and agents read their JVMs 8 ms before each round."""
 PART_OF_PERIOD = 0.6
@@ -115,9 +117,10 @@ def attach(
             remedy="leave out --no-agent (agent=False), or the promises",
         )
     chosen = plan.make(policy, enforce, length, wanted, quotas or {}, tuple(queries), strict=strict)
-    chosen.check(Knobs(chosen).version, beans=agent is not False)
+    own = _loads_own(agent, dry_run=dry_run)
+    chosen.check(Knobs(chosen).version, beans=agent is not False, agent=own)
     owner = None if user is None else users.number(user)
-    applications = targets.find(target, agent=_loads_own(agent, dry_run=dry_run), user=owner)
+    applications = targets.find(target, agent=own, user=owner)
     if not dry_run:
         checks.check(chosen, applications.values())
     wanted["*"] = wanted.get("*", ORDINARY)
@@ -404,12 +407,14 @@ class Attachment:
             priorities=self._priorities,
             knobs=knobs,
             mbeans=self._agent is not False,
-            loads=self.plan.loads_agent(self._agent, dry_run=self.dry_run),
+            loads=self.plan.loads_jolokia(self._agent, dry_run=self.dry_run),
+            needs_beans=self.plan.reads_beans,
             agent=_loads_own(self._agent, dry_run=self.dry_run),
             beans_period=period,
             period=self.plan.period,
             admits=(lambda _: True) if self.dry_run else self._claims.admit,
             compilers=self.plan.holds_compilers,
+            counts_period=COUNTED if self.plan.reads_counters else GLANCED,
         )
         parting = self._parting[name] = ExitStack()
         parting.callback(engine.close)

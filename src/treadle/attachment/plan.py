@@ -29,7 +29,7 @@ from treadle.decide import adaptive, registry
 from treadle.decide.policies import UserPriority
 from treadle.decide.policy import Policy
 from treadle.decide.transform import NICE_STEP, Scale, nice, nice_of_shares, owner, rt, shares, slices, weight
-from treadle.engines.spark.engine import FROM_BEANS, SparkEngine
+from treadle.engines.spark.engine import SparkEngine, offered
 from treadle.errors import ConfigError
 from treadle.loop import Binding
 from treadle.observe.plan import make_plan, plannable
@@ -97,16 +97,28 @@ class Plan:
         return bool(set(self.parts) - {"cgroup", "quota"}) or self.parts["cgroup"]["by"] == NESTED
 
     @property
-    def reads_kafka(self) -> bool:
-        """Whether it needs Kafka's own figures to decide, or the watchdog of real-time threads to see work move on."""
-        offers = SparkEngine.OFFERS
-        wanted = [name for name in (*self.policy.needs, *self.policy.wants) if plannable(name, offers)]
-        taken = {step.name for step in make_plan(wanted, offers) if step.way is None}
-        return "rt" in self.parts or bool(taken & FROM_BEANS)
+    def reads_beans(self) -> bool:
+        """Whether the MBeans of Kafka's clients are needed although tasks are counted: learners judge by what leaves.
 
-    def loads_agent(self, agent: bool | None, *, dry_run: bool) -> bool:
-        """Whether to load one, if that was left open (None): it stays for good, so only where it is needed."""
-        return (self.reads_kafka and not dry_run) if agent is None else agent
+        The watchdog of real-time threads sees by them whether work moves on.
+        """
+        judged_by = set(self.policy.needs) if isinstance(self.policy, Judged) else set()
+        return "rt" in self.parts or bool(judged_by & {"rate", "external_queue"})
+
+    def loads_jolokia(self, agent: bool | None, *, dry_run: bool) -> bool:
+        """Whether that may be loaded, if it was left open (None): it stays for good, so only where it is needed."""
+        return (not dry_run and (self.reads_beans or self._counts_rows)) if agent is None else agent
+
+    @property
+    def reads_counters(self) -> bool:
+        """Whether it decides by what is counted inside of running tasks."""
+        return self._counts_rows or "queue" in (*self.policy.needs, *self.policy.wants)
+
+    @property
+    def _counts_rows(self) -> bool:
+        """Whether it decides by rows that an application takes in or puts out."""
+        without = offered(beans=False, agent=False)
+        return not all(plannable(name, without) for name in (*self.policy.needs, *self.policy.wants))
 
     @property
     def holds_compilers(self) -> bool:
@@ -119,14 +131,22 @@ class Plan:
         low, high = _limits(self.parts["nice"])
         return bool(high - StartsFirst.HELD_BACK * (high - low) >= 1.0)  # else they would be sped up
 
-    def check(self, version: int, *, beans: bool) -> None:
+    def check(self, version: int, *, beans: bool, agent: bool) -> None:
         """An error if a limit is wrong for cgroups of this version, or a policy needs what is not measured.
 
-        What the MBeans of Kafka's consumers say is measured only with `beans`.
+        What is measured depends on whether Kafka's MBeans are read, and whether Treadle's own agent is loaded.
         """
-        offers = SparkEngine.OFFERS if beans else SparkEngine.OFFERS - FROM_BEANS
+        offers = offered(beans=beans, agent=agent)
         for binding in self.bindings(version)[0]:
-            make_plan(binding.policy.needs, offers, engine="Spark", policy=binding.policy.name)
+            needs = binding.policy.needs
+            missing = [name for name in needs if not plannable(name, offers)]
+            if missing and all(plannable(name, SparkEngine.OFFERS) for name in missing):
+                raise ConfigError(
+                    f"'{binding.policy.name}' needs {' and '.join(missing)}, which only an agent can count",
+                    where="policy",
+                    remedy="add --agent (agent=True): a dry run loads none by itself",
+                )
+            make_plan(needs, offers, engine="Spark", policy=binding.policy.name)
 
     def bindings(self, version: int) -> tuple[list[Binding], Seen]:
         """The loop's bindings where cgroups are of this version, and the policy that keeps what was last seen."""

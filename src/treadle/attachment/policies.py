@@ -26,7 +26,7 @@ from treadle.model import Floats, Topology
 from treadle.observe.plan import plannable
 from treadle.values import Groups, Schedule, Snapshot, dense_rank
 
-SHOWN = ("queue", "external_queue", "cost", "rate", "cpu", "wait")
+SHOWN = ("queue", "external_queue", "tuples_out", "latency", "cost", "rate", "cpu", "wait")
 """Metrics that are shown to people, whatever the policy needs."""
 
 

@@ -27,6 +27,10 @@ class Row(TypedDict):
     index: int
     threads: list[dict[str, Any]]
     queue: float | None
+    queue_is_estimate: bool
+    """Whether it is made up from how often its thread is found idle, since nobody counts its rows."""
+    latency: float | None
+    """Seconds since the rows that it takes in now came into the system."""
     cost: float | None
     cpu: float | None
     wait: float | None
@@ -80,6 +84,8 @@ def rows(snapshot: Snapshot, schedule: Schedule, changes: Changes) -> list[Row]:
                 "index": instance.index,
                 "threads": [_thread(thread) for thread in instance.threads],
                 "queue": _queue(seen),
+                "queue_is_estimate": _is_estimate(seen),
+                "latency": _known(seen.get("latency")),
                 "cost": _known(seen.get("cost")),
                 "cpu": _known(seen.get("cpu")),
                 "wait": _known(seen.get("wait")),
@@ -163,8 +169,14 @@ def _thread(thread: ThreadRef) -> dict[str, Any]:
     }
 
 
+def _is_estimate(seen: Mapping[str, float]) -> bool:
+    """What waits outside is counted, and what waits inside where rows are."""
+    unknown = [_known(seen.get(name)) is None for name in ("external_queue", "tuples_out")]
+    return all(unknown) and _queue(seen) is not None
+
+
 def _queue(seen: Mapping[str, float]) -> float | None:
-    """What waits outside for a source, where that is known: it is counted, the rest is estimated."""
+    """What waits outside for a source, where that is known."""
     outside = _known(seen.get("external_queue"))
     return _known(seen.get("queue")) if outside is None else outside
 

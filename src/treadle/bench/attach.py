@@ -29,7 +29,7 @@ from treadle.errors import EngineError
 from treadle.model import Floats, Ints
 from treadle.observe.threads import ThreadTimes
 from treadle.workloads.producer import Producer
-from treadle.workloads.realtime import Application, Chain
+from treadle.workloads.realtime import Application, Chain, Started
 
 Progress = Callable[[str, float], None]
 BATCH = "10 seconds"
@@ -92,7 +92,9 @@ def run(
 ) -> dict[str, Any]:
     """The figures of each part, by variant."""
     tell = progress or (lambda *_: None)
-    measures = {"contention": contention, "chain": chain}
+    from treadle.bench import policies  # which is built on this
+
+    measures = {"contention": contention, "chain": chain, "policies": policies.run}
     found: dict[str, Any] = {}
     deaths = Deaths()
     for number, part in enumerate(parts):
@@ -104,7 +106,8 @@ def run(
         with died.noted(SET_UP):
             found[part] = measures[part](repetitions, seconds, told, died)
         deaths |= {f"{part}: {name}": why for name, why in died.items()}
-    return {**found, **deaths.figures(), "claims": claims(found, parts)}
+    made = claims(found, parts) + (policies.claims(found.get("policies", {})) if "policies" in parts else [])
+    return {**found, **deaths.figures(), "claims": made}
 
 
 def contention(repetitions: int, seconds: float, tell: Progress, deaths: Deaths) -> dict[str, Any]:
@@ -118,7 +121,7 @@ def contention(repetitions: int, seconds: float, tell: Progress, deaths: Deaths)
 
         def measure(name: str, number: int) -> None:
             tell(f"contention: {name}", number / (repetitions * len(CONTENTION)))
-            with _attached(rig, CONTENTION[name]):
+            with attached(rig, CONTENTION[name]):
                 outcome = rig.measure(rates, seconds)
             ages = outcome.ages["high"]
             runs[name].append(
@@ -180,7 +183,7 @@ def turns(names: Sequence[str]) -> list[str]:
 
 
 def _tried(rig: Rig, query: str, options: dict[str, Any] | None, rate: float, seconds: float) -> dict[str, float]:
-    with _attached(rig, options):
+    with attached(rig, options):
         outcome = rig.measure({query: rate}, seconds)
     return {
         "p50_ms": float(np.percentile(outcome.ages[query], 50)) * 1e3,
@@ -247,7 +250,8 @@ def claims(found: Mapping[str, Any], parts: Sequence[str]) -> Claims:
 
 
 @contextmanager
-def _attached(rig: Rig, options: dict[str, Any] | None) -> Iterator[None]:
+def attached(rig: Rig, options: dict[str, Any] | None) -> Iterator[None]:
+    """Attach with these options for as long as the block lasts, which begins when the queries are known; or don't."""
     if options is None:
         yield
         return
@@ -293,8 +297,15 @@ class _Mark(NamedTuple):
 class Rig:
     """The application on the last core, everything else on the others."""
 
-    def __init__(self, queries: Sequence[Chain], *, batch: str = BATCH) -> None:
-        self._batch = batch
+    def __init__(
+        self,
+        queries: Sequence[Chain],
+        *,
+        batch: str = BATCH,
+        application: Callable[[str, int | None], Started] | None = None,
+    ) -> None:
+        """`application` starts one, given the broker's address and a core; by default one with these queries."""
+        self._start = application or (lambda servers, core: Application(queries, servers, batch=batch, core=core))
         self.queries = {query.sink: query for query in queries}
         self._seen = dict.fromkeys(self.queries, 0)
         self._sent = dict.fromkeys(self.queries, 0)
@@ -316,8 +327,7 @@ class Rig:
             closing.callback(broker.stop)
             _make_topics(broker.bootstrap, [*self.queries, *(query.source for query in self.queries.values())])
             self._producer = closing.enter_context(Producer(broker.bootstrap))
-            chains = list(self.queries.values())
-            self.application = closing.enter_context(Application(chains, broker.bootstrap, batch=self._batch, core=own))
+            self.application = closing.enter_context(self._start(broker.bootstrap, own))
             self._consumer = _consumer(broker.bootstrap, list(self.queries))
             closing.callback(self._consumer.close)
             self._closing = closing.pop_all()
@@ -338,11 +348,11 @@ class Rig:
     @contextmanager
     def flowing(self, rates: Mapping[str, float]) -> Iterator[None]:
         """Let so much come in for as long as the block lasts."""
-        self._produce(rates)
+        self.produce(rates)
         try:
             yield
         finally:
-            self._produce({})
+            self.produce({})
             self._work_off()
 
     def measure(self, rates: Mapping[str, float], seconds: float) -> Outcome:
@@ -358,7 +368,7 @@ class Rig:
             marks.append(self._mark())
             for following in (*phases[1:], {}):
                 self._take(seconds)
-                self._produce(following)
+                self.produce(following)
                 marks.append(self._mark())
         return [self._between(start, end) for start, end in pairwise(marks)]
 
@@ -378,19 +388,19 @@ class Rig:
             switches=switched / seconds,
         )
 
-    def _produce(self, rates: Mapping[str, float]) -> None:
+    def produce(self, rates: Mapping[str, float]) -> None:
         """By query so many rows a second from now on; of one that is not named, nothing more."""
         by_topic = {query.source: rates[query.name] for query in self.queries.values() if query.name in rates}
         sent = self._producer.rates(by_topic)
         for sink, query in self.queries.items():
-            self._sent[sink] = sent.get(query.source, 0)
+            self._sent[sink] = query.put_out(sent.get(query.source, 0))
 
     def _take(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            self._take_some()
+            self.take_some()
 
-    def _take_some(self) -> None:
+    def take_some(self) -> None:
         now = time.time_ns()
         for message in self._consumer.consume(5000, 0.02):
             if message.error() is None:
@@ -404,7 +414,7 @@ class Rig:
         while any(self._seen[sink] < self._sent[sink] for sink in self.queries):
             if time.monotonic() > end:
                 raise StalledError(f"what waits is not worked off in {PATIENCE:g} s", remedy="see what else runs here")
-            self._take_some()
+            self.take_some()
 
     def _switches(self) -> dict[int, float]:
         """By thread; of one that has ended nothing is known any more."""

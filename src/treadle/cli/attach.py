@@ -205,7 +205,7 @@ def table(status: Mapping[str, Any]) -> Table:
     several = len(status["applications"]) > 1
     for name in ("query", "operator"):
         grid.add_column(name, overflow="ellipsis", no_wrap=True, max_width=34)
-    for name in ("thread", "queue", "cost", "CPU", "wait", "priority"):
+    for name in ("thread", "queue", "latency", "cost", "CPU", "wait", "priority"):
         grid.add_column(name, justify="right", no_wrap=True)
     for name in ("has", "last change", "why"):
         grid.add_column(name, overflow="ellipsis", no_wrap=True)
@@ -214,7 +214,8 @@ def table(status: Mapping[str, Any]) -> Table:
         more = f" +{len(row['threads']) - 1}" if len(row["threads"]) > 1 else ""
         query = f"{row['application']}/{row['query']}" if several else row["query"]
         index = f"[{row['index']}]" if row["index"] else ""
-        numbers = (_number(row["queue"]), _cost(row["cost"]), _part(row["cpu"]), _part(row["wait"]))
+        queue = ("~" if row["queue_is_estimate"] else "") + _number(row["queue"])
+        numbers = (queue, _seconds(row["latency"]), _cost(row["cost"]), _part(row["cpu"]), _part(row["wait"]))
         cells = (query, row["operator"] + index, f"{first['tid']}{more}", *numbers, _number(row["priority"]))
         grid.add_row(*map(shown, (*cells, first["has"], row["change"], row["why"])))
     if status["quality"] is not None:
@@ -406,6 +407,10 @@ def _number(value: float | None) -> str:
 
 def _part(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else durations.text(max(0.001, round(value, 3)))
 
 
 def _cost(value: float | None) -> str:

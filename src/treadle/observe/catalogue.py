@@ -101,6 +101,7 @@ _ALL = (
     Metric("external_queue", "tuples", "waiting outside the engine for a source (Kafka lag)", _OWN),
     Metric("head_age", "s", "age of the oldest tuple in the input queue", _BETWEEN),
     Metric("mean_age", "s", "mean age of the tuples in the input queue", _BETWEEN),
+    Metric("latency", "s", "age of the tuples that are taken in now, since they came into the system", _BETWEEN),
     Metric(
         "queue",
         "tuples",

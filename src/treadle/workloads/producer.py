@@ -1,5 +1,7 @@
 """Fills topics at given rates, as a process of its own, each row the time at which it came to be, in nanoseconds.
 
+The last four bits of that time are the row's number instead, so that a filter can keep exactly some of sixteen rows.
+
 It reads lines with a rate for each topic, and answers each with the rows that every topic has had until then.
 """
 
@@ -14,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 INTERVAL = 0.005
+SIXTEEN = 16
 
 
 class Producer:
@@ -61,10 +64,10 @@ def _main() -> None:
         due += INTERVAL
         for topic, rate in rates.items():
             owed[topic] += rate * INTERVAL
-            now = str(time.time_ns())
-            for _ in range(int(owed[topic])):
-                _produce(producer, topic, now)
-            sent[topic] = sent.get(topic, 0) + int(owed[topic])
+            now, first = time.time_ns() // SIXTEEN * SIXTEEN, sent.get(topic, 0)
+            for number in range(first, first + int(owed[topic])):
+                _produce(producer, topic, str(now + number % SIXTEEN))
+            sent[topic] = first + int(owed[topic])
             owed[topic] %= 1.0
         producer.poll(0)
         time.sleep(max(0.0, due - time.monotonic()))

@@ -11,13 +11,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 from treadle import jars
 from treadle.errors import EngineError
 from treadle.workloads.burn import burn
+from treadle.workloads.producer import SIXTEEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,10 +27,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chain:
-    """A query: hashes for a row in each stage. It reads the topic `<name>-in` and writes `<name>-out`."""
+    """A query: hashes for a row in each stage. It reads the topic `<name>-in` and writes `<name>-out`.
+
+    Its first stage keeps some of sixteen rows.
+    """
 
     name: str
     costs: tuple[int, ...]
+    keeps: int = SIXTEEN
+
+    def put_out(self, rows: int) -> int:
+        """How many come out of so many that came in."""
+        return rows // SIXTEEN * self.keeps + min(rows % SIXTEEN, self.keeps)
 
     @property
     def source(self) -> str:
@@ -39,12 +49,11 @@ class Chain:
         return f"{self.name}-out"
 
 
-class Application:
-    """The running application: `pid` is that of its JVM. It runs on `core` alone, if that is given."""
+class Started:
+    """A module of ours that runs as a Spark application of its own process; `pid` is that of its JVM."""
 
-    def __init__(self, chains: Sequence[Chain], servers: str, *, batch: str, core: int | None = None) -> None:
-        order = {"chains": [asdict(chain) for chain in chains], "servers": servers, "batch": batch, "core": core}
-        command = [sys.executable, "-m", "treadle.workloads.realtime", json.dumps(order)]
+    def __init__(self, module: str, order: Mapping[str, Any]) -> None:
+        command = [sys.executable, "-m", module, json.dumps(order)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -66,12 +75,20 @@ class Application:
             self._process.communicate()  # closes its standard input, which ends it
 
 
+class Application(Started):
+    """An application with some chains. It runs on `core` alone, if that is given."""
+
+    def __init__(self, chains: Sequence[Chain], servers: str, *, batch: str, core: int | None = None) -> None:
+        order = {"chains": [asdict(chain) for chain in chains], "servers": servers, "batch": batch, "core": core}
+        super().__init__("treadle.workloads.realtime", order)
+
+
 def _main() -> None:
     order: dict[str, Any] = json.loads(sys.argv[1])
     if order["core"] is not None:
         os.sched_setaffinity(0, {order["core"]})
-    chains = [Chain(chain["name"], tuple(chain["costs"])) for chain in order["chains"]]
-    spark = _session(sum(len(chain.costs) for chain in chains))
+    chains = [Chain(chain["name"], tuple(chain["costs"]), chain["keeps"]) for chain in order["chains"]]
+    spark = session(sum(len(chain.costs) for chain in chains))
     for chain in chains:
         _start(spark, chain, order["servers"], order["batch"])
     sys.stdout.write(f"{spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()}\n")  # type: ignore[union-attr]
@@ -80,7 +97,8 @@ def _main() -> None:
     os._exit(0)  # Spark's own way to stop waits for the end of a batch
 
 
-def _session(stages: int) -> SparkSession:
+def session(stages: int, extra: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
+    """A session for queries in Real-Time Mode with so many stages in all, and settings beside the usual ones."""
     from pyspark.sql import SparkSession
 
     connector = ",".join(map(str, sorted(jars.fetch("spark-kafka")["spark-kafka"].glob("*.jar"))))
@@ -94,6 +112,7 @@ def _session(stages: int) -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.streaming.realTimeMode.minBatchDuration": "1000ms",
+        **extra,
     }.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
@@ -118,6 +137,8 @@ def _stages(rows: DataFrame, chain: Chain) -> DataFrame:
         if number:
             rows = rows.repartition(1, "h")  # in Real-Time Mode the boundary between two threads
         rows = rows.withColumn("h", F.expr(burn("h", cost)))
+        if not number and chain.keeps < SIXTEEN:
+            rows = rows.where(f"cast(v as bigint) % {SIXTEEN} < {chain.keeps}")
     return rows.select(F.col("v").alias("value"), F.col("h").alias("key"))
 
 

@@ -41,9 +41,9 @@ ROUNDS = 20
 """After so many it is seen whether the looks are in time."""
 TRIES, PAUSE = 6, 0.1
 """How often it is tried to load one, and seconds before it is tried again, which double each time."""
-PROTOCOL = 4
+PROTOCOL = 5
 """A class that is loaded stays, also when its jar is replaced: it has to say what it speaks."""
-_TIMES = struct.Struct(">qqq")
+_TIMES = struct.Struct(">qqqq")
 _MANIFEST = "Agent-Class: treadle.Agent\n"
 
 
@@ -77,9 +77,9 @@ class Agent(Reports):
     def close(self) -> None:
         self._connection.close()
 
-    def tell(self, first: float, period: float, stacks: float) -> None:
+    def tell(self, first: float, period: float, stacks: float, counts: float) -> None:
         """To look at this time of the monotonic clock, which is Java's, and from then on in these periods."""
-        self._connection.send(_TIMES.pack(int(first * 1e9), int(period * 1e9), int(stacks * 1e9)))
+        self._connection.send(_TIMES.pack(*(int(each * 1e9) for each in (first, period, stacks, counts))))
         self.first = first
 
     def hear(self) -> None:
@@ -95,11 +95,14 @@ class Agent(Reports):
 class Agents:
     """In all JVMs of an application. They are loaded by threads of their own, so a new one is there a moment later."""
 
-    def __init__(self, *, loads: bool = True, period: float = 0.05, stacks: float = 0.0) -> None:
-        """`period` are the seconds between two rounds, before each of which they look; `stacks` as Agent.tell says."""
+    def __init__(self, *, loads: bool = True, period: float = 0.05, stacks: float = 0.0, counts: float = 0.0) -> None:
+        """`period` are the seconds between two rounds, before each of which they look.
+
+        `stacks` and `counts` are those between two looks at the stacks and the counters of tasks; 0: never.
+        """
         self._loads = loads
         self._period = period
-        self._stacks = stacks
+        self._stacks, self._counts = stacks, counts
         self._agents: dict[int, Agent] = {}
         self._tried: dict[int, int] = {}
         """How often, by process."""
@@ -118,6 +121,8 @@ class Agents:
         """Grows with all that is new but stacks."""
         self.sampled = 0
         """Grows with new stacks."""
+        self.counted = 0
+        """Grows with new readings of tasks' counters."""
 
     def keep(self, pids: Iterable[int]) -> None:
         """These are the processes now."""
@@ -165,9 +170,8 @@ class Agents:
         self._time(time.monotonic())
         for agent in list(self._agents.values()):
             if agent.first != self._first:
-                self._tried_with(
-                    agent, partial(Agent.tell, first=self._first, period=self._period, stacks=self._stacks)
-                )
+                tell = partial(Agent.tell, first=self._first, period=self._period, stacks=self._stacks)
+                self._tried_with(agent, partial(tell, counts=self._counts))
         for file, _ in self._speaking.poll(0):
             for agent in list(self._agents.values()):
                 if agent.fileno() == file:
@@ -193,10 +197,11 @@ class Agents:
         self._speaking.close()
 
     def _hear(self, agent: Agent) -> None:
-        changes, sampled = agent.changes, agent.sampled
+        changes, sampled, counted = agent.changes, agent.sampled, agent.counted
         agent.hear()
         self.generation += agent.changes - changes
         self.sampled += agent.sampled - sampled
+        self.counted += agent.counted - counted
 
     def _tried_with(self, agent: Agent, what: Callable[[Agent], None]) -> None:
         try:

@@ -17,10 +17,12 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 
 from treadle.enforce import Knob, kernel
+from treadle.engines.spark import live_columns
 from treadle.engines.spark.agent import Agents
 from treadle.engines.spark.application import Application, Process, is_alive
 from treadle.engines.spark.counters import Counters
 from treadle.engines.spark.layout import Layout, Place, Rows
+from treadle.engines.spark.live_columns import LiveColumns
 from treadle.engines.spark.naming import COMPILERS, NETWORK
 from treadle.engines.spark.pulse import Pulse
 from treadle.engines.spark.queues import Doing, Estimate, doing, realigned
@@ -38,9 +40,13 @@ FIRST = 1.0
 """Seconds for which the first look waits for the agents."""
 RARELY = 10.0
 """Seconds after which threads are dumped where agents tell of them, and of what tasks do: the JVM's own may be new."""
+BLIND = 3.0
+"""Seconds after which Kafka's own figures are read where tasks do not tell how far they are."""
 OTHERS = 2.0
 """Seconds between two looks at the counters of threads that are no task's main, of which there are many."""
 FROM_BEANS = frozenset({"external_queue", "tuples_in"})
+FROM_AGENT = live_columns.OFFERS - FROM_BEANS - {"queue"}
+"""What only the counters inside of running tasks tell; without them a queue is an estimate."""
 
 
 class SparkEngine:
@@ -52,10 +58,12 @@ class SparkEngine:
     the seconds between two reads of the MBeans, `patience` those that a round may wait for the UI to say whose a new
     stage is. `dump_period` are the seconds after which it is seen what tasks do, also without a sign of a change,
     `period` those between two rounds, before each of which the agents look. `admits` says of each process whether it
-    may be looked at and scheduled.
+    may be looked at and scheduled. `counts_period` are the seconds between two readings of the counters inside of
+    running tasks, which need the agent. Where these tell how far sources are, the MBeans are read only if they are
+    needed for what an application as a whole does (`needs_beans`).
     """
 
-    OFFERS: ClassVar[frozenset[str]] = frozenset({"cpu_time", "run_wait", "queue"}) | FROM_BEANS
+    OFFERS: ClassVar[frozenset[str]] = frozenset({"cpu_time", "run_wait", "queue"}) | FROM_BEANS | FROM_AGENT
 
     def __init__(
         self,
@@ -73,10 +81,15 @@ class SparkEngine:
         period: float = 0.05,
         admits: Callable[[Process], bool] = lambda _: True,
         compilers: bool = False,
+        counts_period: float = 0.2,
+        needs_beans: bool = False,
     ) -> None:
         self.name = name
         self.application = application
-        self.offers = self.OFFERS if mbeans else self.OFFERS - FROM_BEANS
+        self.offers = offered(beans=mbeans, agent=agent)
+        self._mbeans, self._needs_beans = mbeans, needs_beans
+        self._sources_known = math.inf
+        """When it was last so that the offsets of all Kafka sources were known."""
         rest = Rest(application.ui)
         rest.application = "" if application.local else application.id
         self._directory = Directory(rest, patience=patience)
@@ -86,14 +99,19 @@ class SparkEngine:
         self._knobs = knobs
         self._pulse = Pulse(application, beans_period, loads=loads, admits=admits)
         self._dump_period = dump_period
-        self._agents = Agents(loads=agent, period=period, stacks=dump_period)
+        self._agents = Agents(loads=agent, period=period, stacks=dump_period, counts=counts_period)
+        self._live = LiveColumns(self._agents, self._directory)
+        self._counted = 0
+        """How many readings of counters were passed on."""
+        self._took = False
+        """Whether counters have come since CPU times were last read."""
         self._heard = 0
         """Of what the agents have said, how much was passed on."""
         self._agents.keep(self._pids)
         self._roster = Roster(self._agents)
         self._times, self._times_of_others = ThreadTimes(), ThreadTimes()
-        self._other_times: Times | None = None
-        self._others_read = -math.inf
+        self._mains: tuple[_Own, Times] | None = None
+        self._others: _Evened | None = None
         self._threads: dict[int, list[JavaThread]] = {}
         self._stacks = 0
         self._settled = -math.inf
@@ -142,7 +160,7 @@ class SparkEngine:
         self._agents.look()
         if now < self._calm_until and self._facets() == self._calm:
             return False
-        if self._is_due(now, self._read_signs()):
+        if self._is_due(now, self._read_signs()) or self._agents.counted != self._counted:
             return True
         self._calm_down(now)
         return False
@@ -164,6 +182,7 @@ class SparkEngine:
         self._agents.look()
         signs = self._read_signs()
         if not self._is_due(now, signs):
+            self._take_counts()
             return self._topology
         self._threads = self._look(now)
         facts = (self._roster.version, self._directory.generation, pulse.workers)
@@ -175,6 +194,7 @@ class SparkEngine:
         self._seen, self._facts = signs, facts
         if self._stacks != self._roster.stacks:
             self._stacks, self._found = self._roster.stacks, self._look_at_mains()
+        self._take_counts()
         return self._topology
 
     def sample(self, wanted: frozenset[str]) -> Sample:
@@ -182,20 +202,27 @@ class SparkEngine:
         now = time.monotonic()
         columns: dict[str, Floats] = {}
         totals: dict[str, float] = {}
-        mains = self._times.sample(self._own.mains)
+        mains = self._read_mains()
         if wanted & {"cpu_time", "run_wait"}:
             columns["cpu_time"], columns["run_wait"] = self._from_kernel(mains)
+        for metric in wanted & FROM_AGENT & self.offers:
+            columns[metric] = self._live.column(metric)
         if "queue" in wanted:
             if self._found is not None:
                 idle = self._idle(now, mains)
                 self._queue = self._estimate.update(now, self._found, self._topology.edges, idle)
                 self._found = None
-            columns["queue"] = self._queue.copy()
+            columns["queue"] = self._queues()
         if wanted & FROM_BEANS & self.offers:
-            self._pulse.wants_beans = True
-            columns["external_queue"], columns["tuples_in"] = self._from_kafka()
+            self._pulse.wants_beans = self._mbeans and (self._needs_beans or self._lacks_offsets(now))
+            columns["external_queue"], columns["tuples_in"] = self._from_sources()
             totals = {"output_rate": self._pulse.flow.rate, "total_queue": self._pulse.flow.waiting}
         return Sample(now, {metric: columns[metric] for metric in wanted & columns.keys()}, totals)
+
+    @property
+    def counted_at(self) -> float:
+        """When tasks were last counted; NaN while none is."""
+        return self._live.time
 
     @property
     def unplanned(self) -> frozenset[str]:
@@ -232,7 +259,14 @@ class SparkEngine:
         """What tells of all news that come by themselves, and is quickly compared."""
         pulse = self._pulse
         agents = self._agents
-        return agents.generation, agents.sampled, self._directory.generation, pulse.processes, pulse.workers
+        return (
+            agents.generation,
+            agents.sampled,
+            agents.counted,
+            self._directory.generation,
+            pulse.processes,
+            pulse.workers,
+        )
 
     def _calm_down(self, now: float) -> None:
         """There is no news: until when there can be none but those that the facets tell of."""
@@ -287,7 +321,8 @@ class SparkEngine:
         self._queue = realigned(self._queue, source)
         self._rows, self._topology = rows, topology
         self._own = _owned(rows, topology)
-        self._other_times = self._kafka = None
+        self._others = self._kafka = None
+        self._live.lay_out(rows.places)
         if self._found is not None:  # nobody has asked for it yet
             self._found = self._look_at_mains()
         self._roster.keep(self._layout.pooled)
@@ -315,15 +350,50 @@ class SparkEngine:
             idle[own.rows[: len(busy)]] = np.clip(1.0 - (busy - before[2]) / (now - before[0]), 0.0, 1.0)
         return idle
 
+    def _take_counts(self) -> None:
+        """Take what running tasks have counted."""
+        self._counted = self._agents.counted
+        self._took |= self._live.take(self._pids)
+
+    def _queues(self) -> Floats:
+        """Rows that wait, where they are counted, and else an estimate. What waits before a source is outside."""
+        counted = self._live.column("queue")
+        is_source = ~np.isnan(self._live.column("tuples_in")) & np.isnan(counted)
+        return np.where(np.isnan(counted), np.where(is_source, 0.0, self._queue), counted)
+
+    def _read_mains(self) -> Times:
+        """The CPU times of tasks, of the moment of their last counters: cost is the growth of one for the other's."""
+        if self._mains is None or self._mains[0] is not self._own or self._took or not self._live.is_known:
+            self._mains = self._own, self._times.sample(self._own.mains)
+            self._took = False
+        return self._mains[1]
+
     def _from_kernel(self, mains: Times) -> tuple[Floats, Floats]:
         """CPU time and wait; of all threads but the mains of tasks not in each round."""
-        own = self._own
-        if self._other_times is None or time.monotonic() - self._others_read > OTHERS - 0.5 * self._dump_period:
-            self._other_times, self._others_read = self._times_of_others.sample(own.others), time.monotonic()
-        others = self._other_times
+        own, now = self._own, time.monotonic()
+        if self._others is None:
+            self._others = _Evened(OTHERS)
+        if self._others.is_due(now, 0.5 * self._dump_period):
+            self._others.add(now, self._times_of_others.sample(own.others))
+        others = self._others.at(now)
         cpu = np.concatenate([mains.cpu_time, others.cpu_time])
         wait = np.concatenate([mains.run_wait, others.run_wait])
         return self._cpu.add(own.all, cpu, own.rows), self._wait.add(own.all, wait, own.rows)
+
+    def _from_sources(self) -> tuple[Floats, Floats]:
+        """What waits outside, and what was taken in: as tasks count it, else as Kafka's consumers say."""
+        pairs = zip(("external_queue", "tuples_in"), self._from_kafka(), strict=True)
+        lag, taken = (np.where(np.isnan(own := self._live.column(name)), other, own) for name, other in pairs)
+        return lag, taken
+
+    def _lacks_offsets(self, now: float) -> bool:
+        """Whether it can't be seen inside of tasks how far they are in Kafka, also after a while."""
+        known = self._live.column("external_queue")
+        places = self._layout.sources
+        if all(place not in places or known[row] >= 0.0 for row, place in enumerate(self._rows.places)):
+            self._sources_known = now
+        self._sources_known = min(self._sources_known, now)
+        return not self.offers & FROM_AGENT or now - self._sources_known > BLIND
 
     def _from_kafka(self) -> tuple[Floats, Floats]:
         """Lag now, and records taken since the instance was first seen; computed when there is anything new."""
@@ -338,6 +408,30 @@ class SparkEngine:
             taken = self._taken.add(keys, np.array([found[key].consumed for key in keys]), rows)
             self._kafka = (matches, found, lag, taken)
         return self._kafka[2], self._kafka[3]
+
+
+class _Evened:
+    """Counters that are read rarely, with the growth between two reads spread over the time until the next one."""
+
+    def __init__(self, period: float) -> None:
+        self._period = period
+        self._read: tuple[float, Times] | None = None
+        self._before: Times | None = None
+
+    def is_due(self, now: float, tolerance: float) -> bool:
+        return self._read is None or now - self._read[0] > self._period - tolerance
+
+    def add(self, now: float, times: Times) -> None:
+        self._before = times if self._read is None else self.at(now)
+        self._read = now, times
+
+    def at(self, now: float) -> Times:
+        assert self._read is not None
+        assert self._before is not None
+        (began, last), first = self._read, self._before
+        part = min(1.0, (now - began) / self._period)
+        pairs = ((first.cpu_time, last.cpu_time), (first.run_wait, last.run_wait))
+        return Times(*(np.where(np.isnan(a), b, a + part * (b - a)) for a, b in pairs), last.switches)
 
 
 class _Own(NamedTuple):
@@ -361,6 +455,13 @@ def _owned(rows: Rows, topology: Topology) -> _Own:
     mains = tuple(thread for other, thread, _ in own if not other)
     others = tuple(thread for other, thread, _ in own if other)
     return _Own(mains, others, mains + others, np.array([row for _, _, row in own], dtype=np.int64))
+
+
+def offered(*, beans: bool, agent: bool) -> frozenset[str]:
+    """What can be measured with the MBeans of Kafka's clients, and with Treadle's own agent."""
+    if agent:
+        return SparkEngine.OFFERS
+    return SparkEngine.OFFERS - FROM_AGENT - (frozenset() if beans else FROM_BEANS)
 
 
 def _kernel_knobs() -> dict[str, Knob]:

@@ -1,4 +1,4 @@
-"""What an agent reports from inside of a JVM, as far as it is known: threads, running jobs, plans, batches.
+"""What an agent reports from inside of a JVM, as far as it is known: threads, jobs, plans, batches, tasks' counters.
 
 It knows the frames that `java/treadle/Agent.java` sends, not how they come here. The JVM may be anybody's, so each
 frame, each text and the number of things that are kept are bounded; whatever is none of the agent's is an error.
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import deque
 from typing import NamedTuple
+
+import numpy as np
 
 from treadle.engines.spark.rest import Job, job
 from treadle.errors import EngineError
+from treadle.model import Ints
 from treadle.text import excerpt
 
 TROUBLES = 20
@@ -21,9 +25,13 @@ LONGEST_FRAME = 1 << 23
 LONGEST_NAME, LONGEST_PLAN = 1 << 12, 1 << 18
 """Characters of a name or description, and of a plan, that are kept."""
 MOST, MOST_PLANS = 1 << 15, 1 << 8
-"""Threads, jobs, shuffles, batches of each, and plans that are kept."""
-_LENGTH = struct.Struct(">i")
+"""Threads, jobs, shuffles, batches, tasks of each, and plans that are kept."""
+MOST_COLUMNS, MOST_COUNTS = 1 << 12, 1 << 6
+"""Columns of a task, and readings of all counters that are kept until somebody takes them."""
+_LENGTH, _TIME_AND_LAYOUT = struct.Struct(">i"), struct.Struct(">qq")
 _ADDRESSES = 1 << 64
+_NO_NEWS = ("stack\t", "task\t", "tasks\t")
+"""Lines that say nothing of threads, jobs or plans."""
 
 
 class Told(NamedTuple):
@@ -42,6 +50,24 @@ class Stack(NamedTuple):
     """Innermost first, as `package.Class.method`."""
 
 
+class Task(NamedTuple):
+    """A task that runs in the JVM, and what is counted of it (`java/treadle/Counters.java` names the columns)."""
+
+    stage: int
+    partition: int
+    columns: tuple[str, ...]
+
+
+class Counts(NamedTuple):
+    """The counters of all tasks of the JVM at a time of the monotonic clock."""
+
+    time: float
+    tasks: tuple[Task, ...]
+    """The same object for as long as the tasks are the same."""
+    values: Ints
+    """All columns of the first task, then all of the second, and so on; -1: unknown."""
+
+
 class Reports:
     """What was reported up to now."""
 
@@ -55,6 +81,10 @@ class Reports:
         """By number, the stage that writes it."""
         self.plans: dict[int, str] = {}
         """By number of the SQL execution, as Spark describes them."""
+        self.graphs: dict[int, str] = {}
+        """By number of the SQL execution: its operators with their counters, as `operators.parse` reads them."""
+        self.counts: deque[Counts] = deque(maxlen=MOST_COUNTS)
+        """Readings that nobody has taken yet, oldest first."""
         self.batches: dict[int, tuple[float, float]] = {}
         """By number of a streaming query's thread, rows that its last batch took a second, and put into Kafka for each.
 
@@ -67,9 +97,14 @@ class Reports:
         """How many frames have had something new."""
         self.sampled = 0
         """How many have had stacks."""
+        self.counted = 0
+        """How many have had counters of tasks."""
         self.protocol = 0
         self._trouble: list[str] = []
         self._received = bytearray()
+        self._tasks: dict[int, Task] = {}
+        self._layout: tuple[int, tuple[Task, ...], int] = (-1, (), 0)
+        """The number of the order of tasks in which values come, these tasks, and the number of values."""
 
     @property
     def drives(self) -> bool:
@@ -94,9 +129,24 @@ class Reports:
             end = _LENGTH.size + length
             if len(received) < end:
                 return
-            text = received[_LENGTH.size : end - 1].decode(errors="replace")
+            content = bytes(received[_LENGTH.size : end])
             del received[:end]
-            self._take(text)
+            if content[0]:
+                self._take(content[:-1].decode(errors="replace"))
+            else:
+                self._count(content)
+
+    def _count(self, content: bytes) -> None:
+        """The counters of all tasks, in a frame that begins with a zero."""
+        number, tasks, count = self._layout
+        if len(content) != 1 + 8 * (2 + count):
+            raise self._nonsense(f"{len(content)} bytes of {count} counters")
+        time, layout = _TIME_AND_LAYOUT.unpack_from(content, 1)
+        if layout != number:
+            raise self._nonsense(f"counters of tasks in order {layout}, not {number}")
+        values = np.frombuffer(content, ">i8", count, 17).astype(np.int64)
+        self.counted += 1
+        self.counts.append(Counts(time / 1e9, tasks, values))
 
     def _take(self, text: str) -> None:
         stacks: dict[int, Stack] = {}
@@ -113,7 +163,7 @@ class Reports:
             self.stacks = stacks
             self.sampled += 1
         self._check_bounds()
-        self.changes += text.count("\n") + 1 > len(stacks)
+        self.changes += any(not line.startswith(_NO_NEWS) for line in text.split("\n"))
         self._trouble = self._trouble[-TROUBLES:] if "\ntrouble\t" in f"\n{text}" else []
         if len(self._trouble) == TROUBLES:
             raise EngineError(f"the agent can't read Spark: {self._trouble[-1]}", where=self.where)
@@ -137,6 +187,10 @@ class Reports:
                 self.plans[key] = _plain(text[:LONGEST_PLAN])
                 if len(self.plans) > MOST_PLANS:
                     del self.plans[next(iter(self.plans))]
+            case "graph", (text,):
+                self.graphs[key] = _plain(text[:LONGEST_PLAN])
+                if len(self.graphs) > MOST_PLANS:
+                    del self.graphs[next(iter(self.graphs))]
             case "batch", (rate, each):
                 self.batches[key] = float(rate), float(each)
             case "driver", (identity, name):
@@ -145,15 +199,34 @@ class Reports:
                 self.protocol = key
             case "trouble", (why,):
                 self._trouble.append(excerpt(why))
+            case _:
+                self._note_task(key, what, fields)
+
+    def _note_task(self, key: int, what: str, fields: tuple[str, ...]) -> None:
+        match what, fields:
+            case "task", (stage, partition, columns):
+                names = columns.split(",", MOST_COLUMNS)[:MOST_COLUMNS] if columns else ()
+                self._tasks[key] = Task(int(stage), int(partition), tuple(names))
+            case "tasks", (order,):
+                self._arrange(key, [int(each) for each in order.split(",", MOST)[:MOST] if each])
+
+    def _arrange(self, number: int, order: list[int]) -> None:
+        """From now on values come of these tasks, in this order; the others have ended."""
+        self._tasks = {each: self._tasks[each] for each in order if each in self._tasks}
+        if len(self._tasks) != len(order):
+            raise self._nonsense("counters of a task that it has not described")
+        tasks = tuple(self._tasks[each] for each in order)
+        self._layout = number, tasks, sum(len(task.columns) for task in tasks)
 
     def _end(self, over: Job | None) -> None:
         if over is not None:
             self.plans.pop(over.execution, None)
+            self.graphs.pop(over.execution, None)
             gone = set(over.stages)
             self.shuffles = {number: stage for number, stage in self.shuffles.items() if stage not in gone}
 
     def _check_bounds(self) -> None:
-        for kept in (self.threads, self.jobs, self.shuffles, self.batches, self.stacks):
+        for kept in (self.threads, self.jobs, self.shuffles, self.batches, self.stacks, self._tasks):
             if len(kept) > MOST:
                 raise self._nonsense(f"{len(kept)} things of a kind")
         if sum(len(each.stages) for each in self.jobs.values()) > MOST:

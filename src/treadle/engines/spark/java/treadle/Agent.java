@@ -30,21 +30,24 @@ import java.util.concurrent.locks.LockSupport;
  * Says, from inside of a running Spark process, which threads there are and whose the stages are that run.
  *
  * It is loaded with the path of a Unix socket, calls there, and ends with that call: nothing listens, and nothing is
- * changed. It looks at once, and then when it is told to by three numbers of 8 bytes: a time of System.nanoTime(), the
- * nanoseconds from there to the next one, and so on, and those between two looks at the stacks of task threads (0: none).
+ * changed. It looks at once, and then when it is told to by four numbers of 8 bytes: a time of System.nanoTime(), the
+ * nanoseconds from there to the next one, and so on, those between two looks at the stacks of task threads, and those
+ * between two looks at the counters of tasks (0: none).
  * For a second after a change it looks twice as often. If anything differs from the last look it sends a length and what
  * differs, one thing a line, fields apart by tabs: at first `agent protocol`, `thread id address name`, `gone id`; from a
  * driver also `driver 0 application's-id name`, `job id execution stage,… description`, `shuffle id stage`, `over id`,
- * `plan execution text` and of a streaming query's last batch with rows `batch id-of-its-thread rows-a-second rows-put-out`
+ * `plan execution text`, `graph execution operators` and of a streaming query's last batch with rows `batch id-of-its-thread rows-a-second rows-put-out`
  * for each taken (-1: not known, or not from Kafka into Kafka); and after a look at the stacks, of all of them, `stack id
- * state frame,…`. A look takes some microseconds for each thread, and only one at stacks needs a safepoint. Spark is
+ * state frame,…`. Of tasks `task number stage partition column,…` and `tasks layout number,…`; their values follow in
+ * frames that begin with a zero: time, layout and the columns of all tasks, 8 bytes each. A look takes some microseconds for each thread, and only one at stacks needs a safepoint. Spark is
  * reached by reflection: whatever version it is of, and whichever class loader has it.
  */
 public final class Agent {
     private static final String EXECUTION = "spark.sql.execution.root.id";
-    private static final int PROTOCOL = 4;
+    private static final int PROTOCOL = 5;
     private static final String TASK = "Executor task launch worker";
     private static final String QUERY = "stream execution thread for";
+    private static final Map<String, String> KINDS = Map.of("number of output rows", "rows", "data size", "bytes");
     private static final Object NONE = new Object();
     private static final int FRAMES = 8; // what tells waiting for a shuffle from being blocked by one is the sixth
     private static final long SELDOM = 1_000_000_000;
@@ -58,13 +61,16 @@ public final class Agent {
     private final Map<String, Method> methods = new HashMap<>();
     private Class<?> contexts;
     private Class<?> executions;
+    private Class<?> graphs;
     private Thread[] found = new Thread[256];
     private Field record;
     private boolean drives;
     private boolean hello = true;
+    private final Counters counters;
 
     private Agent(Instrumentation tools) {
         this.tools = tools;
+        this.counters = new Counters(tools);
     }
 
     public static void agentmain(String path, Instrumentation tools) throws IOException {
@@ -78,13 +84,15 @@ public final class Agent {
         try (channel; Selector waiting = Selector.open()) {
             channel.configureBlocking(false);
             channel.register(waiting, SelectionKey.OP_READ);
-            ByteBuffer told = ByteBuffer.allocate(3 * Long.BYTES);
+            ByteBuffer told = ByteBuffer.allocate(4 * Long.BYTES);
             long first = System.nanoTime();
             long pause = SELDOM;
             long next = first;
             long changed = first;
             long stacks = 0;
             long nextStacks = first;
+            long counts = 0;
+            long nextCounts = first;
             findSpark();
             while (channel.read(told) >= 0) {
                 if (!told.hasRemaining()) {
@@ -92,13 +100,16 @@ public final class Agent {
                     next = first = told.getLong();
                     pause = told.getLong();
                     stacks = told.getLong();
+                    counts = told.getLong();
                     told.clear();
                 }
                 long now = System.nanoTime();
                 if (now >= next) {
                     boolean stacksToo = stacks > 0 && now >= nextStacks;
                     nextStacks = stacksToo ? now + stacks - pause / 2 : nextStacks;
-                    changed = look(channel, stacksToo) ? now : changed;
+                    boolean countsToo = counts > 0 && now >= nextCounts;
+                    nextCounts = countsToo ? now + counts - pause / 2 : nextCounts;
+                    changed = look(channel, stacksToo, countsToo, counts > 0) ? now : changed;
                     long step = now - changed < RESTLESS ? pause / 2 : pause; // what comes in the middle may be late
                     next = first + ((now - first) / step + 1) * step;
                 } else {
@@ -112,7 +123,7 @@ public final class Agent {
     }
 
     /** Whether anything was new but stacks. */
-    private boolean look(SocketChannel channel, boolean stacksToo) throws IOException {
+    private boolean look(SocketChannel channel, boolean stacksToo, boolean countsToo, boolean counts) throws IOException {
         if (hello) {
             line("agent", PROTOCOL);
             hello = false;
@@ -123,7 +134,11 @@ public final class Agent {
             lookAtBatches();
         }
         boolean changed = answer.length() > 0;
+        boolean looks = countsToo || (counts && counters.isStale());
+        ByteBuffer[] values = looks ? counters.look(answer) : new ByteBuffer[2];
+        write(channel, values[0]);
         send(channel); // what follows may take long
+        write(channel, values[1]);
         if (stacksToo) {
             lookAtStacks();
             send(channel);
@@ -134,11 +149,14 @@ public final class Agent {
     private void send(SocketChannel channel) throws IOException {
         if (answer.length() > 0) {
             byte[] text = answer.toString().getBytes(StandardCharsets.UTF_8);
-            ByteBuffer whole = ByteBuffer.allocate(4 + text.length).putInt(text.length).put(text).flip();
-            while (channel.write(whole) >= 0 && whole.hasRemaining()) {
-                LockSupport.parkNanos(1_000_000); // until there is room again
-            }
+            write(channel, ByteBuffer.allocate(4 + text.length).putInt(text.length).put(text).flip());
             answer.setLength(0);
+        }
+    }
+
+    private static void write(SocketChannel channel, ByteBuffer whole) throws IOException {
+        while (whole != null && channel.write(whole) >= 0 && whole.hasRemaining()) {
+            LockSupport.parkNanos(1_000_000); // until there is room again
         }
     }
 
@@ -164,6 +182,7 @@ public final class Agent {
             String name = found[place].getName();
             if (!name.equals(threads.put(found[place], name))) {
                 line("thread", found[place].getId(), Long.toString(address(found[place])), name);
+                counters.follow(found[place], name.startsWith(TASK + " for"));
                 if (name.startsWith(QUERY)) {
                     batches.put(found[place], NONE);
                     line("batch", found[place].getId(), "0", "-1");
@@ -178,6 +197,7 @@ public final class Agent {
                 if (!alive.contains(thread)) {
                     line("gone", thread.getId());
                     batches.remove(thread);
+                    counters.follow(thread, false);
                     each.remove();
                 }
             }
@@ -328,21 +348,50 @@ public final class Agent {
     /** As Spark itself has written it down for its UI, which is some time after the job began. */
     private void lookForPlans(Object context) throws ReflectiveOperationException {
         if (executions == null) {
-            String name = "org.apache.spark.sql.execution.ui.SQLExecutionUIData";
-            executions = Class.forName(name, true, contexts.getClassLoader());
+            executions = sparkClass("SQLExecutionUIData");
+            graphs = sparkClass("SparkPlanGraphWrapper");
         }
         Object store = call(call(context, "statusStore"), "store");
         Method read = store.getClass().getMethod("read", Class.class, Object.class);
         for (Iterator<String> each = planless.iterator(); each.hasNext(); ) {
-            String execution = each.next();
+            long execution = Long.parseLong(each.next());
             try {
-                Object data = read.invoke(store, executions, Long.parseLong(execution));
-                line("plan", Long.parseLong(execution), (String) call(data, "physicalPlanDescription"));
+                Object graph = call(read.invoke(store, graphs, execution), "toSparkPlanGraph");
+                Object data = read.invoke(store, executions, execution);
+                line("graph", execution, described(graph));
+                line("plan", execution, (String) call(data, "physicalPlanDescription"));
                 each.remove();
             } catch (InvocationTargetException notYet) {
                 // it will be there at one of the next looks
             }
         }
+    }
+
+    private Class<?> sparkClass(String name) throws ClassNotFoundException {
+        return Class.forName("org.apache.spark.sql.execution.ui." + name, true, contexts.getClassLoader());
+    }
+
+    /** A line for each operator: its number, that of the one that it feeds (-1: none), its row counters, its name. */
+    private String described(Object graph) throws ReflectiveOperationException {
+        Map<Object, Object> feeds = new HashMap<>();
+        for (Object each = call(call(graph, "edges"), "iterator"); (Boolean) call(each, "hasNext"); ) {
+            Object edge = call(each, "next");
+            feeds.put(call(edge, "fromId"), call(edge, "toId"));
+        }
+        StringBuilder text = new StringBuilder();
+        for (Object each = call(call(graph, "allNodes"), "iterator"); (Boolean) call(each, "hasNext"); ) {
+            Object node = call(each, "next");
+            text.append(call(node, "id")).append('\t').append(feeds.getOrDefault(call(node, "id"), -1L)).append('\t');
+            for (Object of = call(call(node, "metrics"), "iterator"); (Boolean) call(of, "hasNext"); ) {
+                Object metric = call(of, "next");
+                String kind = KINDS.get((String) call(metric, "name"));
+                if (kind != null) {
+                    text.append(kind).append('=').append(call(metric, "accumulatorId")).append(',');
+                }
+            }
+            text.append('\t').append(call(node, "name")).append('\n');
+        }
+        return text.toString();
     }
 
     private void line(String what, long number, String... fields) {

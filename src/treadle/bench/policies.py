@@ -1,0 +1,193 @@
+"""`treadle bench attach --part policies`: whether each policy reaches its own goal under `treadle attach`.
+
+Five queries of three stages in Real-Time Mode, of different cost, selectivity and rate, ask for nearly all of one core.
+All policies and the OS alone take turns on one running application. What waits before each stage is read by an observer
+of its own, in each variant alike, so that it costs all the same.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from treadle.bench.attach import Outcome, Rig, attached
+from treadle.bench.claims import Claims, Deaths, at_least, at_most, in_turns
+from treadle.engines.spark.application import Application
+from treadle.engines.spark.engine import SparkEngine
+from treadle.engines.spark.layout import of_driver
+from treadle.errors import TreadleError
+from treadle.model import Floats
+from treadle.workloads.producer import SIXTEEN
+from treadle.workloads.realtime import Chain
+
+Progress = Callable[[str, float], None]
+HIGH = "q40"
+QUERIES = (
+    Chain("q10", (10, 10, 10)),
+    Chain("q20", (20, 20, 20), keeps=8),
+    Chain(HIGH, (40, 40, 40)),
+    Chain("q80", (80, 80, 80), keeps=4),
+    Chain("q160", (160, 160, 160)),
+)
+LOADS = {"near": 0.95, "above": 1.15}
+"""Parts of what the core can do."""
+VARIANTS: Mapping[str, dict[str, Any] | None] = {
+    "os": None,
+    "random": {"policy": "random"},
+    "queue-size": {"policy": "queue-size"},
+    "highest-rate": {"policy": "highest-rate"},
+    "fcfs": {"policy": "fcfs"},
+    "chain": {"policy": "chain"},
+    "multi-class": {"policy": "multi-class", "priorities": {HIGH: 10.0}},
+    "congestion-aware": {"policy": "congestion-aware"},
+}
+GOALS = {
+    "highest-rate": "mean_ms",
+    "fcfs": "max_ms",
+    "queue-size": "queue_cv",
+    "chain": "rows_inside",
+    "multi-class": "high_mean_ms",
+}
+"""By policy the figure that it is to make smallest."""
+PERIOD = 0.5
+"""Seconds between two looks at what waits."""
+
+
+def run(
+    repetitions: int, seconds: float, tell: Progress, deaths: Deaths, loads: Sequence[str] = tuple(LOADS)
+) -> dict[str, Any]:
+    """By load and variant the figures of each repetition, and how they compare with the OS alone."""
+    found: dict[str, dict[str, list[dict[str, float]]]] = {load: {name: [] for name in VARIANTS} for load in loads}
+    with Rig(QUERIES) as rig:
+        tell("policies: warming up", 0.0)
+        work = _work(rig.capacity(seconds))
+        turns = [f"{load}: {name}" for load in loads for name in VARIANTS]
+
+        def measure(turn: str, number: int) -> None:
+            load, name = turn.split(": ")
+            tell(f"policies: {name}, {load} saturation", number / (repetitions * len(turns)))
+            with attached(rig, VARIANTS[name]), _observed(rig.application.pid) as queues:
+                outcome = rig.measure(_rates(LOADS[load] * work), seconds)
+            found[load][name].append(_figures(outcome, queues, seconds))
+
+        in_turns(turns, repetitions, measure, deaths, stop=True)
+    return {load: _compared(each) for load, each in found.items()}
+
+
+def claims(found: Mapping[str, Any]) -> Claims:
+    """Each policy is best at its own goal among all, and better than the OS by more than chance; `random` is not."""
+    made: Claims = []
+    for load, variants in found.items():
+        for policy, figure in GOALS.items():
+
+            def best(policy: str = policy, figure: str = figure, variants: Mapping[str, Any] = variants) -> float:
+                others = [each[figure] for name, each in variants.items() if name != policy]
+                return float(variants[policy][figure] / min(others))
+
+            def surely(policy: str = policy, figure: str = figure, variants: Mapping[str, Any] = variants) -> float:
+                return float(variants[policy][f"os_{figure}"][0])
+
+            made.append(at_most(f"{load}: {figure} of {policy} : the best other", best, 1.0))
+            made.append(at_least(f"{load}: {figure}, os : {policy}, least of its interval", surely, 1.0))
+
+        def hr(variants: Mapping[str, Any] = variants) -> float:
+            return float(variants["os"]["mean_ms"] / variants["highest-rate"]["mean_ms"])
+
+        made.append(at_least(f"{load}: mean_ms, os : highest-rate", hr, 3.0))
+
+        def by_chance(variants: Mapping[str, Any] = variants) -> float:
+            return float(variants["random"]["os_mean_ms"][0])
+
+        made.append(at_most(f"{load}: mean_ms, os : random, least of its interval", by_chance, 1.0))
+    return made
+
+
+def _work(capacity: float) -> float:
+    """Hashes a second, from the rows a second of all queries that are flooded alike."""
+    each = capacity / sum(query.keeps / SIXTEEN for query in QUERIES)
+    return each * sum(map(_hashes, QUERIES))
+
+
+def _hashes(query: Chain) -> float:
+    """For a row that comes in. What is dropped is dropped before it is hashed."""
+    return sum(query.costs) * query.keeps / SIXTEEN
+
+
+def _rates(work: float) -> dict[str, float]:
+    """As much work for each query."""
+    return {query.name: work / len(QUERIES) / _hashes(query) for query in QUERIES}
+
+
+@contextmanager
+def _observed(pid: int) -> Iterator[list[Floats]]:
+    """What waits before each stage but the first, looked at from time to time while the block lasts."""
+    found: list[Floats] = []
+    over = threading.Event()
+
+    def look() -> None:
+        with SparkEngine(Application.find(pid=pid), knobs={}, mbeans=False, counts_period=PERIOD) as engine:
+            while not over.wait(PERIOD):
+                try:
+                    topology = engine.topology()
+                    queue = engine.sample(frozenset({"queue"})).columns["queue"]
+                except TreadleError:
+                    continue
+                inner = [row for row, each in enumerate(topology.instances)
+                         if not of_driver(each.query) and not topology.is_source[row]]  # fmt: skip
+                if inner and not np.isnan(queue[inner]).any():
+                    found.append(queue[inner])
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
+
+
+def _figures(outcome: Outcome, queues: Sequence[Floats], seconds: float) -> dict[str, float]:
+    ages = np.concatenate(list(outcome.ages.values()))
+    spread = [float(each.std() / each.mean()) for each in queues if each.mean() > 0.0]
+    return {
+        "mean_ms": float(ages.mean()) * 1e3,
+        "p99_ms": float(np.percentile(ages, 99)) * 1e3,
+        "max_ms": float(ages.max()) * 1e3,
+        "high_mean_ms": float(outcome.ages[HIGH].mean()) * 1e3,
+        "queue_cv": float(np.mean(spread)) if spread else math.nan,
+        "rows_inside": float(np.mean([each.sum() for each in queues])) if queues else math.nan,
+        "rows_per_s": sum(outcome.rows.values()) / seconds,
+        "switches_per_s": outcome.switches,
+    }
+
+
+def _compared(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, Any]:
+    """Means of all repetitions, and for each goal by how much it is less than the OS's: an interval of 95 %."""
+    made: dict[str, Any] = {}
+    for name, each in runs.items():
+        if not each:
+            continue
+        made[name] = {figure: round(statistics.fmean(run[figure] for run in each), 4) for figure in each[0]}
+        pairs = list(zip(runs["os"], each, strict=False))
+        for figure in dict.fromkeys(GOALS.values()):
+            made[name][f"os_{figure}"] = _interval([os[figure] / own[figure] for os, own in pairs])
+    return made
+
+
+_STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
+"""By number of repetitions: 97.5 % of Student's distribution is below."""
+
+
+def _interval(ratios: Sequence[float]) -> list[float]:
+    """Within which the mean ratio is, on a logarithmic scale; unknown for one repetition."""
+    if len(ratios) < 2:
+        return [math.nan, math.nan]
+    logs = [math.log(ratio) for ratio in ratios]
+    middle, half = statistics.fmean(logs), _STUDENT.get(len(logs), 2.0) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return [round(math.exp(middle - half), 4), round(math.exp(middle + half), 4)]

@@ -1,0 +1,237 @@
+"""`treadle bench truth`: how true Treadle's figures of an application that it only looks at are.
+
+The application counts its own rows by expressions in its queries (`workloads/tapped.py`), and writes every 10 ms how
+many have passed each place, when the last of them was made, and the CPU time of the threads that passed them. None of
+this comes from Spark's counters, on which Treadle's figures rest. Both are read on the same clock and compared at the
+moments of Treadle's readings, while the load is below what the application can do, above it, and below it again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from treadle.bench.attach import Rig
+from treadle.bench.claims import Claims, at_most
+from treadle.engines.spark.application import Application
+from treadle.engines.spark.engine import SparkEngine
+from treadle.errors import EngineError
+from treadle.model import Floats
+from treadle.observe.provider import Provider
+from treadle.workloads.realtime import Chain
+from treadle.workloads.tapped import STAGES, Tapped
+
+Progress = Callable[[str, float], None]
+METRICS = ("queue", "external_queue", "tuples_in", "tuples_out", "head_age", "cpu_time", "output_queue", "latency")
+PERIOD = 0.05
+WINDOW = 2.0
+"""Seconds over which rates, selectivities and costs are compared."""
+PHASES = (0.7, 1.4, 0.7)
+"""Parts of what the application can do that come in, one after the other."""
+BATCH = "10 seconds"
+FEW_ROWS, SMALL_PART = 20.0, 0.05
+"""An error of a queue that is one of these is small."""
+
+
+class Moment(NamedTuple):
+    """What Treadle says of all stages at a time; each column has one value a stage, all partitions together."""
+
+    time: float
+    columns: Mapping[str, Floats]
+
+
+class Taps(NamedTuple):
+    """What the application has counted: at these times, by place, all partitions together."""
+
+    times: Floats
+    rows: Mapping[str, Floats]
+    created: Mapping[str, Floats]
+    """When the last row was made, on the same clock; of several partitions the one that is furthest behind."""
+    cpu: Mapping[str, Floats]
+
+    def at(self, what: Mapping[str, Floats], place: str, when: Floats) -> Floats:
+        return np.interp(when, self.times, what[place])
+
+
+def run(*, seconds: float = 20.0, progress: Progress | None = None) -> dict[str, Any]:
+    """The figures; each phase of the load lasts so long."""
+    tell = progress or (lambda *_: None)
+    query = Chain("tapped", ())
+    with tempfile.TemporaryDirectory(prefix="treadle-") as folder:
+        file = Path(folder, "taps")
+        tell("starting Spark", 0.0)
+        with Rig([query], batch=BATCH, application=lambda servers, core: _start(query, servers, file, core)) as rig:
+            tell("warming up", 0.1)
+            rate = _capacity(rig, file, seconds)
+            moments: list[Moment] = []
+            with SparkEngine(Application.find(pid=rig.application.pid), knobs={}, mbeans=False) as engine:
+                provider = Provider(engine.offers, METRICS)
+                for number, part in enumerate(PHASES):
+                    tell(f"at {part:g} of what it can do", 0.3 + 0.7 * number / len(PHASES))
+                    rig.produce({query.name: part * rate})
+                    moments += _watch(engine, provider, rig, seconds)
+            rig.produce({})
+        figures = _compared(moments, _read(file))
+    return {"rows_per_s": round(rate, 1), "stages": figures, "claims": claims(figures)}
+
+
+def claims(figures: Mapping[str, Mapping[str, Any]]) -> Claims:
+    """What ought to hold of each stage."""
+    made: Claims = []
+    for stage, found in figures.items():
+        queue = found["queue_error"]
+        made.append(at_most(f"{stage}: queue, part of moments with a large error", queue["large"], 0.5))
+        made += [
+            at_most(f"{stage}: {name}", found[name], aim)
+            for name, aim in (("rate_error", 0.02), ("selectivity_error", 0.02), ("age_error_ms", 100.0))
+        ]
+    made.append(at_most("block: taken for idle while rows wait", figures["block"]["taken_for_idle"], 0.0))
+    return made
+
+
+def _start(query: Chain, servers: str, file: Path, core: int | None) -> Tapped:
+    return Tapped(query, servers, file, batch=BATCH, core=core)
+
+
+def _capacity(rig: Rig, file: Path, seconds: float) -> float:
+    """Rows a second that the first stage takes when it is flooded, once the JVM has compiled what it uses."""
+    rig.produce({"tapped": 3000.0})
+    _pause(rig, seconds)
+    rig.produce({})
+    done = _read(file).rows["aggregate in"][-1] / max(1.0, _read(file).rows["filter out"][-1])
+    if not done > 0.0:
+        raise EngineError("no row came through", remedy="run the application by hand and see why")
+    while _waiting(file) > 0:
+        _pause(rig, 0.5)
+    rig.produce({"tapped": 20_000.0})
+    _pause(rig, 0.2 * seconds)
+    first = _read(file)
+    _pause(rig, 0.5 * seconds)
+    last = _read(file)
+    rig.produce({})
+    # What comes out at the end, in rows that came in: in the middle rows may pile up.
+    took = (last.rows["aggregate in"][-1] - first.rows["aggregate in"][-1]) / (last.times[-1] - first.times[-1])
+    rate = took * last.rows["filter in"][-1] / last.rows["filter out"][-1]
+    while _waiting(file) > 0:
+        _pause(rig, 0.5)
+    return float(rate)
+
+
+def _waiting(file: Path) -> float:
+    taps = _read(file)
+    return float(taps.rows["filter out"][-1] - taps.rows["aggregate in"][-1])
+
+
+def _pause(rig: Rig, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        rig.take_some()
+
+
+def _watch(engine: SparkEngine, provider: Provider, rig: Rig, seconds: float) -> list[Moment]:
+    """All moments at which Treadle has read the counters."""
+    found: list[Moment] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        began = time.monotonic()
+        if engine.news():
+            topology = engine.topology()
+            snapshot = provider.update(topology, engine.sample(provider.base))
+            rows = [row for row, each in enumerate(topology.instances) if each.query == "tapped"]
+            stages = [topology.instances[row].operators for row in rows]
+            order = list(dict.fromkeys(stages))
+            if len(order) == len(STAGES) and engine.counted_at != (found[-1].time if found else None):
+                of_stage = np.array([order.index(each) for each in stages])
+                columns = {name: _together(name, snapshot[name][rows], of_stage) for name in METRICS}
+                found.append(Moment(engine.counted_at, columns))
+        rig.take_some()
+        time.sleep(max(0.0, PERIOD - (time.monotonic() - began)))
+    return found
+
+
+def _together(name: str, column: Floats, of_stage: Any) -> Floats:
+    """Of all partitions of each stage: ages are those of the oldest, all else adds up."""
+    if name in ("head_age", "latency"):
+        found = np.full(len(STAGES), -np.inf)
+        np.maximum.at(found, of_stage, column)
+        return found
+    return np.bincount(of_stage, column, len(STAGES)).astype(np.float64)
+
+
+def _read(file: Path) -> Taps:
+    """The whole file; a place that is not there yet has counted nothing."""
+    wall = time.time() - time.monotonic()
+    lines = [line.split("\t") for line in file.read_text().splitlines()[:-1]]
+    times = np.array([int(line[0]) / 1e9 for line in lines])
+    found: dict[str, dict[str, Floats]] = {}
+    for number, line in enumerate(lines):
+        for each in line[1:]:
+            name, _, numbers = each.rpartition("=")
+            place, _, partition = name.rpartition("/")
+            columns = found.setdefault(place, {}).setdefault(partition, np.zeros((3, len(lines))))
+            columns[:, number] = [float(part) for part in numbers.split(":")]
+    rows = {place: sum(each[0] for each in parts.values()) for place, parts in found.items()}
+    created = {
+        place: np.min([each[1] / 1e9 - wall for each in parts.values()], axis=0) for place, parts in found.items()
+    }
+    cpu = {place: sum(each[2] for each in parts.values()) / 1e9 for place, parts in found.items()}
+    return Taps(times, rows, created, cpu)
+
+
+def _compared(moments: Sequence[Moment], taps: Taps) -> dict[str, Any]:
+    when = np.array([moment.time for moment in moments])
+    said = {name: np.array([moment.columns[name] for moment in moments]) for name in METRICS}
+    return {stage: _stage(number, stage, when, said, taps) for number, stage in enumerate(STAGES)}
+
+
+def _stage(number: int, stage: str, when: Floats, said: Mapping[str, Floats], taps: Taps) -> dict[str, Any]:
+    taken, left = taps.at(taps.rows, f"{stage} in", when), taps.at(taps.rows, f"{stage} out", when)
+    cpu = taps.at(taps.cpu, f"{stage} in", when)
+    name = "queue" if number else "external_queue"
+    queue = said[name][:, number]
+    true = taps.at(taps.rows, f"{STAGES[number - 1]} out", when) - taken if number else queue  # Kafka's is not counted
+    off = np.abs(queue - true)
+    large = off > np.maximum(FEW_ROWS, SMALL_PART * true)
+    age = when - taps.at(taps.created, f"{stage} in", when)
+    waits = (true > 0.0) & (queue > 0.0)
+    of = {"in": said["tuples_in"][:, number], "out": said["tuples_out"][:, number], "cpu": said["cpu_time"][:, number]}
+    grown = {key: _grown(when, column) for key, column in of.items()}
+    truly = {key: _grown(when, column) for key, column in (("in", taken), ("out", left), ("cpu", cpu))}
+    return {
+        "moments": len(when),
+        "queue_error": {
+            "median_rows": _median(off),
+            "median_part": _median(off / np.maximum(true, 1.0)),
+            "large": float(np.mean(large)),
+            "median_queue": _median(true),
+        },
+        "rate_error": _median(_part(grown["in"], truly["in"])),
+        "selectivity_error": _median(_part(grown["out"] / grown["in"], truly["out"] / truly["in"])),
+        "cost_error": _median(_part(grown["cpu"] / grown["in"], truly["cpu"] / truly["in"])),
+        "age_error_ms": _median(np.abs(said["head_age"][:, number] - age)[waits]) * 1e3
+        if number
+        else _median(np.abs(said["latency"][:, number] - age)) * 1e3,
+        "median_age_ms": _median(age) * 1e3,
+        "taken_for_idle": float(np.mean((queue <= 0.0) & (true > FEW_ROWS))),
+    }
+
+
+def _grown(when: Floats, column: Floats) -> Floats:
+    """By how much it has grown over each window."""
+    before = np.interp(when - WINDOW, when, column)
+    grown = np.where(when - when[0] >= WINDOW, column - before, np.nan)
+    return np.where(grown > 0.0, grown, np.nan)
+
+
+def _part(value: Floats, true: Floats) -> Floats:
+    return np.abs(value - true) / true
+
+
+def _median(column: Floats) -> float:
+    known = column[np.isfinite(column)]
+    return round(float(np.median(known)), 5) if len(known) else float("nan")

@@ -1,0 +1,478 @@
+"""Rows in, out and waiting of each task in the middle of a batch, from the counters that run inside the tasks.
+
+The agent reads the counters (`java/treadle/Counters.java`); here they become rows. What a stage puts out is counted by
+its operators, or follows from the bytes that it has written. What it takes from a streaming shuffle is not counted,
+but the messages of a shuffle are numbered: the writer's rows at the time when it sent a message are the rows of all
+messages up to it. So the number of the message that a reader is at, looked up in that curve, tells the rows that it has
+taken. The same curves tell the age of the oldest row that waits, with no time stamp in any row.
+
+A batch ends task by task. What an ended task has counted is kept until the last task of its job has ended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from treadle.engines.spark.layout import Place
+from treadle.engines.spark.operators import StageCounters
+from treadle.engines.spark.reports import Counts, Task
+from treadle.engines.spark.source_lag import SourceLag
+from treadle.model import Bools, Floats, Ints
+
+MEMORY = 64
+"""Readings of which the curves consist: the older they are, the fewer are kept."""
+MOST_PLACES = 1 << 15
+"""Of which the past is kept."""
+PREFIX = 4
+"""Bytes before each row in a message, which say how long it is."""
+ENOUGH = 2_000
+"""Rows of a stage after which their mean size is known well enough to count by bytes."""
+
+
+class Located(NamedTuple):
+    """Where a task belongs, and which of its columns count what."""
+
+    job: int
+    place: Place
+    counters: StageCounters
+
+
+Locate = Callable[[Task], Located | None]
+"""None while nobody knows whose a task is."""
+
+
+class Reading(NamedTuple):
+    """All tasks at one time; NaN: unknown. What tasks of earlier batches at the same place had counted is included."""
+
+    time: float
+    places: tuple[Place, ...]
+    taken: Floats
+    """Rows that each has taken in."""
+    put_out: Floats
+    queue: Floats
+    """Rows that wait in the shuffles that it reads; unknown for one that reads a source."""
+    head_age: Floats
+    """Seconds since the oldest of them came into the system, and since they all did on average; 0 where none waits."""
+    mean_age: Floats
+    latency: Floats
+    """Seconds since the rows that it takes now came into the system."""
+    output_queue: Floats
+    """Rows that it has put out and not got rid of."""
+    external_queue: Floats
+    """Rows that wait outside of the engine for one that reads a source."""
+
+
+class LiveCounters:
+    """Of one application, over all its processes. Takes every reading of the counters, in order."""
+
+    def __init__(self, locate: Locate) -> None:
+        self._locate = locate
+        self._latest: dict[int, Counts] = {}
+        self._ended: list[tuple[Task, Ints]] = []
+        """Tasks that have ended while others of their jobs run, with what they had counted."""
+        self._past = _Past()
+        self._wired: _Wired | None = None
+        self._stale = True
+        self.reading: Reading | None = None
+        """The last one; None while no task is known."""
+
+    def update(self, pid: int, counts: Counts) -> None:
+        """Take a reading of one process."""
+        before = self._latest.get(pid)
+        self._latest[pid] = counts
+        if before is None or before.tasks is not counts.tasks:
+            if before is not None:
+                self._end(before, {(task.stage, task.partition) for task in counts.tasks})
+            self._stale = True
+        if self._stale:
+            self._wire()
+        if self._wired is not None:
+            self.reading = self._wired.read(counts.time, self._values())
+
+    def keep(self, pids: Collection[int]) -> None:
+        """These are the processes now."""
+        for pid in self._latest.keys() - set(pids):
+            self._end(self._latest.pop(pid), set())
+            self._stale = True
+
+    def rewire(self) -> None:
+        """More is known now of whose tasks are."""
+        self._stale = True
+
+    def _end(self, counts: Counts, alive: Collection[tuple[int, int]]) -> None:
+        for task, values in _apart(counts):
+            if (task.stage, task.partition) not in alive:
+                self._ended.append((task, values))
+
+    def _wire(self) -> None:
+        """Find the columns of all tasks anew; those of jobs that are over become part of the past."""
+        self._stale = False
+        tasks = [task for counts in self._latest.values() for task in counts.tasks]
+        located = [self._locate(task) for task in tasks]
+        running = {each.job for each in located if each is not None}
+        gone = [self._locate(task) for task, _ in self._ended]
+        if self._wired is not None:
+            self._past.add(self._wired, running)
+        kept = [number for number, each in enumerate(gone) if each is not None and each.job in running]
+        self._ended = [self._ended[number] for number in kept]
+        tasks += [task for task, _ in self._ended]
+        located += [gone[number] for number in kept]
+        self._wired = _Wired(tasks, located, self._past, self._wired) if any(located) else None
+        if self._wired is None:
+            self.reading = None
+
+    def _values(self) -> Floats:
+        parts = [counts.values for counts in self._latest.values()] + [values for _, values in self._ended]
+        return np.append(np.concatenate(parts).astype(np.float64), np.nan)
+
+
+def _apart(counts: Counts) -> Iterable[tuple[Task, Ints]]:
+    begin = 0
+    for task in counts.tasks:
+        yield task, counts.values[begin : begin + len(task.columns)]
+        begin += len(task.columns)
+
+
+@dataclass
+class _Past:
+    """What jobs that are over have counted, by place."""
+
+    rows: dict[Place, tuple[float, float]] = field(default_factory=dict)
+    """Taken in and put out."""
+    sizes: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
+    """By run and position of a stage the bytes that it wrote and the rows that these were."""
+    lags: dict[tuple[Place, str], SourceLag] = field(default_factory=dict)
+    """By place and column, which go on from batch to batch."""
+
+    def add(self, wired: _Wired, running: Collection[int]) -> None:
+        """Take over what the jobs that do not run any more have counted to their end."""
+        for row, each in enumerate(wired.located):
+            if each is None or each.job in running or wired.last is None:
+                continue
+            taken, put_out = float(wired.last.taken[row]), float(wired.last.put_out[row])
+            before = self.rows.get(each.place, (math.nan, math.nan))
+            self.rows[each.place] = _either(taken, before[0]), _either(put_out, before[1])
+            written, rows = float(wired.bytes_written[row]), float(wired.rows_by_messages[row])
+            if written > 0.0 and rows > ENOUGH:
+                self.sizes[each.place.run, each.place.position] = (written, rows)
+        if len(self.rows) > MOST_PLACES:
+            self.rows, self.sizes, self.lags = {}, {}, {}
+
+
+def _either(new: float, old: float) -> float:
+    return old if math.isnan(new) else new
+
+
+class _Sum(NamedTuple):
+    """Columns that are added up for each task."""
+
+    columns: Ints
+    tasks: Ints
+    known: Bools
+
+    def of(self, values: Floats) -> Floats:
+        total = np.bincount(self.tasks, values[self.columns], len(self.known)).astype(np.float64, copy=False)
+        return np.where(self.known, total, np.nan)
+
+
+class _Edge(NamedTuple):
+    """A task that writes a shuffle and one that reads it, and columns of values."""
+
+    key: tuple[int, int, int]
+    """The shuffle, and the partitions of writer and reader."""
+    writer: int
+    reader: int
+    sent: int
+    filling: int
+    message: int
+    origin: int
+    identity: int
+    waiting: int
+    share: float
+    """The part of the writer's rows that goes to this reader: all are held to get equally many."""
+    alone: bool
+    """Whether nobody else writes for this reader."""
+
+
+class _Wired:
+    """The columns of the tasks of one moment, and the curves of what they have written since they began."""
+
+    def __init__(
+        self, tasks: Sequence[Task], located: Sequence[Located | None], past: _Past, before: _Wired | None
+    ) -> None:
+        self.located = tuple(located)
+        self.last: Reading | None = None
+        self.bytes_written = np.full(len(tasks), np.nan)
+        self.rows_by_messages = np.full(len(tasks), np.nan)
+        starts = np.cumsum([0, *(len(task.columns) for task in tasks)])
+        columns = [
+            {name: int(start) + at for at, name in enumerate(task.columns)}
+            for task, start in zip(tasks, starts, strict=False)
+        ]
+        counters = [StageCounters() if each is None else each.counters for each in located]
+        self.places = tuple(
+            Place("", -1, number) if each is None else each.place for number, each in enumerate(located)
+        )
+        self._taken = _sum([each.taken for each in counters], columns)
+        self._put_out = _sum([each.put_out for each in counters], columns)
+        self._passes_on = np.array([each.passes_on for each in counters])
+        self._written = np.array(
+            [own.get(f"metric:{each.written}", -1) for own, each in zip(columns, counters, strict=True)]
+        )
+        held = [[own[name] for name in own if name.startswith("held:")] for own in columns]
+        self._held = np.array([own[0] if len(own) == 1 else -1 for own in held])
+        self._base = np.array([past.rows.get(place, (0.0, 0.0)) for place in self.places]).reshape(-1, 2).T
+        self._base = np.nan_to_num(self._base)
+        sizes = [past.sizes.get((place.run, place.position), (np.nan, 1.0)) for place in self.places]
+        self._size = np.array([written / rows for written, rows in sizes])
+        self._sources = [
+            (task, own[name], own[f"end:{name[7:]}"], past.lags.setdefault((self.places[task], name), SourceLag()))
+            for task, own in enumerate(columns)
+            for name in own
+            if name.startswith("offset:")
+        ]
+        self._connect(tasks, columns, before)
+
+    def _connect(self, tasks: Sequence[Task], columns: Sequence[dict[str, int]], before: _Wired | None) -> None:
+        edges = _edges(tasks, columns)
+        self._keys = {edge.key: number for number, edge in enumerate(edges)}
+        integers = np.array([edge[1:9] for edge in edges], dtype=np.int64).reshape(-1, 8).T
+        self._writer, self._reader, self._sent_at, self._filling = integers[:4]
+        self._message, self._origin, self._identity, self._waiting = integers[4:]
+        self._share = np.array([edge.share for edge in edges])
+        self._alone = np.array([edge.alone for edge in edges], dtype=np.bool_)
+        self._is_reader = np.zeros(len(tasks), dtype=np.bool_)
+        self._is_reader[self._reader] = True
+        depth = _depths(len(tasks), self._writer, self._reader)[self._reader]
+        self._levels = [np.flatnonzero(depth == level) for level in np.unique(depth)]
+        self._times: Floats = np.zeros(0) if before is None else before._times
+        memory, count = len(self._times), len(edges)
+        self._sent = np.full((memory, count), -1.0)
+        self._rows, self._rows_sent, self._ages_written = (np.zeros((memory, count)) for _ in range(3))
+        self._reached = np.full(count, -1.0)
+        if before is not None:
+            same = [(at, before._keys[key]) for key, at in self._keys.items() if key in before._keys]
+            new, old = np.array(same, dtype=np.int64).reshape(-1, 2).T
+            for name in ("_sent", "_rows", "_rows_sent", "_ages_written"):
+                getattr(self, name)[:, new] = getattr(before, name)[:, old]
+            self._reached[new] = before._reached[old]
+
+    def read(self, time: float, values: Floats) -> Reading:
+        """What is known at a time; `values` end with one that is unknown."""
+        sent = np.where(self._sent_at >= 0, values[self._sent_at], np.nan)
+        self._follow(values, sent)
+        taken, put_out = self._taken.of(values), self._put_out.of(values)
+        taken[self._is_reader] = 0.0
+        times, all_sent = np.append(self._times, time), np.vstack([self._sent, sent])
+        rows = np.vstack([self._rows, np.full(len(sent), np.nan)])
+        rows_sent = np.vstack([self._rows_sent, np.full(len(sent), np.nan)])
+        got = np.full(len(sent), np.nan)
+        self.bytes_written = np.where(self._written >= 0, values[self._written], np.nan)
+        for level in self._levels:
+            writer = self._writer[level]
+            rows[-1, level] = put_out[writer] * self._share[level]
+            rows_sent[-1, level] = np.maximum(rows[-1, level] - self._unsent(level, values, put_out), 0.0)
+            for curve in (rows, rows_sent):  # a counter may be read a moment before the other
+                curve[-1, level] = np.fmax(curve[-1, level], curve[-2:, level].max(axis=0))
+            got[level] = _at(all_sent[:, level], rows_sent[:, level], self._reached[level])
+            np.add.at(taken, self._reader[level], got[level])
+            self._pass_on(np.unique(self._reader[level]), taken, put_out)
+            self._correct(level, taken, got)
+        waiting = np.maximum(rows[-1] - got, 0.0)
+        queue = np.where(self._is_reader, np.bincount(self._reader, waiting, len(self.places)), np.nan)
+        ages = np.vstack([self._ages_written, np.full(len(sent), np.nan)])
+        external, source_ages = self._outside(time, values)
+        latency = self._latencies(time, times, rows, got, ages, source_ages)
+        mean = self._mean_ages(time, times, rows, got, waiting, ages)
+        head = np.where(queue > 0.0, latency, np.where(np.isnan(queue), np.nan, 0.0))
+        kept = _kept(len(times))
+        self._times, self._sent = times[kept], all_sent[kept]
+        self._rows, self._rows_sent, self._ages_written = rows[kept], rows_sent[kept], ages[kept]
+        with np.errstate(all="ignore"):
+            held = np.where(self._held >= 0, values[self._held], np.nan) * put_out / self.bytes_written
+        self.last = Reading(
+            time,
+            self.places,
+            self._base[0] + taken,
+            self._base[1] + put_out,
+            queue,
+            head,
+            mean,
+            latency,
+            held,
+            external,
+        )
+        return self.last
+
+    def _follow(self, values: Floats, sent: Floats) -> None:
+        """Where each reader is: in the middle of the message that it reads, or behind the last that it has got."""
+        message, waiting = values[self._message], values[self._waiting]
+        reads = (message >= 0) & (values[self._origin] == values[self._identity])
+        between = (message < 0) & (self._alone | (waiting == 0))
+        now = np.where(reads, message - 0.5, np.where(between, sent - waiting, -1.0))
+        self._reached = np.fmax(self._reached, np.fmin(now, sent))
+
+    def _unsent(self, level: Ints, values: Floats, put_out: Floats) -> Floats:
+        """Rows in the message that each writer fills."""
+        writer, filling = self._writer[level], self._filling[level]
+        with np.errstate(all="ignore"):
+            size = self.bytes_written[writer] / put_out[writer] + PREFIX
+            rows = values[filling] / size
+        return np.where((filling >= 0) & np.isfinite(rows), rows, 0.0)
+
+    def _pass_on(self, rows: Ints, taken: Floats, put_out: Floats) -> None:
+        """Stages that keep the number of rows: by the bytes that they have written, once a row's size is known."""
+        self.rows_by_messages[rows] = taken[rows]
+        rows = rows[self._passes_on[rows]]
+        with np.errstate(all="ignore"):
+            so_far = np.where(taken[rows] > ENOUGH, self.bytes_written[rows] / taken[rows], np.nan)
+            size = np.where(np.isnan(self._size[rows]), so_far, self._size[rows])
+            counted = self.bytes_written[rows] / size
+        put_out[rows] = taken[rows] = np.where(np.isfinite(counted), counted, taken[rows])
+
+    def _correct(self, level: Ints, taken: Floats, got: Floats) -> None:
+        """What a task has taken in all, divided among the shuffles that it reads."""
+        total = np.bincount(self._reader[level], got[level], len(taken))[self._reader[level]]
+        with np.errstate(all="ignore"):
+            scaled = got[level] * taken[self._reader[level]] / total
+        got[level] = np.where(np.isfinite(scaled), scaled, got[level])
+
+    def _outside(self, time: float, values: Floats) -> tuple[Floats, Floats]:
+        """By task the rows that wait before its source, and how old those are that it takes now."""
+        waiting, age = np.full(len(self.places), np.nan), np.full(len(self.places), np.nan)
+        for task, offset, end, lag in self._sources:
+            if values[offset] >= 0.0 and values[end] >= 0.0:
+                lag.update(time, values[offset], values[end])
+                waiting[task] = np.nansum([waiting[task], lag.waiting])
+                age[task] = np.fmax(age[task], lag.age)
+        return waiting, age
+
+    def _latencies(
+        self,
+        time: float,
+        times: Floats,
+        rows: Floats,
+        got: Floats,
+        ages: Floats,
+        source_ages: Floats,
+    ) -> Floats:
+        """By task how old the rows are that it takes now, of which the oldest count where it reads several shuffles.
+
+        A row is as old as it was when it was written, which is what its writer's rows were then, and what it has waited
+        since. `ages` are those at which rows were written; their last line is filled in.
+        """
+        found = np.where(self._is_reader, 0.0, source_ages)
+        born = _at(rows, np.broadcast_to(times[:, None], rows.shape), got, before=times[0])
+        for level in self._levels:
+            ages[-1, level] = found[self._writer[level]]
+            after = np.clip(np.searchsorted(times, born[level]), 1 if len(times) > 1 else 0, len(times) - 1)
+            before = np.maximum(after - 1, 0)
+            with np.errstate(all="ignore"):
+                part = np.nan_to_num((born[level] - times[before]) / (times[after] - times[before]))
+            then = ages[before, level] * (1.0 - part) + ages[after, level] * part
+            np.fmax.at(found, self._reader[level], time - born[level] + then)
+        return found
+
+    def _mean_ages(
+        self, time: float, times: Floats, rows: Floats, got: Floats, waiting: Floats, ages: Floats
+    ) -> Floats:
+        """By task the mean age of all rows that wait before it."""
+        count = len(self.places)
+        came = np.diff(np.maximum(rows, got), axis=0)
+        part = np.divide(came, np.diff(rows, axis=0), out=np.zeros_like(came), where=came > 0.0)  # that waits still
+        began = times[1:, None] - part * np.diff(times)[:, None]
+        old = came * (time - 0.5 * (began + times[1:, None]) + 0.5 * (ages[1:] + ages[:-1]))
+        total = np.bincount(self._reader, np.nansum(old, axis=0), count)
+        weight = np.bincount(self._reader, waiting, count)
+        with np.errstate(all="ignore"):
+            return np.where(self._is_reader, np.where(weight > 0.0, total / weight, 0.0), np.nan)
+
+
+def _sum(metrics: Sequence[tuple[int, ...]], columns: Sequence[dict[str, int]]) -> _Sum:
+    """Of each task the columns of some metrics; unknown where one of them is not there."""
+    found = [
+        (own[f"metric:{metric}"], task)
+        for task, (each, own) in enumerate(zip(metrics, columns, strict=True))
+        if all(f"metric:{metric}" in own for metric in each)
+        for metric in each
+    ]
+    at, tasks = np.array(found, dtype=np.int64).reshape(-1, 2).T
+    known = np.zeros(len(columns), dtype=np.bool_)
+    known[tasks] = True
+    return _Sum(at, tasks, known)
+
+
+def _edges(tasks: Sequence[Task], columns: Sequence[dict[str, int]]) -> list[_Edge]:
+    """All pairs of a writer and a reader of one shuffle. Columns are called `kind:shuffle` or `kind:shuffle:reader`."""
+    writers: dict[tuple[int, int], list[int]] = {}
+    readers_of: dict[tuple[int, int], int] = {}
+    for number, own in enumerate(columns):
+        for name in own:
+            if name.startswith("sent:"):
+                shuffle, to = (int(part) for part in name.split(":")[1:])
+                writers.setdefault((shuffle, to), []).append(number)
+                readers_of[shuffle, number] = readers_of.get((shuffle, number), 0) + 1
+    found: list[_Edge] = []
+    for reader, own in enumerate(columns):
+        for name in own:
+            if name.startswith("waiting:"):
+                shuffle, partition = int(name.split(":")[1]), tasks[reader].partition
+                for writer in writers.get((shuffle, partition), ()):
+                    its = columns[writer]
+                    found.append(
+                        _Edge(
+                            (shuffle, tasks[writer].partition, partition),
+                            writer,
+                            reader,
+                            its[f"sent:{shuffle}:{partition}"],
+                            its.get(f"filling:{shuffle}:{partition}", -1),
+                            own.get(f"message:{shuffle}", -1),
+                            own.get(f"from:{shuffle}", -1),
+                            its.get(f"writer:{shuffle}", -1),
+                            own[name],
+                            1.0 / readers_of[shuffle, writer],
+                            len(writers[shuffle, partition]) == 1,
+                        )
+                    )
+    return found
+
+
+def _depths(count: int, start: Ints, end: Ints) -> Ints:
+    """How many shuffles are between each task and the sources, on the longest way."""
+    depth = np.zeros(count, dtype=np.int64)
+    for _ in range(count):
+        deeper = depth.copy()
+        np.maximum.at(deeper, end, depth[start] + 1)
+        if (deeper == depth).all():
+            break
+        depth = deeper
+    return depth
+
+
+def _kept(count: int) -> Ints:
+    """The readings that are kept of so many: all, or of the older half every second one."""
+    if count <= MEMORY:
+        return np.arange(count)
+    return np.concatenate([np.arange(0, count // 2, 2), np.arange(count // 2, count)])
+
+
+def _at(curve: Floats, values: Floats, where: Floats, before: float | None = None) -> Floats:
+    """For each column: the value at which its curve, which never falls, reaches a height.
+
+    Below the curve it is `before`, or on the line from nothing at all, at a height of -1, to where the curve begins.
+    """
+    below = np.maximum((curve <= where).sum(axis=0) - 1, 0)
+    above = np.minimum(below + 1, len(curve) - 1)
+    columns = np.arange(curve.shape[1])
+    low, high = curve[below, columns], curve[above, columns]
+    first, last = values[below, columns], values[above, columns]
+    with np.errstate(all="ignore"):
+        part = np.where(high > low, (where - low) / (high - low), 0.0)
+        below_all = first * (where + 1.0) / (low + 1.0) if before is None else np.full(len(where), before)
+        found = np.where(where < curve[0], below_all, first + part * (last - first))
+    return np.where(np.isfinite(found), found, first)

@@ -1,0 +1,129 @@
+"""The counters of running tasks as columns of a topology: one value for each instance.
+
+It knows which task is which instance, by what the agents and the driver's plans tell. How counters become rows, `live`
+knows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from treadle.engines.spark import operators
+from treadle.engines.spark.agent import Agents
+from treadle.engines.spark.layout import Place
+from treadle.engines.spark.live import LiveCounters, Located
+from treadle.engines.spark.operators import StageCounters
+from treadle.engines.spark.reports import Task
+from treadle.engines.spark.rest import Directory
+from treadle.model import Floats, Ints
+
+COUNTERS = ("tuples_in", "tuples_out")
+"""Those that only grow: an instance without a task keeps its last value."""
+OFFERS = frozenset({*COUNTERS, "queue", "output_queue", "external_queue", "head_age", "mean_age", "latency"})
+MOST_GRAPHS = 256
+
+
+class LiveColumns:
+    """Follows all tasks of an application."""
+
+    def __init__(self, agents: Agents, directory: Directory) -> None:
+        self._agents = agents
+        self._directory = directory
+        self._counters = LiveCounters(self._locate)
+        self._stages: dict[int, tuple[StageCounters, ...]] = {}
+        self._unknown = False
+        self._generation = -1
+        self._places: Sequence[Place | None] = ()
+        self._columns: dict[str, Floats] = {}
+        self._rows: tuple[object, Ints, Ints] | None = None
+        """For the places of a reading: which of them have a row, and these rows."""
+
+    def take(self, pids: Collection[int]) -> bool:
+        """Take what the agents have read since the last time; whether there was anything."""
+        self._counters.keep(pids)
+        if self._unknown and self._generation != self._agents.generation:
+            self._generation, self._unknown = self._agents.generation, False
+            self._counters.rewire()
+        took = False
+        for pid in pids:
+            agent = self._agents.of(pid)
+            while agent is not None and agent.counts:
+                self._counters.update(pid, agent.counts.popleft())
+                self._fill()
+                took = True
+        return took
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any task is read."""
+        return self._counters.reading is not None
+
+    @property
+    def time(self) -> float:
+        """Of the last reading; NaN while there is none."""
+        return math.nan if self._counters.reading is None else self._counters.reading.time
+
+    def lay_out(self, places: Sequence[Place | None]) -> None:
+        """Rows are these from now on."""
+        at = {place: row for row, place in enumerate(self._places) if place is not None}
+        source = np.array([-1 if place is None else at.get(place, -1) for place in places], dtype=np.int64)
+        self._columns = {name: np.append(column, np.nan)[source] for name, column in self._columns.items()}
+        self._places, self._rows = places, None
+        self._fill()
+
+    def column(self, name: str) -> Floats:
+        """NaN where nothing is known."""
+        found = self._columns.get(name)
+        return np.full(len(self._places), np.nan) if found is None else found.copy()
+
+    def _fill(self) -> None:
+        """Put the last reading into the columns."""
+        reading = self._counters.reading
+        before = self._columns
+        self._columns = {
+            name: before.get(name, np.full(len(self._places), np.nan)) if name in COUNTERS else _unknown(self._places)
+            for name in OFFERS
+        }
+        if reading is None:
+            return
+        if self._rows is None or self._rows[0] is not reading.places:
+            at = {place: row for row, place in enumerate(self._places) if place is not None}
+            rows = np.array([at.get(place, -1) for place in reading.places], dtype=np.int64)
+            known = np.flatnonzero(rows >= 0)
+            self._rows = reading.places, known, rows[known]
+        _, known, rows = self._rows
+        values = {"tuples_in": reading.taken, "tuples_out": reading.put_out, **reading._asdict()}
+        for name, column in self._columns.items():
+            column[rows] = values[name][known]
+
+    def _locate(self, task: Task) -> Located | None:
+        job, driver = self._directory.job(task.stage), self._agents.driver
+        if job is None or not job.run or driver is None:
+            self._unknown |= job is None or bool(job.run)
+            return None
+        if job.execution not in self._stages:
+            if job.execution not in driver.graphs:
+                self._unknown = True
+                return None
+            self._stages[job.execution] = _parsed(driver.graphs[job.execution])
+            if len(self._stages) > MOST_GRAPHS:
+                del self._stages[next(iter(self._stages))]
+        stages = self._stages[job.execution]
+        if len(stages) != len(job.stages):
+            return None
+        position = job.stages.index(task.stage)
+        return Located(job.number, Place(job.run, position, task.partition), stages[position])
+
+
+def _unknown(places: Sequence[Place | None]) -> Floats:
+    return np.full(len(places), np.nan)
+
+
+def _parsed(text: str) -> tuple[StageCounters, ...]:
+    try:
+        return operators.parse(text)
+    except (ValueError, KeyError, RecursionError):  # none of our agent's
+        return ()

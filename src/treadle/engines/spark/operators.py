@@ -1,0 +1,120 @@
+"""Which SQL metrics count the rows of each stage, from the graph of operators that Spark keeps for its UI.
+
+It knows operators, their counters and where a plan is cut into stages, not tasks or values. A stage with no counter for
+what leaves it still passes on what it takes in, if all its operators keep the number of rows.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+MOST_OPERATORS = 400
+"""Of a plan; one with more is not read, also because operators may stand one below the other."""
+
+
+class StageCounters(NamedTuple):
+    """The ids of the SQL metrics that count the rows of a stage. Several are added up."""
+
+    taken: tuple[int, ...] = ()
+    """Rows that its sources have read. Empty where it reads shuffles only."""
+    put_out: tuple[int, ...] = ()
+    """Rows that have left its last operators. Empty where none is counted."""
+    passes_on: bool = False
+    """Whether as many rows leave as come in: all its operators keep the number of rows, and none counts them."""
+    written: int = -1
+    """Bytes that it has written into its shuffle; -1 where nobody counts them."""
+
+
+def parse(text: str) -> tuple[StageCounters, ...]:
+    """The counters of each stage, in the order of `plan.Plan.stages`; empty if the text is none of an agent's."""
+    root = _tree(text)
+    if root is None:
+        return ()
+    found: list[StageCounters] = []
+    _cut(root, None, found, set())
+    return tuple(found)
+
+
+@dataclass(eq=False)
+class _Operator:
+    name: str
+    counters: dict[str, int]
+    inputs: list[_Operator] = field(default_factory=list)
+
+
+def _tree(text: str) -> _Operator | None:
+    """Lines of `number, number of what it feeds, counters, name`, parted by tabs; the root feeds nothing."""
+    operators: dict[int, _Operator] = {}
+    feeds: dict[int, int] = {}
+    lines = text.splitlines()
+    for line in lines if len(lines) <= MOST_OPERATORS else ():
+        number, to, counters, name = line.split("\t", 3)
+        if not _CLUSTER.match(name):  # codegen draws a box around operators, which are in the list themselves
+            known = dict(each.split("=", 1) for each in counters.split(",") if each)
+            operators[int(number)] = _Operator(name, {kind: int(metric) for kind, metric in known.items()})
+            feeds[int(number)] = int(to)
+    for each in sorted(operators):
+        if feeds[each] in operators:
+            operators[feeds[each]].inputs.append(operators[each])
+    roots = [each for each in operators if feeds[each] not in operators]
+    return operators[min(roots)] if roots else None
+
+
+_CLUSTER = re.compile(r"WholeStageCodegen")
+_EXCHANGES = ("Exchange", "ShuffleExchange", "ReusedExchange")
+_APART = ("BroadcastExchange", "Subquery", "SubqueryBroadcast")
+"""What runs as jobs of its own, before the query's."""
+_KEEPS_ROWS = re.compile(
+    r"Project$|InputAdapter|ColumnarToRow|RowToColumnar|AQEShuffleRead|AdaptiveSparkPlan|ResultQueryStage|Sort$|"
+    r"SerializeFromObject|DeserializeToObject|MapElements|AppendColumns|EventTimeWatermark|UpdateEventTimeColumn|"
+    r"CollectMetrics|Coalesce$|ArrowEvalPython|BatchEvalPython"
+)
+_WRITES = re.compile(r"WriteToDataSource|WriteFiles|AppendData|Execute InsertInto")
+"""What they count is known at the end of a batch only."""
+
+
+def _cut(top: _Operator, exchange: _Operator | None, found: list[StageCounters], seen: set[int]) -> None:
+    """Add the stage that ends here, after those it reads. `exchange` is the one that it writes."""
+    inside: list[_Operator] = []
+    _visit(top, inside, found, seen)
+    sources = [each for each in inside if not each.inputs]
+    counted = tuple(each.counters["rows"] for each in sources if "rows" in each.counters)
+    put_out = _put_out(top)
+    found.append(
+        StageCounters(
+            counted if len(counted) == len(sources) else (),
+            put_out or (),
+            put_out == (),
+            -1 if exchange is None else exchange.counters.get("bytes", -1),
+        )
+    )
+
+
+def _visit(operator: _Operator, inside: list[_Operator], found: list[StageCounters], seen: set[int]) -> None:
+    """Cut off the stages that an operator reads, in the order of the plan; `inside` are the operators of its own."""
+    inside.append(operator)
+    for each in operator.inputs:
+        if each.name in _EXCHANGES:
+            if id(each) not in seen and each.inputs:
+                seen.add(id(each))
+                _cut(each.inputs[0], each, found, seen)
+        elif each.name not in _APART:
+            _visit(each, inside, found, seen)
+
+
+def _put_out(operator: _Operator) -> tuple[int, ...] | None:
+    """What counts the rows that leave it; empty if these are all that come out of a shuffle, None if nobody does."""
+    if "rows" in operator.counters and not _WRITES.match(operator.name):
+        return (operator.counters["rows"],)
+    if operator.name in _EXCHANGES:
+        return ()
+    inputs = [each for each in operator.inputs if each.name not in _APART]
+    keeps_rows = _KEEPS_ROWS.match(operator.name) or _WRITES.match(operator.name)
+    if operator.name == "Union" or (keeps_rows and len(inputs) == 1):
+        parts = [_put_out(each) for each in inputs]
+        if None in parts or (() in parts and any(parts)):
+            return None
+        return tuple(metric for part in parts if part for metric in part)
+    return None
