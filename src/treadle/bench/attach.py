@@ -388,6 +388,10 @@ class Rig:
             switches=switched / seconds,
         )
 
+    def sent(self, query: str) -> int:
+        """Rows that a query has been given that come out, when rates were last set."""
+        return next(self._sent[sink] for sink, each in self.queries.items() if each.name == query)
+
     def produce(self, rates: Mapping[str, float]) -> None:
         """By query so many rows a second from now on; of one that is not named, nothing more."""
         by_topic = {query.source: rates[query.name] for query in self.queries.values() if query.name in rates}

@@ -8,6 +8,7 @@ moments of Treadle's readings, while the load is below what the application can 
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -106,8 +107,7 @@ def _capacity(rig: Rig, file: Path, seconds: float) -> float:
     done = _read(file).rows["aggregate in"][-1] / max(1.0, _read(file).rows["filter out"][-1])
     if not done > 0.0:
         raise EngineError("no row came through", remedy="run the application by hand and see why")
-    while _waiting(file) > 0:
-        _pause(rig, 0.5)
+    _work_off(rig, file)
     rig.produce({"tapped": 20_000.0})
     _pause(rig, 0.2 * seconds)
     first = _read(file)
@@ -117,14 +117,17 @@ def _capacity(rig: Rig, file: Path, seconds: float) -> float:
     # What comes out at the end, in rows that came in: in the middle rows may pile up.
     took = (last.rows["aggregate in"][-1] - first.rows["aggregate in"][-1]) / (last.times[-1] - first.times[-1])
     rate = took * last.rows["filter in"][-1] / last.rows["filter out"][-1]
-    while _waiting(file) > 0:
-        _pause(rig, 0.5)
+    _work_off(rig, file)
     return float(rate)
 
 
-def _waiting(file: Path) -> float:
-    taps = _read(file)
-    return float(taps.rows["filter out"][-1] - taps.rows["aggregate in"][-1])
+def _work_off(rig: Rig, file: Path) -> None:
+    """Until all that has come in is through."""
+    while True:
+        _pause(rig, 0.5)
+        rows = _read(file).rows
+        if rows["filter in"][-1] >= rig.sent("tapped") and rows["aggregate in"][-1] >= rows["filter out"][-1]:
+            return
 
 
 def _pause(rig: Rig, seconds: float) -> None:
@@ -145,7 +148,7 @@ def _watch(engine: SparkEngine, provider: Provider, rig: Rig, seconds: float) ->
             rows = [row for row, each in enumerate(topology.instances) if each.query == "tapped"]
             stages = [topology.instances[row].operators for row in rows]
             order = list(dict.fromkeys(stages))
-            if len(order) == len(STAGES) and engine.counted_at != (found[-1].time if found else None):
+            if len(order) == len(STAGES) and engine.counted_at > (found[-1].time if found else -math.inf):
                 of_stage = np.array([order.index(each) for each in stages])
                 columns = {name: _together(name, snapshot[name][rows], of_stage) for name in METRICS}
                 found.append(Moment(engine.counted_at, columns))
@@ -157,8 +160,8 @@ def _watch(engine: SparkEngine, provider: Provider, rig: Rig, seconds: float) ->
 def _together(name: str, column: Floats, of_stage: Any) -> Floats:
     """Of all partitions of each stage: ages are those of the oldest, all else adds up."""
     if name in ("head_age", "latency"):
-        found = np.full(len(STAGES), -np.inf)
-        np.maximum.at(found, of_stage, column)
+        found = np.full(len(STAGES), np.nan)
+        np.fmax.at(found, of_stage, column)
         return found
     return np.bincount(of_stage, column, len(STAGES)).astype(np.float64)
 
@@ -223,8 +226,11 @@ def _stage(number: int, stage: str, when: Floats, said: Mapping[str, Floats], ta
 
 def _grown(when: Floats, column: Floats) -> Floats:
     """By how much it has grown over each window."""
-    before = np.interp(when - WINDOW, when, column)
-    grown = np.where(when - when[0] >= WINDOW, column - before, np.nan)
+    known = np.isfinite(column)
+    if not known.any():
+        return np.full(len(when), np.nan)
+    before = np.interp(when - WINDOW, when[known], column[known])
+    grown = np.where(when - when[known][0] >= WINDOW, column - before, np.nan)
     return np.where(grown > 0.0, grown, np.nan)
 
 

@@ -430,8 +430,7 @@ class _Evened:
         assert self._before is not None
         (began, last), first = self._read, self._before
         part = min(1.0, (now - began) / self._period)
-        pairs = ((first.cpu_time, last.cpu_time), (first.run_wait, last.run_wait))
-        return Times(*(np.where(np.isnan(a), b, a + part * (b - a)) for a, b in pairs), last.switches)
+        return Times(*(np.where(np.isnan(a), b, a + part * (b - a)) for a, b in zip(first, last, strict=True)))
 
 
 class _Own(NamedTuple):

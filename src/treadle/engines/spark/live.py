@@ -144,8 +144,8 @@ class _Past:
 
     rows: dict[Place, tuple[float, float]] = field(default_factory=dict)
     """Taken in and put out."""
-    sizes: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
-    """By run and position of a stage the bytes that it wrote and the rows that these were."""
+    sizes: dict[tuple[str, int], float] = field(default_factory=dict)
+    """By run and position of a stage the mean size in bytes of the rows that it wrote."""
     lags: dict[tuple[Place, str], SourceLag] = field(default_factory=dict)
     """By place and column, which go on from batch to batch."""
 
@@ -157,9 +157,8 @@ class _Past:
             taken, put_out = float(wired.last.taken[row]), float(wired.last.put_out[row])
             before = self.rows.get(each.place, (math.nan, math.nan))
             self.rows[each.place] = _either(taken, before[0]), _either(put_out, before[1])
-            written, rows = float(wired.bytes_written[row]), float(wired.rows_by_messages[row])
-            if written > 0.0 and rows > ENOUGH:
-                self.sizes[each.place.run, each.place.position] = (written, rows)
+            if (size := float(wired.size_of_stage[row])) > 0.0:
+                self.sizes[each.place.run, each.place.position] = size
         if len(self.rows) > MOST_PLACES:
             self.rows, self.sizes, self.lags = {}, {}, {}
 
@@ -208,7 +207,8 @@ class _Wired:
         self.located = tuple(located)
         self.last: Reading | None = None
         self.bytes_written = np.full(len(tasks), np.nan)
-        self.rows_by_messages = np.full(len(tasks), np.nan)
+        self.size_of_stage = np.full(len(tasks), np.nan)
+        """The mean size of rows that each stage has written since its job began, once that is known well enough."""
         starts = np.cumsum([0, *(len(task.columns) for task in tasks)])
         columns = [
             {name: int(start) + at for at, name in enumerate(task.columns)}
@@ -228,8 +228,9 @@ class _Wired:
         self._held = np.array([own[0] if len(own) == 1 else -1 for own in held])
         self._base = np.array([past.rows.get(place, (0.0, 0.0)) for place in self.places]).reshape(-1, 2).T
         self._base = np.nan_to_num(self._base)
-        sizes = [past.sizes.get((place.run, place.position), (np.nan, 1.0)) for place in self.places]
-        self._size = np.array([written / rows for written, rows in sizes])
+        self._size = np.array([past.sizes.get((place.run, place.position), np.nan) for place in self.places])
+        stages: dict[tuple[str, int], int] = {}
+        self._stage = np.array([stages.setdefault(place[:2], len(stages)) for place in self.places], dtype=np.int64)
         self._sources = [
             (task, own[name], own[f"end:{name[7:]}"], past.lags.setdefault((self.places[task], name), SourceLag()))
             for task, own in enumerate(columns)
@@ -246,6 +247,11 @@ class _Wired:
         self._message, self._origin, self._identity, self._waiting = integers[4:]
         self._share = np.array([edge.share for edge in edges])
         self._alone = np.array([edge.alone for edge in edges], dtype=np.bool_)
+        inboxes: dict[tuple[int, int], int] = {}
+        self._inbox = np.array(
+            [inboxes.setdefault((edge.key[0], edge.reader), len(inboxes)) for edge in edges], dtype=np.int64
+        )
+        """Edges with the same number are read from one queue."""
         self._is_reader = np.zeros(len(tasks), dtype=np.bool_)
         self._is_reader[self._reader] = True
         depth = _depths(len(tasks), self._writer, self._reader)[self._reader]
@@ -255,6 +261,8 @@ class _Wired:
         self._sent = np.full((memory, count), -1.0)
         self._rows, self._rows_sent, self._ages_written = (np.zeros((memory, count)) for _ in range(3))
         self._reached = np.full(count, -1.0)
+        self._rows_behind = np.zeros(count)
+        """Rows that wait on each edge, by messages."""
         if before is not None:
             same = [(at, before._keys[key]) for key, at in self._keys.items() if key in before._keys]
             new, old = np.array(same, dtype=np.int64).reshape(-1, 2).T
@@ -280,10 +288,11 @@ class _Wired:
             for curve in (rows, rows_sent):  # a counter may be read a moment before the other
                 curve[-1, level] = np.fmax(curve[-1, level], curve[-2:, level].max(axis=0))
             got[level] = _at(all_sent[:, level], rows_sent[:, level], self._reached[level])
+            self._rows_behind[level] = np.maximum(rows[-1, level] - got[level], 0.0)
             np.add.at(taken, self._reader[level], got[level])
             self._pass_on(np.unique(self._reader[level]), taken, put_out)
             self._correct(level, taken, got)
-        waiting = np.maximum(rows[-1] - got, 0.0)
+        waiting = self._evened(rows[-1], got)
         queue = np.where(self._is_reader, np.bincount(self._reader, waiting, len(self.places)), np.nan)
         ages = np.vstack([self._ages_written, np.full(len(sent), np.nan)])
         external, source_ages = self._outside(time, values)
@@ -312,10 +321,39 @@ class _Wired:
     def _follow(self, values: Floats, sent: Floats) -> None:
         """Where each reader is: in the middle of the message that it reads, or behind the last that it has got."""
         message, waiting = values[self._message], values[self._waiting]
-        reads = (message >= 0) & (values[self._origin] == values[self._identity])
-        between = (message < 0) & (self._alone | (waiting == 0))
-        now = np.where(reads, message - 0.5, np.where(between, sent - waiting, -1.0))
+        is_reading = message >= 0
+        now = np.where(is_reading, message - 0.5, sent - waiting)
+        if not self._alone.all():
+            reads_it = is_reading & (values[self._origin] == values[self._identity])
+            now = np.where(self._alone | reads_it, now, self._divided(sent, waiting + is_reading))
         self._reached = np.fmax(self._reached, np.fmin(now, sent))
+
+    def _divided(self, sent: Floats, left: Floats) -> Floats:
+        """Where a reader of several writers is with each: of what it has got since, as much as each has sent."""
+        one_of, count = self._inbox, int(self._inbox.max(initial=-1)) + 1
+        pending = np.maximum(sent - self._reached, 0.0)
+        total = np.bincount(one_of, np.nan_to_num(pending), count)
+        with np.errstate(all="ignore"):
+            done = np.clip(1.0 - left / total[one_of], 0.0, 1.0)
+        reached: Floats = self._reached + np.where(np.isfinite(done), done, 0.0) * pending
+        return reached
+
+    def _evened(self, rows: Floats, got: Floats) -> Floats:
+        """Rows that wait on each edge.
+
+        Of a writer with several readers it is known how many rows it has put out, not how many for whom. So what all
+        readers have not taken yet waits for each by the part that its own messages have of it.
+        """
+        waiting = np.maximum(rows - got, 0.0)
+        shared = self._share < 1.0
+        if not shared.any():
+            return waiting
+        count = len(self.places)
+        total = np.maximum(np.bincount(self._writer, rows - got, count), 0.0)[self._writer]
+        behind: Floats = self._rows_behind + 1e-9
+        part = behind / np.bincount(self._writer, behind, count)[self._writer]
+        found: Floats = np.where(shared & np.isfinite(part), total * part, waiting)
+        return found
 
     def _unsent(self, level: Ints, values: Floats, put_out: Floats) -> Floats:
         """Rows in the message that each writer fills."""
@@ -327,11 +365,14 @@ class _Wired:
 
     def _pass_on(self, rows: Ints, taken: Floats, put_out: Floats) -> None:
         """Stages that keep the number of rows: by the bytes that they have written, once a row's size is known."""
-        self.rows_by_messages[rows] = taken[rows]
-        rows = rows[self._passes_on[rows]]
+        of_stage, count = self._stage[rows], len(self.places)
+        total, written = (np.bincount(of_stage, each[rows], count)[of_stage] for each in (taken, self.bytes_written))
         with np.errstate(all="ignore"):
-            so_far = np.where(taken[rows] > ENOUGH, self.bytes_written[rows] / taken[rows], np.nan)
-            size = np.where(np.isnan(self._size[rows]), so_far, self._size[rows])
+            self.size_of_stage[rows] = so_far = np.where(total > ENOUGH, written / total, np.nan)
+        passing = self._passes_on[rows]
+        rows, so_far = rows[passing], so_far[passing]
+        size = np.where(np.isnan(self._size[rows]), so_far, self._size[rows])
+        with np.errstate(all="ignore"):
             counted = self.bytes_written[rows] / size
         put_out[rows] = taken[rows] = np.where(np.isfinite(counted), counted, taken[rows])
 
