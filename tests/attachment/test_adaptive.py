@@ -9,7 +9,9 @@ import pytest
 
 from treadle.attachment import plan
 from treadle.attachment.policies import Judged
+from treadle.decide import registry
 from treadle.decide.adaptive import Adaptive
+from treadle.engines.spark.engine import offered
 from treadle.errors import ConfigError
 from treadle.model import Instance, Operator, Query, Topology
 from treadle.values import Snapshot
@@ -35,13 +37,19 @@ def test_without_a_word_there_are_candidates_and_objectives_that_can_be_served()
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ("candidates=queue-size+fcfs", "candidate 'fcfs' needs head_age, .*use some of queue-size"),
         ("objective=min latency", "objective 'latency' is not measured for running Spark .*output_rate, queue_var"),
     ],
 )
 def test_what_can_not_be_served_is_one_clear_error(options: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         make(f"adaptive:{options}")
+
+
+def test_a_candidate_for_which_not_enough_is_measured_is_named() -> None:
+    learner = registry.create("adaptive:candidates=queue-size+fcfs,objective=min queue_variance")
+    assert isinstance(learner, Adaptive)
+    with pytest.raises(ConfigError, match=r"candidate 'fcfs' needs head_age, .*use some of queue-size"):
+        Judged(learner, offered(beans=True, agent=False))
 
 
 def test_jolokia_is_loaded_where_objectives_need_kafkas_figures() -> None:

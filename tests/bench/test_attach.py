@@ -112,7 +112,7 @@ class Stuck:
 
 def test_a_variant_that_dies_is_named_and_what_was_measured_before_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attach, "Rig", Stuck)
-    monkeypatch.setattr(attach, "_attached", lambda *_: nullcontext())
+    monkeypatch.setattr(attach, "attached", lambda *_: nullcontext())
     monkeypatch.setattr(attach, "_saturation", lambda *_: 1000.0)
     found = attach.run(seconds=1.0)
     why = "StalledError: what waits is not worked off in 120 s (see what else runs here)"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from treadle.bench import adaptive, attach, channels, core, hops, loop, pipelines, quality
+from treadle.bench import adaptive, attach, channels, core, hops, loop, pipelines, quality, truth
 from treadle.bench.claims import at_least
 from treadle.cli import cli
 
@@ -21,6 +21,7 @@ BENCHES = {
     "loop": loop,
     "pipelines": pipelines,
     "quality": quality,
+    "truth": truth,
 }
 HELD, BROKEN = at_least("b : a", 2.0, 1.0), at_least("a : b", 0.5, 1.0)
 

@@ -142,9 +142,28 @@ def test_what_each_source_has_taken_from_kafka_is_known_in_the_middle_of_a_batch
         return len(sources) == 2 and bool((taken > 0).all()) and bool((lag >= 0).all())
 
     until(moves)
-    topology, sample = engine.topology(), engine.sample(wanted)
-    others = [row for row, i in enumerate(topology.instances) if i.operators[0] != "kafka in"]
-    assert np.isnan(sample.columns["tuples_in"][others]).all()
+
+
+def test_rows_between_stages_are_counted_in_the_middle_of_a_batch(engine: SparkEngine) -> None:
+    """What a stage has put out and the next one has not taken in is what waits there; the engine itself counts none."""
+    wanted = frozenset({"tuples_in", "tuples_out", "queue", "head_age", "latency", "output_queue"})
+
+    def counted() -> bool:
+        topology, found = engine.topology(), engine.sample(wanted).columns
+        start, end, _ = topology.edges
+        ends = [(a, b) for a, b in zip(start.tolist(), end.tolist(), strict=True) if found["tuples_in"][b] > 0]
+        if len(ends) < 2:
+            return False
+        for before, after in ends:
+            waits = found["tuples_out"][before] - found["tuples_in"][after]
+            assert found["queue"][after] == pytest.approx(max(0.0, waits), abs=1.0)
+            assert found["head_age"][after] >= 0.0
+            assert found["latency"][after] >= 0.0
+        services = [row for row, each in enumerate(topology.instances) if each.query == "driver"]
+        assert np.isnan(found["tuples_in"][services]).all()
+        return True
+
+    until(counted)
 
 
 def test_the_same_threads_are_the_same_version(engine: SparkEngine, attached: SparkProcess) -> None:
@@ -233,7 +252,7 @@ def test_the_loop_sets_real_priorities_and_puts_them_back(attached: SparkProcess
 
 
 def test_without_an_agent_kafka_is_not_offered_and_nothing_is_loaded(attached: SparkProcess) -> None:
-    with SparkEngine(Application.find(pid=attached.pid), mbeans=False, knobs={}) as engine:
+    with SparkEngine(Application.find(pid=attached.pid), mbeans=False, agent=False, knobs={}) as engine:
         assert engine.offers == {"cpu_time", "run_wait", "queue"}
         engine.topology()
         assert set(engine.sample(SparkEngine.OFFERS).columns) == {"cpu_time", "run_wait", "queue"}

@@ -84,11 +84,11 @@ class LiveCounters:
     def update(self, pid: int, counts: Counts) -> None:
         """Take a reading of one process."""
         before = self._latest.get(pid)
-        self._latest[pid] = counts
         if before is None or before.tasks is not counts.tasks:
             if before is not None:
-                self._end(before, {(task.stage, task.partition) for task in counts.tasks})
+                self._end(pid, before, {(task.stage, task.partition) for task in counts.tasks})
             self._stale = True
+        self._latest[pid] = counts
         if self._stale:
             self._wire()
         if self._wired is not None:
@@ -97,17 +97,26 @@ class LiveCounters:
     def keep(self, pids: Collection[int]) -> None:
         """These are the processes now."""
         for pid in self._latest.keys() - set(pids):
-            self._end(self._latest.pop(pid), set())
+            self._end(pid, self._latest[pid], set())
+            del self._latest[pid]
             self._stale = True
 
     def rewire(self) -> None:
         """More is known now of whose tasks are."""
         self._stale = True
 
-    def _end(self, counts: Counts, alive: Collection[tuple[int, int]]) -> None:
-        for task, values in _apart(counts):
+    def _end(self, pid: int, last: Counts, alive: Collection[tuple[int, int]]) -> None:
+        """All tasks of a process but these have ended. What they have put out was sent, whatever their buffers say."""
+        values = last.values.copy()
+        ended = []
+        for task, own in _apart(last._replace(values=values)):
             if (task.stage, task.partition) not in alive:
-                self._ended.append((task, values))
+                own[[name.startswith(("filling:", "held:")) for name in task.columns]] = 0
+                ended.append((task, own))
+        self._latest[pid] = last._replace(values=values)
+        if ended and self._wired is not None and not self._stale:
+            self._wired.read(last.time, self._values())
+        self._ended += ended
 
     def _wire(self) -> None:
         """Find the columns of all tasks anew; those of jobs that are over become part of the past."""

@@ -327,6 +327,9 @@ final class Counters {
         Object state = states == null ? null : ((Map<?, ?>) states).get(field(task.context, "taskAttemptId"));
         Object parts = field(state, "partitionIterators");
         int count = parts == null ? 0 : (Integer) method(parts, "size").invoke(parts);
+        if (count == 0) {
+            task.callbacks = -1; // it is about to open them: look again
+        }
         for (int place = 0; place < count; place++) {
             Object reader = field(indexed(parts).invoke(parts, place), "reader");
             while (reader != null && !reader.getClass().getSimpleName().equals("KafkaBatchPartitionReader")) {
