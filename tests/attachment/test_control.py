@@ -14,7 +14,7 @@ from treadle import jars
 from treadle.attachment import attach, targets
 from treadle.attachment.targets import Claims
 from treadle.enforce.kernel import Fact
-from treadle.errors import EngineError, RightsError, TreadleError
+from treadle.errors import ConfigError, EngineError, RightsError, TreadleError
 from treadle.observe import jvm
 
 DRIVER = """
@@ -59,8 +59,8 @@ def loaded(pid: int) -> set[str]:
 def test_nothing_is_loaded_before_everything_is_checked(
     driver: int, own_journals: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(EngineError, match=r"multi-class needs .*head_age"):
-        attach(driver, policy="multi-class", enforce="nice")
+    with pytest.raises(ConfigError, match="'multi-class' needs head_age and global_rate, which only an agent can"):
+        attach(driver, policy="multi-class", enforce="nice", agent=False)
     monkeypatch.setattr(
         "treadle.attachment.checks.kernel.facts", lambda _: [Fact("nice", False, "not allowed", "run it as root")]
     )

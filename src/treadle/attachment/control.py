@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from treadle import durations
@@ -82,6 +82,7 @@ def attach(
     period: Duration = "50ms",
     priorities: Mapping[str, float] | None = None,
     strict: bool = False,
+    latency_goals: Mapping[str, Duration] | None = None,
     quotas: Mapping[str, float] | None = None,
     queries: Sequence[str] = ("*",),
     user: User | None = None,
@@ -95,15 +96,15 @@ def attach(
     A target is a process id, an application's name, the address of its UI, or a SparkSession of this process; all are
     scheduled by one policy in one loop. A name such as `shop-*` is a pattern: it means all that fit, also those that
     are started later. Names and patterns mean applications of one `user` (a name or a uid), by default of the one that
-    calls this, also by sudo. `enforce` is nice, cgroup, rt, slice or quota, or some joined by `+`; see
-    docs/attach.md. `priorities` and `quotas` (in CPUs) are by patterns of query names, the first that fits counts,
-    and `queries` are the patterns of those that are scheduled at all. Priorities are shares of the CPU, and what is
-    not named has 1; if `strict`, only their order counts, and the highest gets as much as the lowest can do
-    without. With `qod`, a mapping of patterns to `priority` and `min_accuracy` or the path of a TOML file that has
-    such, micro-batches drop rows when the CPU is short, never more than that; see docs/quality.md. By default
-    Treadle's agent is loaded for as long as this lasts, and a Jolokia agent, which stays, where the policy or the
-    watchdog needs it; in a dry run neither. With `agent` both are loaded, with False none is loaded or read. In the
-    `background` it is at work when this returns; otherwise call `run`.
+    calls this, also by sudo. `enforce` is nice, cgroup, rt, slice or quota, or some joined by `+`; see docs/attach.md.
+    `priorities`, `latency_goals` and `quotas` (in CPUs) are by patterns of query names, the first that fits counts, and
+    `queries` are the patterns of those that are scheduled at all. Priorities are shares of the CPU, and what is not
+    named has 1; if `strict`, only their order counts, and the highest gets as much as the lowest can do without. With
+    `qod`, a mapping of patterns to `priority` and `min_accuracy` or the path of a TOML file that has such, micro-
+    batches drop rows when the CPU is short, never more than that; see docs/quality.md. By default Treadle's agent is
+    loaded for as long as this lasts, and a Jolokia agent, which stays, where the policy or the watchdog needs it; in a
+    dry run neither. With `agent` both are loaded, with False none is loaded or read. In the `background` it is at work
+    when this returns; otherwise call `run`.
     """
     wanted = dict(priorities or {})
     _check_numbers("priorities", wanted, 0.0)
@@ -116,6 +117,11 @@ def attach(
             where="qod",
             remedy="leave out --no-agent (agent=False), or the promises",
         )
+    goals = {
+        pattern: durations.seconds(goal, what=f"the goal of '{pattern}'", where="latency_goals")
+        for pattern, goal in (latency_goals or {}).items()
+    }
+    policy = "min-latency" if policy is None and goals else policy
     chosen = plan.make(policy, enforce, length, wanted, quotas or {}, tuple(queries), strict=strict)
     own = _loads_own(agent, dry_run=dry_run)
     chosen.check(Knobs(chosen).version, beans=agent is not False, agent=own)
@@ -125,7 +131,9 @@ def attach(
         checks.check(chosen, applications.values())
     wanted["*"] = wanted.get("*", ORDINARY)
     later = Newcomers(targets.patterns(target), owner)
-    attachment = Attachment(chosen, applications, wanted, promised, later=later, dry_run=dry_run, agent=agent)
+    attachment = Attachment(
+        chosen, applications, wanted, promised, goals=goals, later=later, dry_run=dry_run, agent=agent
+    )
     if background:
         attachment.start()
     return attachment
@@ -161,6 +169,7 @@ class Attachment:
         priorities: Mapping[str, float],
         promised: Mapping[str, Promise],
         *,
+        goals: Mapping[str, float] = MappingProxyType({}),
         later: Newcomers | None = None,
         dry_run: bool = False,
         agent: bool | None = None,
@@ -183,11 +192,11 @@ class Attachment:
         self._parting: dict[str, ExitStack] = {}
         """By application: what ends with it."""
         self._leaves = False
-        self._met = Met([*priorities, *chosen.caps, *chosen.queries, *promised])
+        self._met = Met([*priorities, *goals, *chosen.caps, *chosen.queries, *promised])
         self._claims = Claims()
         self._quality: Quality | None = None
         self._published = Published(self.status)
-        self._priorities, self._agent = dict(priorities), agent
+        self._priorities, self._goals, self._agent = dict(priorities), dict(goals), agent
         self._newcomers = later or Newcomers(())
         self._closing.callback(self._newcomers.close)
         try:
@@ -405,6 +414,7 @@ class Attachment:
             application,
             name=name,
             priorities=self._priorities,
+            latency_goals=self._goals,
             knobs=knobs,
             mbeans=self._agent is not False,
             loads=self.plan.loads_jolokia(self._agent, dry_run=self.dry_run),

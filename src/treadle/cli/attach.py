@@ -69,6 +69,13 @@ def _targets(command: Callable[..., None]) -> Callable[..., None]:
     "--priority", "priorities", multiple=True, metavar="PATTERN=N", help="The shares of queries (default: 1)."
 )
 @click.option("--strict", is_flag=True, help="Of priorities only the order counts: the highest as far ahead as can be.")
+@click.option(
+    "--latency-goal",
+    "goals",
+    multiple=True,
+    metavar="PATTERN=TIME",
+    help="How old rows may be (policy min-latency).",
+)
 @click.option("--quota", "quotas", multiple=True, metavar="PATTERN=CPUS", help="The most CPUs that a query may use.")
 @click.option("--query", "queries", multiple=True, metavar="PATTERN", help="Schedule only these (default: all).")
 @click.option("--qod", metavar="FILE", help="Promises: how much of its rows each query must have (docs/quality.md).")
@@ -92,6 +99,7 @@ def attach(
     period: str | None,
     priorities: tuple[str, ...],
     strict: bool,
+    goals: tuple[str, ...],
     quotas: tuple[str, ...],
     queries: tuple[str, ...],
     qod: str | None,
@@ -123,6 +131,7 @@ def attach(
             period=period or settings.period,
             priorities=_before(_pairs("--priority", priorities), settings.priorities),
             strict=strict or settings.strict,
+            latency_goals=_goals(goals),
             quotas=_before(_pairs("--quota", quotas), settings.quotas),
             queries=queries or ("*",),
             user=settings.user if user is None else user,
@@ -393,6 +402,18 @@ def _pairs(option: str, given: Iterable[str]) -> dict[str, float]:
         if not equals or not pattern:
             example = "reports=0.5" if option == "--quota" else "alerts-*=10"
             raise ConfigError(f"'{text}' is no pattern with a number", where=option, remedy=f"write it as '{example}'")
+    return found
+
+
+def _goals(given: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in given:
+        pattern, equals, goal = text.rpartition("=")
+        if not equals or not pattern:
+            raise ConfigError(
+                f"'{text}' is no pattern with a time", where="--latency-goal", remedy="write it as 'alerts-*=200ms'"
+            )
+        found[pattern] = goal
     return found
 
 

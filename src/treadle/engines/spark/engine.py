@@ -50,17 +50,17 @@ FROM_AGENT = live_columns.OFFERS - FROM_BEANS - {"queue"}
 
 
 class SparkEngine:
-    """`priorities` are patterns of query names and what each is worth; the first that fits counts.
+    """`priorities` and `latency_goals` are patterns of query names and what each is worth, or wants, in seconds.
 
-    `knobs` are what can be turned, by default all that the kernel and this user's rights allow. `mbeans=False` offers
-    none of Kafka's lag and positions, and loads no Jolokia into the application; with `loads=False` they are known only
-    where one is there already. With `agent` Treadle's own is loaded, for as long as this is open. `beans_period` are
-    the seconds between two reads of the MBeans, `patience` those that a round may wait for the UI to say whose a new
-    stage is. `dump_period` are the seconds after which it is seen what tasks do, also without a sign of a change,
-    `period` those between two rounds, before each of which the agents look. `admits` says of each process whether it
-    may be looked at and scheduled. `counts_period` are the seconds between two readings of the counters inside of
-    running tasks, which need the agent. Where these tell how far sources are, the MBeans are read only if they are
-    needed for what an application as a whole does (`needs_beans`).
+    The first pattern that fits counts. `knobs` are what can be turned, by default all that the kernel and this user's
+    rights allow. `mbeans=False` offers none of Kafka's lag and positions, and loads no Jolokia into the application;
+    with `loads=False` they are known only where one is there already. With `agent` Treadle's own is loaded, for as long
+    as this is open. `beans_period` are the seconds between two reads of the MBeans, `patience` those that a round may
+    wait for the UI to say whose a new stage is. `dump_period` are the seconds after which it is seen what tasks do,
+    also without a sign of a change, `period` those between two rounds, before each of which the agents look. `admits`
+    says of each process whether it may be looked at and scheduled. `counts_period` are the seconds between two readings
+    of the counters inside of running tasks, which need the agent. Where these tell how far sources are, the MBeans are
+    read only if they are needed for what an application as a whole does (`needs_beans`).
     """
 
     OFFERS: ClassVar[frozenset[str]] = frozenset({"cpu_time", "run_wait", "queue"}) | FROM_BEANS | FROM_AGENT
@@ -71,6 +71,7 @@ class SparkEngine:
         *,
         name: str = "spark",
         priorities: Mapping[str, float] | None = None,
+        latency_goals: Mapping[str, float] | None = None,
         knobs: Mapping[str, Knob] | None = None,
         mbeans: bool = True,
         loads: bool = True,
@@ -95,7 +96,9 @@ class SparkEngine:
         self._directory = Directory(rest, patience=patience)
         shown = {COMPILERS: compilers, NETWORK: not application.local}
         left_out = [service for service, is_shown in shown.items() if not is_shown]
-        self._layout = Layout(name, self._directory, priorities or {}, left_out=left_out)
+        self._layout = Layout(
+            name, self._directory, priorities or {}, latency_goals=latency_goals or {}, left_out=left_out
+        )
         self._knobs = knobs
         self._pulse = Pulse(application, beans_period, loads=loads, admits=admits)
         self._dump_period = dump_period

@@ -13,6 +13,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import NamedTuple
 
 from treadle.engines.spark.naming import COMPILERS, SERVICES, Kind, Named, plain, understand
@@ -76,9 +77,10 @@ class _Sorted:
 
 
 class Layout:
-    """Lays an application out, again and again. `priorities` are patterns of query names with their priorities.
+    """Lays an application out, again and again.
 
-    `left_out` are services of the driver that are not shown: nothing of the application waits for their threads.
+    `priorities` and `latency_goals` are patterns of query names with their priorities and goals in seconds. `left_out`
+    are services of the driver that are not shown: nothing of the application waits for their threads.
     """
 
     def __init__(
@@ -87,11 +89,12 @@ class Layout:
         directory: Directory,
         priorities: Mapping[str, float],
         *,
+        latency_goals: Mapping[str, float] = MappingProxyType({}),
         left_out: Collection[str] = (COMPILERS,),
     ) -> None:
         self._engine = engine
         self._directory = directory
-        self._priorities = dict(priorities)
+        self._priorities, self._goals = dict(priorities), dict(latency_goals)
         self._left_out = frozenset(left_out)
         self._runs: dict[str, _Run] = {}
         self._shuffles = Shuffles()
@@ -268,7 +271,8 @@ class Layout:
         instances: list[Instance] = []
         places: list[Place | None] = []
         for number, run in sorted(self._runs.items(), key=lambda item: item[1].name):
-            queries.append(Query(run.name, run.plan.operators, self._priority(run.name)))
+            goal = _first_of(self._goals, run.name)
+            queries.append(Query(run.name, run.plan.operators, self._priority(run.name), goal))
             for position, stage in enumerate(run.plan.stages):
                 for partition in sorted(run.partitions.get(position, {0})):
                     place = Place(number, position, partition)
@@ -325,7 +329,13 @@ class Layout:
         return name if name not in taken else f"spark {name}"
 
     def _priority(self, name: str) -> float:
-        return next((value for pattern, value in self._priorities.items() if fnmatchcase(name, pattern)), 0.0)
+        found = _first_of(self._priorities, name)
+        return 0.0 if found is None else found
+
+
+def _first_of(values: Mapping[str, float], name: str) -> float | None:
+    """The value of the first pattern that fits a name."""
+    return next((value for pattern, value in values.items() if fnmatchcase(name, pattern)), None)
 
 
 def _ref(pid: int, thread: JavaThread, what: Named) -> ThreadRef | None:
