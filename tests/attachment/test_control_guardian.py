@@ -60,8 +60,9 @@ def test_threads_of_the_driver_that_starve_the_stages_are_let_go() -> None:
         while not guard.watchdog.off:
             passed = time.monotonic() - began
             assert passed < LONG, "nobody has noticed"
-            columns = {"cpu_time": np.array([passed, 0.0]), "queue": np.ones(2), "external_queue": np.ones(2)}
-            guard.feed("app", Sample(time.monotonic(), columns), topology, 100.0, time.monotonic())
+            columns = {"queue": np.ones(2), "external_queue": np.ones(2)}
+            sample = Sample(time.monotonic(), columns)
+            guard.feed("app", sample, topology, passed, np.empty(0), 100.0, time.monotonic())
             threading.Event().wait(0.05)
     finally:
         guard.watchdog.stop()

@@ -20,7 +20,7 @@ from treadle.enforce.watchdog import Watchdog
 from treadle.engines.spark.engine import SparkEngine
 from treadle.engines.spark.layout import of_driver
 from treadle.errors import TargetGone
-from treadle.model import Topology
+from treadle.model import Floats, Topology
 from treadle.values import Sample
 
 BLIND = 3.0
@@ -98,7 +98,8 @@ class Followed:
         if self._guard is None:
             return self.engine.sample(wanted)
         found = self.engine.sample(wanted | (Guard.METRICS & self.offers))
-        self._guard.feed(self.name, found, self._topology, *self.engine.taken)
+        engine = self.engine
+        self._guard.feed(self.name, found, self._topology, engine.cpu_seconds(), engine.busy, *engine.taken)
         return replace(found, columns={metric: found.columns[metric] for metric in wanted if metric in found.columns})
 
     def knobs(self) -> Mapping[str, Knob]:
@@ -109,7 +110,7 @@ class Guard:
     """Feeds one application's watchdog: the CPU that all real-time threads use, and how its own work goes on."""
 
     PROGRESS = "tuples_in"
-    METRICS = frozenset({"cpu_time", PROGRESS, "queue", "external_queue"})
+    METRICS = frozenset({PROGRESS, "queue", "external_queue"})
 
     def __init__(
         self,
@@ -130,16 +131,29 @@ class Guard:
         self.watchdog = Watchdog(leash.release, resume=leash.resume, cores=cores, period=period, beat=beat)
         self.watchdog.start()
 
-    def feed(self, name: str, sample: Sample, topology: Topology, progress: float, asked: float) -> None:
-        """A round. `progress` is what all sources had taken when `asked`: whose each of it is does not matter here."""
+    def feed(
+        self,
+        name: str,
+        sample: Sample,
+        topology: Topology,
+        cpu: float,
+        busy: Floats,
+        progress: float,
+        asked: float,
+    ) -> None:
+        """A round. `progress` is what all sources had taken when `asked`: whose each of it is does not matter here.
+
+        `cpu` is that of all threads: what starves the stages may be one of the driver, or of the JVM. A stage that
+        spins over its last row has an empty queue, so it counts too which rows are `busy`.
+        """
         stages = np.array([not of_driver(instance.query) for instance in topology.instances], dtype=np.bool_)
         nothing = np.full(len(topology), np.nan)
         column = {metric: sample.columns.get(metric, nothing) for metric in self.METRICS}
-        # Of all rows: what starves the stages may be a thread of the driver, or of the JVM.
-        self._burnt[name] = float(np.nansum(column["cpu_time"])) if self.leash.targets else math.nan
+        self._burnt[name] = cpu if self.leash.targets else math.nan
         used = [seconds for seconds in self._burnt.values() if not math.isnan(seconds)]
         self._open_eyes(progress)
-        waits = bool(np.any(column["queue"][stages] > 0) or np.any(column["external_queue"] > 0))
+        inside = np.fmax(column["queue"], busy) if len(busy) == len(stages) else column["queue"]
+        waits = bool(np.any(inside[stages] > 0) or np.any(column["external_queue"] > 0))
         self.watchdog.feed(
             time.monotonic(),
             sum(used) if self.leash.targets and not self._blind else math.nan,

@@ -109,10 +109,15 @@ class Plan:
         """Whether that may be loaded, if it was left open (None): it stays for good, so only where it is needed."""
         return (not dry_run and (self.reads_beans or self._counts_rows)) if agent is None else agent
 
-    @property
-    def reads_counters(self) -> bool:
-        """Whether it decides by what is counted inside of running tasks."""
-        return self._counts_rows or "queue" in (*self.policy.needs, *self.policy.wants)
+    def choose(self, often: float, seldom: float) -> float:
+        """The period of counting rows inside of tasks: where it decides by them, and where they are only shown.
+
+        0, never, for real-time threads if it does not: their watchdog then sees by the kernel alone whether a stage is
+        busy, also while the JVM gets no CPU to count.
+        """
+        if self._counts_rows or "queue" in (*self.policy.needs, *self.policy.wants):
+            return often
+        return 0.0 if "rt" in self.parts else seldom
 
     @property
     def _counts_rows(self) -> bool:

@@ -40,6 +40,8 @@ FIRST = 1.0
 """Seconds for which the first look waits for the agents."""
 RARELY = 10.0
 """Seconds after which threads are dumped where agents tell of them, and of what tasks do: the JVM's own may be new."""
+STALE = 3
+"""Periods after which counters that have not come anew say nothing of what waits."""
 BLIND = 3.0
 """Seconds after which Kafka's own figures are read where tasks do not tell how far they are."""
 OTHERS = 2.0
@@ -104,6 +106,7 @@ class SparkEngine:
         self._dump_period = dump_period
         self._agents = Agents(loads=agent, period=period, stacks=dump_period, counts=counts_period)
         self._live = LiveColumns(self._agents, self._directory)
+        self._stale_after = max(0.5, STALE * counts_period)
         self._counted = 0
         """How many readings of counters were passed on."""
         self._took = False
@@ -221,6 +224,16 @@ class SparkEngine:
             columns["external_queue"], columns["tuples_in"] = self._from_sources()
             totals = {"output_rate": self._pulse.flow.rate, "total_queue": self._pulse.flow.waiting}
         return Sample(now, {metric: columns[metric] for metric in wanted & columns.keys()}, totals)
+
+    @property
+    def busy(self) -> Floats:
+        """By row an estimate of what waits; above 0 also while a task is not done with its last row."""
+        return self._queue
+
+    def cpu_seconds(self) -> float:
+        """What all threads of the application that are scheduled have used so far, at this moment."""
+        mains, others = self._times.sample(self._own.mains), self._read_others(time.monotonic())
+        return float(np.nansum(mains.cpu_time) + np.nansum(others.cpu_time))
 
     @property
     def counted_at(self) -> float:
@@ -359,26 +372,38 @@ class SparkEngine:
         self._took |= self._live.take(self._pids)
 
     def _queues(self) -> Floats:
-        """Rows that wait, where they are counted, and else an estimate. What waits before a source is outside."""
+        """Rows that wait, where they are counted, and else an estimate. What waits before a source is outside.
+
+        A JVM whose threads get no CPU counts nothing either: what it said last does not hold for long.
+        """
+        if not self._is_counted:
+            return self._queue.copy()
         counted = self._live.column("queue")
-        is_source = ~np.isnan(self._live.column("tuples_in")) & np.isnan(counted)
+        is_source = self._topology.is_source & ~np.isnan(self._live.column("tuples_in"))
         return np.where(np.isnan(counted), np.where(is_source, 0.0, self._queue), counted)
+
+    @property
+    def _is_counted(self) -> bool:
+        """Whether tasks have been counted lately."""
+        return time.monotonic() - self._live.time <= self._stale_after
 
     def _read_mains(self) -> Times:
         """The CPU times of tasks, of the moment of their last counters: cost is the growth of one for the other's."""
-        if self._mains is None or self._mains[0] is not self._own or self._took or not self._live.is_known:
+        if self._mains is None or self._mains[0] is not self._own or self._took or not self._is_counted:
             self._mains = self._own, self._times.sample(self._own.mains)
             self._took = False
         return self._mains[1]
 
-    def _from_kernel(self, mains: Times) -> tuple[Floats, Floats]:
-        """CPU time and wait; of all threads but the mains of tasks not in each round."""
-        own, now = self._own, time.monotonic()
+    def _read_others(self, now: float) -> Times:
         if self._others is None:
             self._others = _Evened(OTHERS)
         if self._others.is_due(now, 0.5 * self._dump_period):
-            self._others.add(now, self._times_of_others.sample(own.others))
-        others = self._others.at(now)
+            self._others.add(now, self._times_of_others.sample(self._own.others))
+        return self._others.at(now)
+
+    def _from_kernel(self, mains: Times) -> tuple[Floats, Floats]:
+        """CPU time and wait; of all threads but the mains of tasks not in each round."""
+        own, others = self._own, self._read_others(time.monotonic())
         cpu = np.concatenate([mains.cpu_time, others.cpu_time])
         wait = np.concatenate([mains.run_wait, others.run_wait])
         return self._cpu.add(own.all, cpu, own.rows), self._wait.add(own.all, wait, own.rows)

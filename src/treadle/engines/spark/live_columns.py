@@ -57,11 +57,6 @@ class LiveColumns:
         return took
 
     @property
-    def is_known(self) -> bool:
-        """Whether any task is read."""
-        return self._counters.reading is not None
-
-    @property
     def time(self) -> float:
         """Of the last reading; NaN while there is none."""
         return math.nan if self._counters.reading is None else self._counters.reading.time
