@@ -170,6 +170,8 @@ def test_every_refusal_is_one_line_and_exit_code_2(
         (["--pid", pid, "--priority", "high"], "no pattern with a number"),
         (["--pid", pid, "--priority", "high=-1"], "from 0 on"),
         (["--pid", pid, "--period", "fast"], "no length of time"),
+        (["--pid", pid, "--latency-goal", "high"], "no pattern with a time"),
+        (["--pid", pid, "--latency-goal", "high=soon"], "no length of time"),
         (["--pid", pid, "--policy", "multi-class", "--dry-run"], "only an agent can count (add --agent"),
         (["--pid", pid, "--policy", "fcfs", "--no-agent"], "head_age, which only an agent can count"),
         (["--pid", pid, "--user", "nobody-at-all"], "there is no user 'nobody-at-all'"),

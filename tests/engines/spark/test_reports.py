@@ -10,10 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import FUZZ, WORDS
-from treadle.engines.spark.reports import LONGEST_FRAME, LONGEST_NAME, LONGEST_PLAN, MOST, MOST_PLANS, Reports
+from treadle.engines.spark.reports import (
+    LONGEST_FRAME,
+    LONGEST_NAME,
+    LONGEST_PLAN,
+    MOST,
+    MOST_COUNTS,
+    MOST_PLANS,
+    Reports,
+)
 from treadle.errors import EngineError, TreadleError
 
-KINDS = ["thread", "gone", "job", "shuffle", "over", "plan", "batch", "driver", "agent", "trouble", "stack", "other"]
+KINDS = [
+    *("thread", "gone", "job", "shuffle", "over", "plan", "graph", "batch", "driver", "agent", "trouble", "stack"),
+    *("task", "tasks", "other"),
+]
 LINES = st.lists(st.tuples(st.sampled_from(KINDS), st.lists(WORDS, max_size=4)), max_size=4)
 BYTES = st.binary(max_size=30)
 
@@ -27,8 +38,17 @@ def framed(lines: list[tuple[str, list[str]]]) -> bytes:
     return frame(*("\t".join((what, *fields)) for what, fields in lines))
 
 
+def counted(layout: int, values: list[int]) -> bytes:
+    """A frame with the values of counters."""
+    content = struct.pack(f">bqq{len(values)}q", 0, 1_000_000_000, layout, *values)
+    return struct.pack(">i", len(content)) + content
+
+
+COUNTED = st.builds(counted, st.integers(-1, 3), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4))
+
+
 @FUZZ
-@given(st.lists(st.one_of(LINES.map(framed), BYTES), max_size=4).map(b"".join), st.integers(1, 40))
+@given(st.lists(st.one_of(LINES.map(framed), COUNTED, BYTES), max_size=4).map(b"".join), st.integers(1, 40))
 def test_any_bytes_are_survived(sent: bytes, step: int) -> None:
     reports = Reports("process 1")
     with suppress(TreadleError):
@@ -41,6 +61,37 @@ def test_any_bytes_are_survived(sent: bytes, step: int) -> None:
 def test_a_frame_of_a_length_that_can_not_be_is_refused(length: int) -> None:
     with pytest.raises(EngineError, match=f"a frame of {length} bytes"):
         Reports("process 1").take(struct.pack(">i", length) + b"x" * 10)
+
+
+def test_values_are_those_of_the_tasks_that_were_described() -> None:
+    reports = Reports("process 1")
+    reports.take(frame("task\t7\t3\t0\tin,metric:5", "task\t8\t4\t1\tin", "tasks\t1\t7,8"))
+    reports.take(counted(1, [10, 20, 30]) + counted(1, [11, 21, 31]))
+    first, second = reports.counts
+    assert first.tasks is second.tasks
+    assert [(task.stage, task.partition, task.columns) for task in first.tasks] == [
+        (3, 0, ("in", "metric:5")),
+        (4, 1, ("in",)),
+    ]
+    assert (first.time, first.values.tolist(), second.values.tolist()) == (1.0, [10, 20, 30], [11, 21, 31])
+    reports.take(frame("tasks\t2\t8") + counted(2, [32]))
+    assert reports.counts[-1].tasks == first.tasks[1:]
+
+
+@pytest.mark.parametrize("sent", [counted(1, [1, 2]), counted(2, [1]), frame("tasks\t2\t7,9"), counted(1, [])])
+def test_values_of_other_tasks_than_those_described_are_refused(sent: bytes) -> None:
+    reports = Reports("process 1")
+    reports.take(frame("task\t7\t3\t0\tin", "tasks\t1\t7"))
+    with pytest.raises(EngineError, match="no agent of Treadle"):
+        reports.take(sent)
+
+
+def test_values_that_nobody_takes_are_not_kept_for_ever() -> None:
+    reports = Reports("process 1")
+    reports.take(frame("task\t7\t3\t0\tin", "tasks\t1\t7"))
+    for number in range(10 * MOST_COUNTS):
+        reports.take(counted(1, [number]))
+    assert len(reports.counts) == MOST_COUNTS
 
 
 def test_frames_in_pieces_are_put_together() -> None:
