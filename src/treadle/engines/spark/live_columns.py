@@ -92,7 +92,9 @@ class LiveColumns:
         _, known, rows = self._rows
         values = {"tuples_in": reading.taken, "tuples_out": reading.put_out, **reading._asdict()}
         for name, column in self._columns.items():
-            column[rows] = values[name][known]
+            now = values[name][known]
+            # What is known to half a message may seem to go back when it is known better.
+            column[rows] = np.fmax(column[rows], now) if name in COUNTERS else now
 
     def _locate(self, task: Task) -> Located | None:
         job, driver = self._directory.job(task.stage), self._agents.driver
