@@ -255,6 +255,10 @@ def test_without_a_sign_from_python_all_rows_are_kept(shedding: Shedding, spark:
         shedding.hold(LONG)
         assert shedding.get("test/a") == 0.25
         assert "lost\n" not in report()
+        shedding.hold(0.1)
+        until(lambda: shedding.get("test/a") == 1.0)
+        shedding.release()
+        assert shedding.get("test/a") == 0.25
 
 
 def test_late_and_repeated_reports_of_executors_count_once(shedding: Shedding, spark: SparkSession) -> None:

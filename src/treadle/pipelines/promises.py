@@ -196,6 +196,7 @@ class Promises:
             self._cores.close()
         self._drops.close(self._shedding.counts())
         self._shedding.forget(f"{self._pipeline}/")
+        self._shedding.release()  # another run of this session says so again in its next cycle
 
     def lost(self) -> float:
         """The part of the input that does not reach the sinks because it was shed, on average."""

@@ -69,6 +69,10 @@ class Shedding:
         """
         self._jvm.treadle.Shed.hold(seconds)
 
+    def release(self) -> None:
+        """Let what is set hold for ever again, as before the first `hold`."""
+        self._jvm.treadle.Shed.release()
+
     def counts(self) -> dict[str, Count]:
         """By stream, as far as known: executors report twice a second. Rows that are worked on again count once."""
         lines = str(self._jvm.treadle.Shed.counts()).splitlines()

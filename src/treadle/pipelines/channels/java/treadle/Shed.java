@@ -209,7 +209,8 @@ public final class Shed {
   private static String token = "";
   private static volatile boolean follows = false;
   private static volatile boolean lost = false;
-  private static volatile long holdsUntil = 0; // by System.nanoTime()
+  private static boolean expires = false;
+  private static long holdsUntil = 0; // by System.nanoTime(), where it expires
   private static Thread watcher = null;
 
   private Shed() {}
@@ -217,16 +218,23 @@ public final class Shed {
   /** What is set holds for so long, and then everything is kept until the next call. Without any call it holds for ever. */
   public static synchronized void hold(double seconds) {
     holdsUntil = System.nanoTime() + (long) (seconds * 1e9);
+    expires = true;
     lost = false;
     if (watcher == null) {
       watcher = start("treadle-shed-hold", Shed::watch);
     }
   }
 
+  /** What is set holds for ever again. */
+  public static synchronized void release() {
+    expires = false;
+    lost = false;
+  }
+
   private static void watch() {
     while (true) {
       synchronized (Shed.class) {
-        lost = System.nanoTime() - holdsUntil > 0;
+        lost = expires && System.nanoTime() - holdsUntil > 0;
       }
       pause();
     }
