@@ -49,6 +49,8 @@ STATUS: dict[str, Any] = {
             "index": 1,
             "threads": [{"pid": 1, "tid": 2, "name": "task", "role": "main", "has": "nice -5"}],
             "queue": 12.0,
+            "queue_is_estimate": True,
+            "latency": 0.25,
             "cost": 0.001,
             "cpu": 0.5,
             "wait": None,

@@ -28,7 +28,7 @@ ROW = {
     "operator": HOSTILE,
     "index": 1,
     "threads": [{"tid": 2, "role": "main", "has": HOSTILE}],
-    **dict.fromkeys(("queue", "cost", "cpu", "wait", "priority")),
+    **dict.fromkeys(("queue", "queue_is_estimate", "latency", "cost", "cpu", "wait", "priority")),
     "change": HOSTILE,
     "why": HOSTILE,
 }

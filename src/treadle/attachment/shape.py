@@ -34,6 +34,8 @@ class _Row(_Part):
     index: int
     threads: Annotated[list[_Thread], Field(min_length=1)]
     queue: FiniteFloat | None
+    queue_is_estimate: bool
+    latency: FiniteFloat | None
     cost: FiniteFloat | None
     cpu: FiniteFloat | None
     wait: FiniteFloat | None
