@@ -164,7 +164,7 @@ def test_candidates_of_a_learner_take_turns_over_the_threads_of_a_running_applic
 
 def test_rows_are_counted_from_when_they_come_until_they_have_left(application: SparkProcess, broker: Broker) -> None:
     """Both queries read the same topic, and write about 15 of 16 of its rows into Kafka."""
-    with SparkEngine(Application.find(pid=application.pid), knobs={}, beans_period=0.1) as engine:
+    with SparkEngine(Application.find(pid=application.pid), knobs={}, beans_period=0.1, needs_beans=True) as engine:
 
         def waiting() -> float:
             engine.topology()
