@@ -424,7 +424,7 @@ class Attachment:
             period=self.plan.period,
             admits=(lambda _: True) if self.dry_run else self._claims.admit,
             compilers=self.plan.holds_compilers,
-            counts_period=self.plan.choose(COUNTED, GLANCED),
+            counts_period=self.plan.counts_period(COUNTED, GLANCED),
         )
         parting = self._parting[name] = ExitStack()
         parting.callback(engine.close)

@@ -109,8 +109,8 @@ class Plan:
         """Whether that may be loaded, if it was left open (None): it stays for good, so only where it is needed."""
         return (not dry_run and (self.reads_beans or self._counts_rows)) if agent is None else agent
 
-    def choose(self, often: float, seldom: float) -> float:
-        """The period of counting rows inside of tasks: where it decides by them, and where they are only shown.
+    def counts_period(self, often: float, seldom: float) -> float:
+        """Seconds between two readings of tasks' counters: `often` if the policy uses them, `seldom` if not.
 
         0, never, for real-time threads if it does not: their watchdog then sees by the kernel alone whether a stage is
         busy, also while the JVM gets no CPU to count.

@@ -363,11 +363,11 @@ class Rig:
         """Each phase for so long, one after the other without a pause, and wait until all is out."""
         marks = []
         with self.flowing(phases[0]):
-            self._take(SETTLE)
+            self.take(SETTLE)
             self._came = {sink: [] for sink in self.queries}
             marks.append(self._mark())
             for following in (*phases[1:], {}):
-                self._take(seconds)
+                self.take(seconds)
                 self.produce(following)
                 marks.append(self._mark())
         return [self._between(start, end) for start, end in pairwise(marks)]
@@ -399,7 +399,8 @@ class Rig:
         for sink, query in self.queries.items():
             self._sent[sink] = query.put_out(sent.get(query.source, 0))
 
-    def _take(self, seconds: float) -> None:
+    def take(self, seconds: float) -> None:
+        """Read what the queries put out for this many seconds."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.take_some()

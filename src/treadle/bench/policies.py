@@ -126,7 +126,7 @@ def _rates(work: float) -> dict[str, float]:
 
 @contextmanager
 def _observed(pid: int) -> Iterator[list[Floats]]:
-    """What waits before each stage but the first, looked at from time to time while the block lasts."""
+    """Sample the input queues of all stages except the sources, every `PERIOD` seconds while the block runs."""
     found: list[Floats] = []
     over = threading.Event()
 

@@ -91,6 +91,11 @@ def _main() -> None:
     spark = session(sum(len(chain.costs) for chain in chains))
     for chain in chains:
         _start(spark, chain, order["servers"], order["batch"])
+    serve(spark)
+
+
+def serve(spark: SparkSession) -> None:
+    """Print the process id of the JVM for `Started`, and end this process when its standard input is closed."""
     sys.stdout.write(f"{spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()}\n")  # type: ignore[union-attr]
     sys.stdout.flush()
     sys.stdin.read()

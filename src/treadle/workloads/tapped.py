@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle import classes
 from treadle.workloads.burn import burn
-from treadle.workloads.realtime import Chain, Started, session
+from treadle.workloads.realtime import Chain, Started, serve, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,10 +57,7 @@ def _main() -> None:
     out = out.option("kafka.bootstrap.servers", order["servers"])
     out = out.option("checkpointLocation", tempfile.mkdtemp(prefix="treadle-"))
     out.outputMode("update").trigger(realTime=order["batch"]).start()  # type: ignore[call-overload]
-    sys.stdout.write(f"{spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()}\n")  # type: ignore[union-attr]
-    sys.stdout.flush()
-    sys.stdin.read()
-    os._exit(0)
+    serve(spark)
 
 
 def _stages(rows: DataFrame) -> DataFrame:

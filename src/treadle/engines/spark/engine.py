@@ -110,7 +110,7 @@ class SparkEngine:
         self._counted = 0
         """How many readings of counters were passed on."""
         self._took = False
-        """Whether counters have come since CPU times were last read."""
+        """True if an agent reported new counters after the last read of CPU times."""
         self._heard = 0
         """Of what the agents have said, how much was passed on."""
         self._agents.keep(self._pids)

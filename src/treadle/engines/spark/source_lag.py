@@ -21,9 +21,9 @@ class SourceLag:
 
     def __init__(self) -> None:
         self.waiting = 0.0
-        """Records that have come and were not taken."""
+        """Records in the partition that the task has not read yet."""
         self.age = 0.0
-        """Seconds since the next one to be taken has come."""
+        """Seconds since the next record to be read was written to Kafka."""
         self._answers: deque[tuple[float, float]] = deque(maxlen=MOST)
         """When which end was first heard of: the last one that is not beyond what was taken, and all after it."""
         self._ends: deque[tuple[float, float]] = deque(maxlen=MOST)
