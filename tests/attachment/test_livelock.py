@@ -48,6 +48,7 @@ class Stuck:
         for tid in os.listdir(f"/proc/{self.pid}/task"):
             os.sched_setaffinity(int(tid), {core})
         self.process.start("polls", "livelock", 300)
+        until(self.is_warm)
 
     def feed(self, *rows: float) -> None:
         from confluent_kafka import Producer
@@ -66,6 +67,11 @@ class Stuck:
         """Whether it is known how much is taken from Kafka."""
         self.feed(0.0)
         return any(row["query"] == "polls" and row["cost"] is not None for row in attachment.status()["rows"])
+
+    def is_warm(self) -> bool:
+        """Whether it has worked for a while: a cold JVM at real-time priority has no time left for its MBeans."""
+        self.feed(0.001)
+        return len(self.times("done")) > 20
 
     def settle(self) -> None:
         """Wait for what it has begun."""

@@ -392,6 +392,13 @@ class Rig:
         """Rows that a query has been given that come out, when rates were last set."""
         return next(self._sent[sink] for sink, each in self.queries.items() if each.name == query)
 
+    def came(self, query: str) -> float:
+        """Rows that the broker has of a query's topic at this moment."""
+        from confluent_kafka import TopicPartition
+
+        source = next(each.source for each in self.queries.values() if each.name == query)
+        return float(self._consumer.get_watermark_offsets(TopicPartition(source, 0), timeout=5.0)[1])
+
     def produce(self, rates: Mapping[str, float]) -> None:
         """By query so many rows a second from now on; of one that is not named, nothing more."""
         by_topic = {query.source: rates[query.name] for query in self.queries.values() if query.name in rates}

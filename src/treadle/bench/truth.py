@@ -4,6 +4,7 @@ The application counts its own rows by expressions in its queries (`workloads/ta
 many have passed each place, when the last of them was made, and the CPU time of the threads that passed them. None of
 this comes from Spark's counters, on which Treadle's figures rest. Both are read on the same clock and compared at the
 moments of Treadle's readings, while the load is below what the application can do, above it, and below it again.
+`truth_batches` does the like with micro-batches.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from treadle.bench import truth_batches
 from treadle.bench.attach import Rig
 from treadle.bench.claims import Claims, at_most
+from treadle.bench.truth_taps import FEW_ROWS, SMALL_PART, Progress, Taps, grown, median, part, read_taps
 from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
 from treadle.errors import EngineError
@@ -27,16 +30,11 @@ from treadle.observe.provider import Provider
 from treadle.workloads.realtime import Chain
 from treadle.workloads.tapped import STAGES, Tapped
 
-Progress = Callable[[str, float], None]
 METRICS = ("queue", "external_queue", "tuples_in", "tuples_out", "head_age", "cpu_time", "output_queue", "latency")
 PERIOD = 0.05
-WINDOW = 2.0
-"""Seconds over which rates, selectivities and costs are compared."""
 PHASES = (0.7, 1.4, 0.7)
 """Parts of what the application can do that come in, one after the other."""
 BATCH = "10 seconds"
-FEW_ROWS, SMALL_PART = 20.0, 0.05
-"""An error of a queue that is one of these is small."""
 
 
 class Moment(NamedTuple):
@@ -46,22 +44,20 @@ class Moment(NamedTuple):
     columns: Mapping[str, Floats]
 
 
-class Taps(NamedTuple):
-    """What the application has counted: at these times, by place, all partitions together."""
-
-    times: Floats
-    rows: Mapping[str, Floats]
-    created: Mapping[str, Floats]
-    """When the last row was made, on the same clock; of several partitions the one that is furthest behind."""
-    cpu: Mapping[str, Floats]
-
-    def at(self, what: Mapping[str, Floats], place: str, when: Floats) -> Floats:
-        return np.interp(when, self.times, what[place])
-
-
 def run(*, seconds: float = 20.0, progress: Progress | None = None) -> dict[str, Any]:
-    """The figures; each phase of the load lasts so long."""
+    """The figures of Real-Time Mode and of micro-batches; each phase of the load lasts so long."""
     tell = progress or (lambda *_: None)
+    batched = truth_batches.run(seconds=seconds, progress=lambda what, done: tell(f"micro-batch: {what}", 0.4 * done))
+    stages, rate = _real_time(seconds, lambda what, done: tell(f"real time: {what}", 0.4 + 0.6 * done))
+    return {
+        "rows_per_s": round(rate, 1),
+        "stages": stages,
+        "micro_batch": batched,
+        "claims": claims(stages) + truth_batches.claims(batched),
+    }
+
+
+def _real_time(seconds: float, tell: Progress) -> tuple[dict[str, Any], float]:
     query = Chain("tapped", ())
     with tempfile.TemporaryDirectory(prefix="treadle-") as folder:
         file = Path(folder, "taps")
@@ -72,13 +68,12 @@ def run(*, seconds: float = 20.0, progress: Progress | None = None) -> dict[str,
             moments: list[Moment] = []
             with SparkEngine(Application.find(pid=rig.application.pid), knobs={}, mbeans=False) as engine:
                 provider = Provider(engine.offers, METRICS)
-                for number, part in enumerate(PHASES):
-                    tell(f"at {part:g} of what it can do", 0.3 + 0.7 * number / len(PHASES))
-                    rig.produce({query.name: part * rate})
+                for number, load in enumerate(PHASES):
+                    tell(f"at {load:g} of what it can do", 0.3 + 0.7 * number / len(PHASES))
+                    rig.produce({query.name: load * rate})
                     moments += _watch(engine, provider, rig, seconds)
             rig.produce({})
-        figures = _compared(moments, _read(file))
-    return {"rows_per_s": round(rate, 1), "stages": figures, "claims": claims(figures)}
+        return _compared(moments, read_taps(file)), rate
 
 
 def claims(figures: Mapping[str, Mapping[str, Any]]) -> Claims:
@@ -104,14 +99,14 @@ def _capacity(rig: Rig, file: Path, seconds: float) -> float:
     rig.produce({"tapped": 3000.0})
     rig.take(seconds)
     rig.produce({})
-    if not _read(file).rows["aggregate in"][-1] > 0.0:
+    if not read_taps(file).rows["aggregate in"][-1] > 0.0:
         raise EngineError("no row came through", remedy="run the application by hand and see why")
     _work_off(rig, file)
     rig.produce({"tapped": 20_000.0})
     rig.take(0.2 * seconds)
-    first = _read(file)
+    first = read_taps(file)
     rig.take(0.5 * seconds)
-    last = _read(file)
+    last = read_taps(file)
     rig.produce({})
     # What comes out at the end, in rows that came in: in the middle rows may pile up.
     took = (last.rows["aggregate in"][-1] - first.rows["aggregate in"][-1]) / (last.times[-1] - first.times[-1])
@@ -124,7 +119,7 @@ def _work_off(rig: Rig, file: Path) -> None:
     """Wait until the last stage has read every row that the producer sent and the filter kept."""
     while True:
         rig.take(0.5)
-        rows = _read(file).rows
+        rows = read_taps(file).rows
         if rows["filter in"][-1] >= rig.sent("tapped") and rows["aggregate in"][-1] >= rows["filter out"][-1]:
             return
 
@@ -159,26 +154,6 @@ def _together(name: str, column: Floats, of_stage: Any) -> Floats:
     return np.bincount(of_stage, column, len(STAGES)).astype(np.float64)
 
 
-def _read(file: Path) -> Taps:
-    """The whole file; a place that is not there yet has counted nothing."""
-    wall = time.time() - time.monotonic()
-    lines = [line.split("\t") for line in file.read_text().splitlines()[:-1]]
-    times = np.array([int(line[0]) / 1e9 for line in lines])
-    found: dict[str, dict[str, Floats]] = {}
-    for number, line in enumerate(lines):
-        for each in line[1:]:
-            name, _, numbers = each.rpartition("=")
-            place, _, partition = name.rpartition("/")
-            columns = found.setdefault(place, {}).setdefault(partition, np.zeros((3, len(lines))))
-            columns[:, number] = [float(part) for part in numbers.split(":")]
-    rows = {place: sum(each[0] for each in parts.values()) for place, parts in found.items()}
-    created = {
-        place: np.min([each[1] / 1e9 - wall for each in parts.values()], axis=0) for place, parts in found.items()
-    }
-    cpu = {place: sum(each[2] for each in parts.values()) / 1e9 for place, parts in found.items()}
-    return Taps(times, rows, created, cpu)
-
-
 def _compared(moments: Sequence[Moment], taps: Taps) -> dict[str, Any]:
     when = np.array([moment.time for moment in moments])
     said = {name: np.array([moment.columns[name] for moment in moments]) for name in METRICS}
@@ -197,43 +172,24 @@ def _stage(number: int, stage: str, when: Floats, said: Mapping[str, Floats], ta
     age = when - taps.at(taps.created, f"{stage} in", when)
     waits = (true > 0.0) & (queue > 0.0)
     of = {"in": said["tuples_in"][:, number], "out": said["tuples_out"][:, number], "cpu": said["cpu_time"][:, number]}
-    grown = {key: _grown(when, column) for key, column in of.items()}
-    truly = {key: _grown(when, column) for key, column in (("in", taken), ("out", left), ("cpu", cpu))}
+    mine = {key: grown(when, column) for key, column in of.items()}
+    truly = {key: grown(when, column) for key, column in (("in", taken), ("out", left), ("cpu", cpu))}
     return {
         "moments": len(when),
         "queue_error": {
-            "median_rows": _median(off),
-            "median_part": _median(off / np.maximum(true, 1.0)),
+            "median_rows": median(off),
+            "median_part": median(off / np.maximum(true, 1.0)),
             "large": float(np.mean(large)),
-            "median_queue": _median(true),
+            "median_queue": median(true),
         }
         if number
         else None,
-        "rate_error": _median(_part(grown["in"], truly["in"])),
-        "selectivity_error": _median(_part(grown["out"] / grown["in"], truly["out"] / truly["in"])),
-        "cost_error": _median(_part(grown["cpu"] / grown["in"], truly["cpu"] / truly["in"])),
-        "age_error_ms": _median(np.abs(said["head_age"][:, number] - age)[waits]) * 1e3
+        "rate_error": median(part(mine["in"], truly["in"])),
+        "selectivity_error": median(part(mine["out"] / mine["in"], truly["out"] / truly["in"])),
+        "cost_error": median(part(mine["cpu"] / mine["in"], truly["cpu"] / truly["in"])),
+        "age_error_ms": median(np.abs(said["head_age"][:, number] - age)[waits]) * 1e3
         if number
-        else _median(np.abs(said["latency"][:, number] - age)) * 1e3,
-        "median_age_ms": _median(age) * 1e3,
+        else median(np.abs(said["latency"][:, number] - age)) * 1e3,
+        "median_age_ms": median(age) * 1e3,
         "taken_for_idle": float(np.mean((queue <= 0.0) & (true > FEW_ROWS))),
     }
-
-
-def _grown(when: Floats, column: Floats) -> Floats:
-    """By how much it has grown over each window."""
-    known = np.isfinite(column)
-    if not known.any():
-        return np.full(len(when), np.nan)
-    before = np.interp(when - WINDOW, when[known], column[known])
-    grown = np.where(when - when[known][0] >= WINDOW, column - before, np.nan)
-    return np.where(grown > 0.0, grown, np.nan)
-
-
-def _part(value: Floats, true: Floats) -> Floats:
-    return np.abs(value - true) / true
-
-
-def _median(column: Floats) -> float:
-    known = column[np.isfinite(column)]
-    return round(float(np.median(known)), 5) if len(known) else float("nan")

@@ -41,14 +41,8 @@ def _main() -> None:
     order: dict[str, Any] = json.loads(sys.argv[1])
     if order["core"] is not None:
         os.sched_setaffinity(0, {order["core"]})
-    sources = Path(__file__).parent / "java" / "treadle" / "tap"
-    tap = classes.jar("treadle-tap", sources).path
-    extra = {
-        "spark.driver.extraClassPath": str(tap),
-        "spark.driver.extraJavaOptions": f"-Dtreadle.tap={order['file']}",
-        "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
-    }
-    spark = session(len(STAGES) + 1, extra)
+    extra = {"spark.sql.streaming.realTimeMode.allowlistCheck": "false"}
+    spark = session(len(STAGES) + 1, extra | tap(Path(order["file"])))
     source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", order["servers"])
     source = source.option("subscribe", f"{order['name']}-in").option("startingOffsets", "earliest")
     rows = source.option("kafka.fetch.max.wait.ms", "5").load()
@@ -64,22 +58,28 @@ def _stages(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 
     rows = _worked(rows, "filter").where(f"h < '{KEPT}'")
-    rows = _tapped(rows, "filter out").repartition(1, "h")
-    rows = _tapped(_worked(rows, "project"), "project out").repartition(1, "h")
+    rows = tapped(rows, "filter out").repartition(1, "h")
+    rows = tapped(_worked(rows, "project"), "project out").repartition(1, "h")
     rows = rows.withColumn("h", _after(f"reflect('treadle.tap.Tap', 'block', {BLOCKED})"))
-    rows = _tapped(_worked(rows, "block"), "block out").repartition(2, "h")
-    rows = _tapped(_worked(rows, "two"), "two out").repartition(1, "created")
+    rows = tapped(_worked(rows, "block"), "block out").repartition(2, "h")
+    rows = tapped(_worked(rows, "two"), "two out").repartition(1, "created")
     rows = _worked(rows, "aggregate").groupBy(F.substring("h", 1, 2).alias("h")).agg(F.max("created").alias("created"))
-    return _tapped(rows, "aggregate out").selectExpr("cast(created as string) as value", "h as key")
+    return tapped(rows, "aggregate out").selectExpr("cast(created as string) as value", "h as key")
 
 
 def _worked(rows: DataFrame, stage: str) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 
-    return _tapped(rows, f"{stage} in").withColumn("h", F.expr(burn("h", HASHES[stage])))
+    return tapped(rows, f"{stage} in").withColumn("h", F.expr(burn("h", HASHES[stage])))
 
 
-def _tapped(rows: DataFrame, place: str) -> DataFrame:
+def tap(file: Path) -> dict[str, str]:
+    """Settings with which `tapped` counts into a file."""
+    jar = classes.jar("treadle-tap", Path(__file__).parent / "java" / "treadle" / "tap").path
+    return {"spark.driver.extraClassPath": str(jar), "spark.driver.extraJavaOptions": f"-Dtreadle.tap={file}"}
+
+
+def tapped(rows: DataFrame, place: str) -> DataFrame:
     """Count each row, by an expression that Spark can neither leave out nor move, since it may give anything."""
     return rows.withColumn("h", _after(f"reflect('treadle.tap.Tap', 'pass', '{place}', spark_partition_id(), created)"))
 

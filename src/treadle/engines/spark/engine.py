@@ -404,9 +404,14 @@ class SparkEngine:
     def _from_kernel(self, mains: Times) -> tuple[Floats, Floats]:
         """CPU time and wait; of all threads but the mains of tasks not in each round."""
         own, others = self._own, self._read_others(time.monotonic())
-        cpu = np.concatenate([mains.cpu_time, others.cpu_time])
+        of_batches = self._live.column("cpu_time")
+        counted = ~np.isnan(of_batches)
+        # Tasks of micro-batches come and go between two rounds: Spark itself adds up what they have used.
+        mains_cpu = np.where(counted[own.rows[: len(own.mains)]], 0.0, mains.cpu_time)
+        cpu = np.concatenate([mains_cpu, others.cpu_time])
         wait = np.concatenate([mains.run_wait, others.run_wait])
-        return self._cpu.add(own.all, cpu, own.rows), self._wait.add(own.all, wait, own.rows)
+        used = self._cpu.add(own.all, cpu, own.rows)
+        return np.where(counted, np.nan_to_num(used) + of_batches, used), self._wait.add(own.all, wait, own.rows)
 
     def _from_sources(self) -> tuple[Floats, Floats]:
         """What waits outside, and what was taken in: as tasks count it, else as Kafka's consumers say."""

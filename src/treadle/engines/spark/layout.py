@@ -1,9 +1,10 @@
 """From threads to a topology: every thread of the application's processes in its place, query by query.
 
-A task thread is the main thread of its stage's instance; the threads of its shuffles are helpers. Threads that serve
-several queries (a shared Kafka producer, Python workers) are helpers of all that may need them. What plans, schedules
-and starts batches is the pseudo query `driver`; threads for which no batch waits are left out. Instances stay while
-their query runs, also between batches.
+A task thread is the main thread of its stage's instance; the threads of its shuffles are helpers. In micro-batches
+stages take turns and all wait for the same rows, so a query is one instance there, with the threads of all its tasks.
+Threads that serve several queries (a shared Kafka producer, Python workers) are helpers of all that may need them. What
+plans, schedules and starts batches is the pseudo query `driver`; threads for which no batch waits are left out.
+Instances stay while their query runs, also between batches.
 """
 
 from __future__ import annotations
@@ -35,11 +36,16 @@ JOBS = "jobs"
 
 
 class Place(NamedTuple):
-    """Where a task stands: a partition of a stage of a query's run."""
+    """Where a task stands: a partition of a stage of a query's run, or a whole run in micro-batches (`whole`)."""
 
     run: str
     position: int
     partition: int
+
+    @classmethod
+    def whole(cls, run: str) -> Place:
+        """All tasks of a query in micro-batches."""
+        return cls(run, 0, 0)
 
 
 class Rows(NamedTuple):
@@ -59,6 +65,23 @@ class _Run:
     plan: Plan
     name: str = ""
     partitions: dict[int, set[int]] = field(default_factory=dict)
+    batched: bool = False
+    """Whether it runs in micro-batches; False also while its plan is not known."""
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Those that are scheduled apart."""
+        stages = self.plan.stages
+        if not self.batched:
+            return stages
+        return (
+            Stage(
+                tuple(operator.name for operator in self.plan.operators),
+                kafka_in=any(stage.kafka_in for stage in stages),
+                kafka_out=any(stage.kafka_out for stage in stages),
+                python=any(stage.python for stage in stages),
+            ),
+        )
 
 
 @dataclass
@@ -127,7 +150,7 @@ class Layout:
         threads = {place: list(mains) for place, mains in found.tasks.items()}
         self.mains = {place: mains[0] for place, mains in found.tasks.items()}
         self.sources = {place: ref for place, ref in self.mains.items() if self._stage(place).kafka_in}
-        self.hurries = bool(found.other_tasks) or any(self._is_short(self._runs[place.run]) for place in found.tasks)
+        self.hurries = bool(found.other_tasks) or any(self._runs[place.run].batched for place in found.tasks)
         self._give_helpers(found, threads, workers)
         return self._rows(found, threads)
 
@@ -182,6 +205,8 @@ class Layout:
     def _place_of(self, job: Job, what: Named) -> Place | None:
         """None for a job whose stages are not those of the plan that its run is known by."""
         run = self._runs.get(job.run)
+        if run is not None and run.batched:
+            return Place.whole(job.run)
         if run is None or len(job.stages) != len(run.plan.stages):
             return None
         return Place(job.run, job.stages.index(what.stage), what.partition)
@@ -190,11 +215,15 @@ class Layout:
         run = self._runs.get(job.run)
         plan = self._directory.plan(job)
         if run is None:
-            self._runs[job.run] = _Run(job, plan)
+            run = self._runs[job.run] = _Run(job, plan)
+        elif run.batched:  # a batch may have several jobs: that with most stages has the names
+            run.job, run.plan = job, max(run.plan, plan, key=lambda each: len(each.stages))
         elif job.number != run.job.number or plan != run.plan:
             if len(plan.stages) != len(run.plan.stages):
                 run.partitions = {}
             run.job, run.plan = job, plan
+        if not run.batched and self._directory.has_plan(job) and not run.plan.real_time:
+            run.batched, run.partitions = True, {}
 
     def _follow(self, found: _Sorted, *, planned: bool) -> None:
         """Runs end with their planner, or where that is on another host with their last task."""
@@ -254,12 +283,8 @@ class Layout:
         told = self._directory.hop(shuffle)
         return Hop(*told) if told is not None else self._shuffles.get(shuffle)
 
-    def _is_short(self, run: _Run) -> bool:
-        """Whether its tasks end with each batch; not before its plan says so."""
-        return not run.plan.real_time and self._directory.has_plan(run.job)
-
     def _stage(self, place: Place) -> Stage:
-        return self._runs[place.run].plan.stages[place.position]
+        return self._runs[place.run].stages[place.position]
 
     # ------------------------------------------------------------ rows
 
@@ -273,7 +298,7 @@ class Layout:
         for number, run in sorted(self._runs.items(), key=lambda item: item[1].name):
             goal = _first_of(self._goals, run.name)
             queries.append(Query(run.name, run.plan.operators, self._priority(run.name), goal))
-            for position, stage in enumerate(run.plan.stages):
+            for position, stage in enumerate(run.stages):
                 for partition in sorted(run.partitions.get(position, {0})):
                     place = Place(number, position, partition)
                     places.append(place)

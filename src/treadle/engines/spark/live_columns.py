@@ -13,9 +13,11 @@ import numpy as np
 
 from treadle.engines.spark import operators
 from treadle.engines.spark.agent import Agents
+from treadle.engines.spark.batches import BatchJob, BatchQueries, BatchReading
 from treadle.engines.spark.layout import Place
 from treadle.engines.spark.live import LiveCounters, Located
-from treadle.engines.spark.operators import StageCounters
+from treadle.engines.spark.naming import understand
+from treadle.engines.spark.operators import BatchCounters, StageCounters
 from treadle.engines.spark.reports import Task
 from treadle.engines.spark.rest import Directory
 from treadle.model import Floats, Ints
@@ -23,6 +25,8 @@ from treadle.model import Floats, Ints
 COUNTERS = ("tuples_in", "tuples_out")
 """Those that only grow: an instance without a task keeps its last value."""
 OFFERS = frozenset({*COUNTERS, "queue", "output_queue", "external_queue", "head_age", "mean_age", "latency"})
+COLUMNS = OFFERS | {"cpu_time"}
+"""Also what the tasks of micro-batches have used of the CPU: most are over before anybody can see their thread."""
 MOST_GRAPHS = 256
 
 
@@ -33,9 +37,13 @@ class LiveColumns:
         self._agents = agents
         self._directory = directory
         self._counters = LiveCounters(self._locate)
+        self._batches = BatchQueries(self._find_job, self._find_run)
+        self._batch_readings: dict[str, BatchReading] = {}
         self._stages: dict[int, tuple[StageCounters, ...]] = {}
+        self._batch_counters: dict[int, BatchCounters] = {}
         self._unknown = False
         self._generation = -1
+        self._last = math.nan
         self._places: Sequence[Place | None] = ()
         self._columns: dict[str, Floats] = {}
         self._rows: tuple[object, Ints, Ints] | None = None
@@ -44,6 +52,7 @@ class LiveColumns:
     def take(self, pids: Collection[int]) -> bool:
         """Take what the agents have read since the last time; whether there was anything."""
         self._counters.keep(pids)
+        self._batches.keep(pids)
         if self._unknown and self._generation != self._agents.generation:
             self._generation, self._unknown = self._agents.generation, False
             self._counters.rewire()
@@ -51,15 +60,20 @@ class LiveColumns:
         for pid in pids:
             agent = self._agents.of(pid)
             while agent is not None and agent.counts:
-                self._counters.update(pid, agent.counts.popleft())
-                self._fill()
-                took = True
+                counts = agent.counts.popleft()
+                self._batches.update(pid, counts)
+                self._counters.update(pid, counts)
+                took, self._last = True, counts.time
+        if took:
+            # A task that has just ended is read once more, when the driver counts it already: the newest reading holds.
+            self._batch_readings = self._batches.read()
+            self._fill()
         return took
 
     @property
     def time(self) -> float:
         """Of the last reading; NaN while there is none."""
-        return math.nan if self._counters.reading is None else self._counters.reading.time
+        return self._last if self._counters.reading is not None or self._batch_readings else math.nan
 
     def lay_out(self, places: Sequence[Place | None]) -> None:
         """Rows are these from now on."""
@@ -80,24 +94,55 @@ class LiveColumns:
         before = self._columns
         self._columns = {
             name: before.get(name, np.full(len(self._places), np.nan)) if name in COUNTERS else _unknown(self._places)
-            for name in OFFERS
+            for name in COLUMNS
         }
+        at = {place: row for row, place in enumerate(self._places) if place is not None}
+        for run, batches in self._batch_readings.items():
+            if (row := at.get(Place.whole(run))) is not None:
+                self._put(row, batches)
         if reading is None:
             return
         if self._rows is None or self._rows[0] is not reading.places:
-            at = {place: row for row, place in enumerate(self._places) if place is not None}
             rows = np.array([at.get(place, -1) for place in reading.places], dtype=np.int64)
             known = np.flatnonzero(rows >= 0)
             self._rows = reading.places, known, rows[known]
         _, known, rows = self._rows
         values = {"tuples_in": reading.taken, "tuples_out": reading.put_out, **reading._asdict()}
         for name, column in self._columns.items():
+            if name == "cpu_time":
+                continue
             now = values[name][known]
             # What is known to half a message may seem to go back when it is known better.
             column[rows] = np.fmax(column[rows], now) if name in COUNTERS else now
 
+    def _put(self, row: int, batches: BatchReading) -> None:
+        """A query in micro-batches: what no batch is done with waits before its source, and for itself."""
+        values = batches._asdict()
+        values |= {"external_queue": batches.queue, "latency": batches.head_age}
+        for name, value in values.items():
+            self._columns[name][row] = value
+
+    def _find_run(self, pid: int, thread: int) -> str:
+        agent = self._agents.of(pid)
+        known = agent is not None and thread in agent.threads
+        return understand(agent.threads[thread].name).run if agent is not None and known else ""
+
+    def _find_job(self, task: Task) -> BatchJob | None:
+        job, driver = self._directory.job(task.stage), self._agents.driver
+        if job is None or not job.run or driver is None:
+            return None
+        if job.execution not in self._batch_counters:
+            if job.execution not in driver.graphs:
+                return BatchJob(job.run, BatchCounters())
+            self._batch_counters[job.execution] = _parsed_batch(driver.graphs[job.execution])
+            if len(self._batch_counters) > MOST_GRAPHS:
+                del self._batch_counters[next(iter(self._batch_counters))]
+        return BatchJob(job.run, self._batch_counters[job.execution])
+
     def _locate(self, task: Task) -> Located | None:
         job, driver = self._directory.job(task.stage), self._agents.driver
+        if task.partition < 0 or task.stage < 0 or (job is not None and job.run in self._batches.runs):
+            return None  # of a query in micro-batches, or of all its tasks
         if job is None or not job.run or driver is None:
             self._unknown |= job is None or bool(job.run)
             return None
@@ -117,6 +162,13 @@ class LiveColumns:
 
 def _unknown(places: Sequence[Place | None]) -> Floats:
     return np.full(len(places), np.nan)
+
+
+def _parsed_batch(text: str) -> BatchCounters:
+    try:
+        return operators.parse_batch(text)
+    except (ValueError, KeyError, RecursionError):  # none of our agent's
+        return BatchCounters()
 
 
 def _parsed(text: str) -> tuple[StageCounters, ...]:

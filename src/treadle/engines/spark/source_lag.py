@@ -6,6 +6,7 @@ records are held to come as fast as before, and once the next answer is there, t
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 MEMORY = 10.0
@@ -14,6 +15,8 @@ LONGEST = 30.0
 """Seconds for which a consumer that hears nothing is sent as many records as before."""
 MOST = 256
 """Answers that are kept."""
+SHORT = 0.1
+"""Seconds after which it is noted again that no record has come."""
 
 
 class SourceLag:
@@ -28,23 +31,31 @@ class SourceLag:
         """When which end was first heard of: the last one that is not beyond what was taken, and all after it."""
         self._ends: deque[tuple[float, float]] = deque(maxlen=MOST)
 
-    def update(self, now: float, offset: float, end: float) -> None:
-        """The offset that is read next, and the end as the consumer knows it."""
+    def update(self, now: float, offset: float, end: float, asked: float = math.nan) -> None:
+        """The offset that is read next, and the end as the consumer knows it.
+
+        `asked` is when it was told of this end; without it, it asks again whenever it has read all.
+        """
         answers, ends = self._answers, self._ends
-        if not answers or end > answers[-1][1]:
-            answers.append((now, end))
-            ends.append((now, end))
+        heard = now if math.isnan(asked) else asked
+        if not answers or end > answers[-1][1] or (asked > answers[-1][0] and answers[-1][1] > offset):
+            answers.append((heard, end))
+        if not ends or end > ends[-1][1] or asked > ends[-1][0] + SHORT:
+            ends.append((heard, end))
         while len(answers) > 2 and answers[1][1] <= offset:
             answers.popleft()
         while len(ends) > 2 and ends[1][0] < now - MEMORY:
             ends.popleft()
-        if offset >= end:  # it has all that it has heard of, so it asks all the time
+        if offset >= end and math.isnan(asked):  # it has all that it has heard of, so it asks all the time
             self.waiting = self.age = 0.0
             return
-        heard = answers[-1][0]
+        heard = answers[-1][0] if math.isnan(asked) else asked
         unheard = self._rate * min(now - heard, LONGEST)
-        self.waiting = end + unheard - offset
-        self.age = max(0.0, now - self._came(offset))
+        self.waiting = max(0.0, end + unheard - offset)
+        if offset < end:
+            self.age = max(0.0, now - self._came(offset))
+        else:  # only what it has not heard of waits
+            self.age = max(0.0, now - heard) if self.waiting >= 1.0 else 0.0
 
     @property
     def _rate(self) -> float:

@@ -13,12 +13,14 @@ import java.nio.channels.SelectionKey;
 import java.nio.channels.Selector;
 import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.IdentityHashMap;
 import java.util.Iterator;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Properties;
@@ -29,22 +31,26 @@ import java.util.concurrent.locks.LockSupport;
 /**
  * Says, from inside of a running Spark process, which threads there are and whose the stages are that run.
  *
- * It is loaded with the path of a Unix socket, calls there, and ends with that call: nothing listens, and nothing is
- * changed. It looks at once, and then when it is told to by four numbers of 8 bytes: a time of System.nanoTime(), the
- * nanoseconds from there to the next one, and so on, those between two looks at the stacks of task threads, and those
- * between two looks at the counters of tasks (0: none).
- * For a second after a change it looks twice as often. If anything differs from the last look it sends a length and what
- * differs, one thing a line, fields apart by tabs: at first `agent protocol`, `thread id address name`, `gone id`; from a
- * driver also `driver 0 application's-id name`, `job id execution stage,… description`, `shuffle id stage`, `over id`,
- * `plan execution text`, `graph execution operators` and of a streaming query's last batch with rows `batch id-of-its-thread rows-a-second rows-put-out`
- * for each taken (-1: not known, or not from Kafka into Kafka); and after a look at the stacks, of all of them, `stack id
- * state frame,…`. Of tasks `task number stage partition column,…` and `tasks layout number,…`; their values follow in
- * frames that begin with a zero: time, layout and the columns of all tasks, 8 bytes each. A look takes some microseconds for each thread, and only one at stacks needs a safepoint. Spark is
- * reached by reflection: whatever version it is of, and whichever class loader has it.
+ * It is loaded with the path of a Unix socket, connects to it, and ends when that connection ends: it listens on no port
+ * and changes nothing. It looks at once, and then at the times that it is told in messages of four numbers of 8 bytes: a
+ * time of System.nanoTime() to count from, and the nanoseconds between two looks, between two looks at the stacks of task
+ * threads, and between two looks at the counters of tasks (0: never). For a second after a change it looks twice as often.
+ *
+ * If anything differs from the last look it sends a length and then what differs, one thing a line, fields apart by tabs:
+ * at first `agent protocol`, then `thread id address name`, `gone id`; from a driver also `driver 0 application's-id name`,
+ * `job id execution stage,… description`, `shuffle id stage`, `over id`, `plan execution text`, `graph execution operators`
+ * and of a streaming query's last batch with rows `batch id-of-its-thread rows-a-second rows-put-out` for each taken (-1:
+ * not known, or not from Kafka into Kafka); after a look at the stacks, of all of them, `stack id state frame,…`. What has
+ * counters is described by `task number stage partition column,…`: a task, a job of micro-batches (its first stage, -1),
+ * or a streaming query (-1, the id of its thread). `tasks layout number,…` says in which order their values follow, in
+ * frames that begin with a zero: time, layout and the columns of all, 8 bytes each.
+ *
+ * A look takes some microseconds for each thread, and only one at stacks needs a safepoint. Spark is reached by reflection:
+ * whatever version it is of, and whichever class loader has it.
  */
 public final class Agent {
     private static final String EXECUTION = "spark.sql.execution.root.id";
-    private static final int PROTOCOL = 5;
+    private static final int PROTOCOL = 6;
     private static final String TASK = "Executor task launch worker";
     private static final String QUERY = "stream execution thread for";
     private static final Map<String, String> KINDS = Map.of("number of output rows", "rows", "data size", "bytes");
@@ -58,7 +64,7 @@ public final class Agent {
     private final Map<Integer, String> jobs = new TreeMap<>();
     private final Set<String> planless = new HashSet<>();
     private final Map<Thread, Object> batches = new IdentityHashMap<>();
-    private final Map<String, Method> methods = new HashMap<>();
+    private final Inside inside = new Inside();
     private Class<?> contexts;
     private Class<?> executions;
     private Class<?> graphs;
@@ -67,10 +73,12 @@ public final class Agent {
     private boolean drives;
     private boolean hello = true;
     private final Counters counters;
+    private final Batches whole;
 
     private Agent(Instrumentation tools) {
         this.tools = tools;
-        this.counters = new Counters(tools);
+        this.counters = new Counters(tools, inside);
+        this.whole = new Batches(inside, counters);
     }
 
     public static void agentmain(String path, Instrumentation tools) throws IOException {
@@ -135,6 +143,9 @@ public final class Agent {
         }
         boolean changed = answer.length() > 0;
         boolean looks = countsToo || (counts && counters.isStale());
+        if (looks) {
+            whole.look();
+        }
         ByteBuffer[] values = looks ? counters.look(answer) : new ByteBuffer[2];
         write(channel, values[0]);
         send(channel); // what follows may take long
@@ -185,6 +196,7 @@ public final class Agent {
                 counters.follow(found[place], name.startsWith(TASK + " for"));
                 if (name.startsWith(QUERY)) {
                     batches.put(found[place], NONE);
+                    whole.follow(found[place]);
                     line("batch", found[place].getId(), "0", "-1");
                 }
             }
@@ -197,6 +209,7 @@ public final class Agent {
                 if (!alive.contains(thread)) {
                     line("gone", thread.getId());
                     batches.remove(thread);
+                    whole.end(thread);
                     counters.follow(thread, false);
                     each.remove();
                 }
@@ -245,19 +258,20 @@ public final class Agent {
     /** What belongs to the scheduler's own thread is read without a lock: what comes out wrong is looked at again. */
     private void lookAtJobs() {
         try {
-            Object context = get(call(contexts.getField("MODULE$").get(null), "getActive"));
+            Object context = inside.get(inside.call(contexts.getField("MODULE$").get(null), "getActive"));
             if (context == null) {
                 return;
             }
             if (!drives) {
                 drives = true;
-                line("driver", 0, (String) call(context, "applicationId"), (String) call(context, "appName"));
+                line("driver", 0, (String) inside.call(context, "applicationId"), (String) inside.call(context, "appName"));
             }
-            Object scheduler = call(context, "dagScheduler");
+            Object scheduler = inside.call(context, "dagScheduler");
             Map<Integer, Object> active = new TreeMap<>();
-            for (Object each = call(call(scheduler, "activeJobs"), "iterator"); (Boolean) call(each, "hasNext"); ) {
-                Object job = call(each, "next");
-                active.put((Integer) call(job, "jobId"), job);
+            Object running = inside.call(inside.call(scheduler, "activeJobs"), "iterator");
+            while ((Boolean) inside.call(running, "hasNext")) {
+                Object job = inside.call(running, "next");
+                active.put((Integer) inside.call(job, "jobId"), job);
             }
             for (Map.Entry<Integer, Object> each : active.entrySet()) {
                 if (!jobs.containsKey(each.getKey())) {
@@ -268,6 +282,7 @@ public final class Agent {
                 Map.Entry<Integer, String> job = each.next();
                 if (!active.containsKey(job.getKey())) {
                     line("over", job.getKey());
+                    whole.end(job.getKey());
                     planless.remove(job.getValue());
                     each.remove();
                 }
@@ -287,10 +302,10 @@ public final class Agent {
             try {
                 Field query = last.getKey().getClass().getDeclaredField("$outer");
                 query.setAccessible(true);
-                Object report = call(query.get(last.getKey()), "lastProgress");
+                Object report = inside.call(query.get(last.getKey()), "lastProgress");
                 if (report != null && report != last.getValue()) {
                     boolean first = last.setValue(report) == NONE;
-                    long taken = (Long) call(report, "numInputRows");
+                    long taken = (Long) inside.call(report, "numInputRows");
                     if (taken > 0 || first) {
                         tell(last.getKey(), report, taken);
                     }
@@ -302,40 +317,44 @@ public final class Agent {
     }
 
     private void tell(Thread query, Object report, long taken) throws ReflectiveOperationException {
-        Object sink = call(report, "sink");
+        Object sink = inside.call(report, "sink");
         boolean kafka = isKafka(sink);
-        for (Object source : (Object[]) call(report, "sources")) {
+        for (Object source : (Object[]) inside.call(report, "sources")) {
             kafka &= isKafka(source);
         }
-        long out = kafka ? (Long) call(sink, "numOutputRows") : -1;
-        double rate = (Double) call(report, "inputRowsPerSecond"); // not a number for a first batch
-        rate = rate > 0 ? rate : (Double) call(report, "processedRowsPerSecond");
+        long out = kafka ? (Long) inside.call(sink, "numOutputRows") : -1;
+        double rate = (Double) inside.call(report, "inputRowsPerSecond"); // not a number for a first batch
+        rate = rate > 0 ? rate : (Double) inside.call(report, "processedRowsPerSecond");
         String each = taken == 0 && kafka ? "0" : Double.toString(out < 0 ? -1 : (double) out / taken);
         line("batch", query.getId(), Double.toString(taken > 0 ? rate : 0), each);
     }
 
     private boolean isKafka(Object end) throws ReflectiveOperationException {
-        return ((String) call(end, "description")).toLowerCase(Locale.ROOT).contains("kafka");
+        return ((String) inside.call(end, "description")).toLowerCase(Locale.ROOT).contains("kafka");
     }
 
     private void begin(Object scheduler, int number, Object job) throws ReflectiveOperationException {
-        Properties properties = (Properties) call(job, "properties");
+        Properties properties = (Properties) inside.call(job, "properties");
         String execution = properties == null ? "" : properties.getProperty(EXECUTION, "");
         String description = properties == null ? "" : properties.getProperty("spark.job.description", "");
-        Object numbers = get(call(call(scheduler, "jobIdToStageIds"), "get", number));
+        Object numbers = inside.get(inside.call(inside.call(scheduler, "jobIdToStageIds"), "get", number));
         if (numbers == null) {
             return;
         }
         StringBuilder stages = new StringBuilder();
-        for (Object each = call(numbers, "iterator"); (Boolean) call(each, "hasNext"); ) {
-            Integer stage = (Integer) call(each, "next");
-            Object what = get(call(call(scheduler, "stageIdToStage"), "get", stage));
+        List<Object> its = new ArrayList<>();
+        int first = Integer.MAX_VALUE;
+        for (Object each = inside.call(numbers, "iterator"); (Boolean) inside.call(each, "hasNext"); ) {
+            Integer stage = (Integer) inside.call(each, "next");
+            Object what = inside.get(inside.call(inside.call(scheduler, "stageIdToStage"), "get", stage));
             if (what == null) {
                 return;
             }
             stages.append(stages.length() == 0 ? "" : ",").append(stage);
+            its.add(what);
+            first = Math.min(first, stage);
             if (what.getClass().getSimpleName().equals("ShuffleMapStage")) {
-                line("shuffle", ((Integer) call(call(what, "shuffleDep"), "shuffleId")), stage.toString());
+                line("shuffle", ((Integer) inside.call(inside.call(what, "shuffleDep"), "shuffleId")), stage.toString());
             }
         }
         jobs.put(number, execution);
@@ -343,6 +362,9 @@ public final class Agent {
             planless.add(execution);
         }
         line("job", number, execution.isEmpty() ? "-1" : execution, stages.toString(), description);
+        if (properties != null && whole.has(properties.getProperty("spark.jobGroup.id", ""))) {
+            whole.begin(number, first, its);
+        }
     }
 
     /** As Spark itself has written it down for its UI, which is some time after the job began. */
@@ -351,16 +373,22 @@ public final class Agent {
             executions = sparkClass("SQLExecutionUIData");
             graphs = sparkClass("SparkPlanGraphWrapper");
         }
-        Object store = call(call(context, "statusStore"), "store");
+        Object store = inside.call(inside.call(context, "statusStore"), "store");
         Method read = store.getClass().getMethod("read", Class.class, Object.class);
         for (Iterator<String> each = planless.iterator(); each.hasNext(); ) {
             long execution = Long.parseLong(each.next());
             try {
-                Object graph = call(read.invoke(store, graphs, execution), "toSparkPlanGraph");
+                Object graph = inside.call(read.invoke(store, graphs, execution), "toSparkPlanGraph");
                 Object data = read.invoke(store, executions, execution);
-                line("graph", execution, described(graph));
-                line("plan", execution, (String) call(data, "physicalPlanDescription"));
+                List<Object> counters = new ArrayList<>();
+                line("graph", execution, described(graph, counters));
+                line("plan", execution, (String) inside.call(data, "physicalPlanDescription"));
                 each.remove();
+                for (Map.Entry<Integer, String> job : jobs.entrySet()) {
+                    if (job.getValue().equals(Long.toString(execution))) {
+                        whole.count(job.getKey(), counters, contexts);
+                    }
+                }
             } catch (InvocationTargetException notYet) {
                 // it will be there at one of the next looks
             }
@@ -371,25 +399,32 @@ public final class Agent {
         return Class.forName("org.apache.spark.sql.execution.ui." + name, true, contexts.getClassLoader());
     }
 
-    /** A line for each operator: its number, that of the one that it feeds (-1: none), its row counters, its name. */
-    private String described(Object graph) throws ReflectiveOperationException {
+    /**
+     * A line for each operator: its number, that of the one that it feeds (-1: none), its row counters, its name. Counters
+     * of rows are added to a list.
+     */
+    private String described(Object graph, List<Object> counters) throws ReflectiveOperationException {
         Map<Object, Object> feeds = new HashMap<>();
-        for (Object each = call(call(graph, "edges"), "iterator"); (Boolean) call(each, "hasNext"); ) {
-            Object edge = call(each, "next");
-            feeds.put(call(edge, "fromId"), call(edge, "toId"));
+        for (Object each = inside.call(inside.call(graph, "edges"), "iterator"); (Boolean) inside.call(each, "hasNext"); ) {
+            Object edge = inside.call(each, "next");
+            feeds.put(inside.call(edge, "fromId"), inside.call(edge, "toId"));
         }
         StringBuilder text = new StringBuilder();
-        for (Object each = call(call(graph, "allNodes"), "iterator"); (Boolean) call(each, "hasNext"); ) {
-            Object node = call(each, "next");
-            text.append(call(node, "id")).append('\t').append(feeds.getOrDefault(call(node, "id"), -1L)).append('\t');
-            for (Object of = call(call(node, "metrics"), "iterator"); (Boolean) call(of, "hasNext"); ) {
-                Object metric = call(of, "next");
-                String kind = KINDS.get((String) call(metric, "name"));
+        for (Object each = inside.call(inside.call(graph, "allNodes"), "iterator"); (Boolean) inside.call(each, "hasNext"); ) {
+            Object node = inside.call(each, "next");
+            Object id = inside.call(node, "id");
+            text.append(id).append('\t').append(feeds.getOrDefault(id, -1L)).append('\t');
+            for (Object of = inside.call(inside.call(node, "metrics"), "iterator"); (Boolean) inside.call(of, "hasNext"); ) {
+                Object metric = inside.call(of, "next");
+                String kind = KINDS.get((String) inside.call(metric, "name"));
+                if ("rows".equals(kind)) {
+                    counters.add(inside.call(metric, "accumulatorId"));
+                }
                 if (kind != null) {
-                    text.append(kind).append('=').append(call(metric, "accumulatorId")).append(',');
+                    text.append(kind).append('=').append(inside.call(metric, "accumulatorId")).append(',');
                 }
             }
-            text.append('\t').append(call(node, "name")).append('\n');
+            text.append('\t').append(inside.call(node, "name")).append('\n');
         }
         return text.toString();
     }
@@ -404,29 +439,5 @@ public final class Agent {
 
     private static String escaped(String text) {
         return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r");
-    }
-
-    /** The value of a Scala option, or null. */
-    private Object get(Object option) throws ReflectiveOperationException {
-        return (Boolean) call(option, "isEmpty") ? null : call(option, "get");
-    }
-
-    private Object call(Object object, String name, Object... arguments) throws ReflectiveOperationException {
-        Class<?> kind = object.getClass();
-        String key = kind.getName() + '.' + name;
-        Method method = methods.get(key);
-        if (method == null) {
-            for (Method each : kind.getMethods()) {
-                if (each.getName().equals(name) && each.getParameterCount() == arguments.length) {
-                    method = each;
-                }
-            }
-            if (method == null) {
-                throw new NoSuchMethodException(key);
-            }
-            method.setAccessible(true);
-            methods.put(key, method);
-        }
-        return method.invoke(object, arguments);
     }
 }

@@ -2,8 +2,8 @@ package treadle;
 
 import java.lang.instrument.Instrumentation;
 import java.lang.invoke.MethodHandle;
-import java.lang.invoke.MethodHandles;
-import java.lang.invoke.MethodType;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadMXBean;
 import java.lang.ref.Reference;
 import java.lang.reflect.Array;
 import java.lang.reflect.Field;
@@ -23,7 +23,8 @@ import java.util.concurrent.atomic.AtomicReference;
 /**
  * Reads the counters of the tasks in this JVM while the tasks run.
  *
- * Each task has a row of columns, which are found once and then only read. A column is `in` or `out` (records that the
+ * Each task has a row of columns, which are found once and then only read. A column is `cpu` (nanoseconds since the task
+ * was first seen), `in` or `out` (records that the
  * task took from its source, or wrote to its sink), `read` or `written` (records of ordinary shuffles), `metric:ID` (a
  * SQL metric; the driver knows of which operator it is), `offset:N` and `end:N` (of its Nth Kafka partition, what it
  * reads next and the newest, as far as its consumer has heard), and of a streaming shuffle S `waiting:S` (messages in the
@@ -35,11 +36,11 @@ import java.util.concurrent.atomic.AtomicReference;
  * this version of Spark does not have is left out.
  */
 final class Counters {
+    private static final ThreadMXBean CLOCK = ManagementFactory.getThreadMXBean();
     private static final int MOST_READERS = 64; // of one writer, beyond which sequence numbers are left out
     private static final int RARELY = 20; // looks after which it is seen whether a task has new columns
-    private final Map<Thread, Task> tasks = new LinkedHashMap<>();
+    private final Map<Object, Task> tasks = new LinkedHashMap<>(); // by thread, and what others count by their own keys
     private final Map<Thread, Integer> unplaced = new HashMap<>(); // their tasks have not begun; looks that are left
-    private final Map<String, Field> fields = new HashMap<>();
     private final Map<Class<?>, MethodHandle> metrics = new HashMap<>();
     private MethodHandle filled;
     private ThreadLocal<?> contexts;
@@ -47,40 +48,60 @@ final class Counters {
     private Field table;
     private Field value;
     private final Instrumentation tools;
+    private final Inside inside;
     private int numbers = 0;
     private int layout = 0;
 
     /** The packages of `java.lang` must be open to us by now. */
-    Counters(Instrumentation tools) {
+    Counters(Instrumentation tools, Inside inside) {
         this.tools = tools;
+        this.inside = inside;
     }
 
     /** One column: how its value is read. */
-    private interface Column {
+    interface Column {
         long read() throws Throwable;
     }
 
-    private final class Task {
+    /** A task that runs, or something else with columns, which has no context. */
+    final class Task {
         final int number = ++numbers;
         final Object context;
         final int stage;
         final int partition;
+        final long thread; // 0: none
+        final long start; // what the thread had used of the CPU before
         final List<String> names = new ArrayList<>();
         final List<Column> columns = new ArrayList<>();
+        final Map<String, Column> added = new LinkedHashMap<>();
         int accumulators = -1;
         int callbacks = -1;
         int looks = 0;
         boolean ended = false;
 
-        Task(Object context) throws ReflectiveOperationException {
+        Task(Object context, int stage, int partition, long thread) {
             this.context = context;
-            this.stage = (Integer) field(context, "stageId");
-            this.partition = (Integer) field(context, "partitionId");
+            this.stage = stage;
+            this.partition = partition;
+            this.thread = thread;
+            this.start = thread == 0 ? 0 : CLOCK.getThreadCpuTime(thread);
         }
 
+        /** Read from the next time on that it is described. */
         void add(String name, Column column) {
-            names.add(name);
-            columns.add(column);
+            added.put(name, column);
+        }
+
+        /** Whether there are new columns. */
+        boolean takeOver() {
+            if (added.isEmpty()) {
+                return false;
+            }
+            names.addAll(added.keySet());
+            columns.addAll(added.values());
+            added.clear();
+            looks = 1;
+            return true;
         }
     }
 
@@ -135,9 +156,24 @@ final class Counters {
         }
     }
 
+    /** Read columns that somebody else adds, of a stage or of none (-1), until they end. */
+    Task begin(Object key, int stage, int partition) {
+        Task row = new Task(null, stage, partition, 0);
+        tasks.put(key, row);
+        return row;
+    }
+
+    Task of(Object key) {
+        return tasks.get(key);
+    }
+
+    void end(Object key) {
+        tasks.get(key).ended = true;
+    }
+
     /** Whether what is read is out of date: a task has begun or ended. */
     boolean isStale() {
-        return !unplaced.isEmpty() || tasks.values().stream().anyMatch(task -> task.ended);
+        return !unplaced.isEmpty() || tasks.values().stream().anyMatch(task -> task.ended || !task.added.isEmpty());
     }
 
     /**
@@ -208,10 +244,15 @@ final class Counters {
                 return null;
             }
             Task before = tasks.get(thread);
-            return before != null && before.context == context ? null : new Task(context);
+            return before != null && before.context == context ? null : begun(thread, context);
         } catch (ReflectiveOperationException | RuntimeException unknown) {
             return null;
         }
+    }
+
+    private Task begun(Thread thread, Object context) throws ReflectiveOperationException {
+        int stage = (Integer) inside.field(context, "stageId");
+        return new Task(context, stage, (Integer) inside.field(context, "partitionId"), thread.getId());
     }
 
     /** Its own method to look a thread local up may tidy the table, which only the thread itself may do. */
@@ -233,14 +274,18 @@ final class Counters {
 
     /** Find a task's columns, if there can be new ones; whether there are. */
     private boolean renew(Task task) {
+        if (task.context == null) {
+            task.looks++;
+            return task.takeOver();
+        }
         if (task.looks++ > RARELY && task.looks % RARELY != 0) {
             return false;
         }
         try {
-            Object measured = field(task.context, "taskMetrics");
-            Object accumulators = field(measured, "_externalAccums");
-            Object callbacks = field(task.context, "onCompleteCallbacks");
-            int count = accumulators == null ? 0 : (Integer) method(accumulators, "size").invoke(accumulators);
+            Object measured = inside.field(task.context, "taskMetrics");
+            Object accumulators = inside.field(measured, "_externalAccums");
+            Object callbacks = inside.field(task.context, "onCompleteCallbacks");
+            int count = accumulators == null ? 0 : (Integer) inside.call(accumulators, "size");
             int calls = callbacks == null ? 0 : ((Collection<?>) callbacks).size();
             if (count == task.accumulators && calls == task.callbacks) {
                 return false;
@@ -249,7 +294,6 @@ final class Counters {
             task.callbacks = calls;
             task.names.clear();
             task.columns.clear();
-            task.looks = 1;
             addRecords(task, measured);
             Method get = count == 0 ? null : indexed(accumulators);
             for (int place = 0; place < count; place++) {
@@ -263,13 +307,14 @@ final class Counters {
                     addEnds(task, callback);
                 }
             }
-            return true;
+            return task.takeOver();
         } catch (ReflectiveOperationException | RuntimeException | LinkageError error) {
             return false; // a task that begins or ends just now
         }
     }
 
     private void addRecords(Task task, Object measured) {
+        task.add("cpu", () -> CLOCK.getThreadCpuTime(task.thread) - task.start);
         String[][] all = {
             {"in", "inputMetrics", "recordsRead"},
             {"out", "outputMetrics", "recordsWritten"},
@@ -278,8 +323,8 @@ final class Counters {
         };
         for (String[] each : all) {
             try {
-                Object group = method(measured, each[1]).invoke(measured);
-                MethodHandle count = handle(method(group, each[2]));
+                Object group = inside.call(measured, each[1]);
+                MethodHandle count = inside.counter(group, each[2]);
                 task.add(each[0], () -> (long) count.invokeExact(group));
             } catch (ReflectiveOperationException | RuntimeException absent) {
                 // another version of Spark
@@ -287,26 +332,27 @@ final class Counters {
         }
     }
 
-    private void addMetric(Task task, Object metric) throws ReflectiveOperationException {
+    /** A SQL metric. */
+    void addMetric(Task task, Object metric) throws ReflectiveOperationException {
         MethodHandle read = metrics.get(metric.getClass());
         if (read == null) {
             for (Method each : metric.getClass().getMethods()) {
                 if (each.getName().equals("value") && each.getReturnType() == long.class) {
-                    read = handle(each);
+                    read = Inside.handle(each);
                     metrics.put(metric.getClass(), read);
                 }
             }
         }
         if (read != null) {
             MethodHandle count = read;
-            long id = (Long) method(metric, "id").invoke(metric);
+            long id = (Long) inside.call(metric, "id");
             task.add("metric:" + id, () -> (long) count.invokeExact(metric));
         }
     }
 
     /** What a task does at its end tells of its sources, readers and writer: each has to be closed then. */
     private void addEnds(Task task, Object callback) throws ReflectiveOperationException {
-        Object closing = field(callback, "f$1");
+        Object closing = inside.field(callback, "f$1");
         if (closing == null) {
             return;
         }
@@ -323,68 +369,68 @@ final class Counters {
     }
 
     private void addSources(Task task, Object source) throws ReflectiveOperationException {
-        Object states = field(source, "taskStates");
-        Object state = states == null ? null : ((Map<?, ?>) states).get(field(task.context, "taskAttemptId"));
-        Object parts = field(state, "partitionIterators");
-        int count = parts == null ? 0 : (Integer) method(parts, "size").invoke(parts);
+        Object states = inside.field(source, "taskStates");
+        Object state = states == null ? null : ((Map<?, ?>) states).get(inside.field(task.context, "taskAttemptId"));
+        Object parts = inside.field(state, "partitionIterators");
+        int count = parts == null ? 0 : (Integer) inside.call(parts, "size");
         if (count == 0) {
             task.callbacks = -1; // it is about to open them: look again
         }
         for (int place = 0; place < count; place++) {
-            Object reader = field(indexed(parts).invoke(parts, place), "reader");
+            Object reader = inside.field(indexed(parts).invoke(parts, place), "reader");
             while (reader != null && !reader.getClass().getSimpleName().equals("KafkaBatchPartitionReader")) {
-                reader = field(reader, "reader"); // one around it, in Real-Time Mode
+                reader = inside.field(reader, "reader"); // one around it, in Real-Time Mode
             }
             if (reader != null) {
                 Object kafka = reader;
-                Object client = field(kafka, "consumer");
-                task.add("offset:" + place, () -> number(kafka, "nextOffset"));
-                task.add("end:" + place, () -> end(client));
+                Object client = inside.field(kafka, "consumer");
+                task.add("offset:" + place, () -> inside.number(kafka, "nextOffset"));
+                task.add("end:" + place, () -> newest(client));
             }
         }
     }
 
     /** The offset of the newest record of a consumer's partition, as its last answer from Kafka said. */
-    private long end(Object client) throws ReflectiveOperationException {
-        Object found = field(client, "_consumer"); // an option
+    private long newest(Object client) throws ReflectiveOperationException {
+        Object found = inside.field(client, "_consumer"); // an option
         for (String next : new String[] {"value", "consumer", "delegate", "subscriptions", "assignment", "map"}) {
-            found = field(found, next);
+            found = inside.field(found, next);
         }
         for (Object partition : found == null ? List.of() : ((Map<?, ?>) found).values()) {
-            return number(partition, "highWatermark");
+            return inside.number(partition, "highWatermark");
         }
         return -1;
     }
 
     private void addReader(Task task, Object reader) throws ReflectiveOperationException {
         int shuffle = shuffle(reader);
-        Collection<?> queue = (Collection<?>) field(reader, "messageQueue");
-        Field current = find(reader.getClass(), "currentDataMessage");
-        if (task.names.contains("waiting:" + shuffle) || queue == null || current == null) {
+        Collection<?> queue = (Collection<?>) inside.field(reader, "messageQueue");
+        Field current = inside.find(reader.getClass(), "currentDataMessage");
+        if (task.added.containsKey("waiting:" + shuffle) || queue == null || current == null) {
             return;
         }
         task.add("waiting:" + shuffle, queue::size);
-        task.add("message:" + shuffle, () -> number(current.get(reader), "seqNum"));
-        task.add("from:" + shuffle, () -> number(current.get(reader), "shuffleWriterId"));
+        task.add("message:" + shuffle, () -> inside.number(current.get(reader), "seqNum"));
+        task.add("from:" + shuffle, () -> inside.number(current.get(reader), "shuffleWriterId"));
     }
 
     private void addWriter(Task task, Object writer) throws ReflectiveOperationException {
         int shuffle = shuffle(writer);
-        Semaphore free = (Semaphore) field(writer, "allocatedBufferBytesSemaphore");
-        Object budget = field(writer, "effectiveBudget");
-        Object shards = field(writer, "shards");
-        if (task.names.contains("held:" + shuffle) || free == null || budget == null || shards == null) {
+        Semaphore free = (Semaphore) inside.field(writer, "allocatedBufferBytesSemaphore");
+        Object budget = inside.field(writer, "effectiveBudget");
+        Object shards = inside.field(writer, "shards");
+        if (task.added.containsKey("held:" + shuffle) || free == null || budget == null || shards == null) {
             return;
         }
         long all = ((Number) budget).longValue();
-        Object capacity = field(writer, "BUFFER_SIZE");
+        Object capacity = inside.field(writer, "BUFFER_SIZE");
         long each = capacity == null ? 0 : ((Number) capacity).longValue();
         task.add("held:" + shuffle, () -> held(all - free.availablePermits(), each, shards));
-        task.add("writer:" + shuffle, () -> number(writer, "shuffleWriterId"));
+        task.add("writer:" + shuffle, () -> inside.number(writer, "shuffleWriterId"));
         for (int reader = 0; reader < Array.getLength(shards) && Array.getLength(shards) <= MOST_READERS; reader++) {
             Object shard = Array.get(shards, reader);
-            AtomicLong sent = (AtomicLong) field(shard, "lastSentSequenceNum");
-            AtomicReference<?> buffer = (AtomicReference<?>) field(shard, "buffer");
+            AtomicLong sent = (AtomicLong) inside.field(shard, "lastSentSequenceNum");
+            AtomicReference<?> buffer = (AtomicReference<?>) inside.field(shard, "buffer");
             task.add("sent:" + shuffle + ":" + reader, sent::get);
             task.add("filling:" + shuffle + ":" + reader, () -> bytes(buffer.get()));
         }
@@ -397,7 +443,7 @@ final class Counters {
     private long held(long aside, long each, Object shards) throws Throwable {
         aside -= each;
         for (int reader = 0; reader < Array.getLength(shards); reader++) {
-            Object buffer = ((AtomicReference<?>) field(Array.get(shards, reader), "buffer")).get();
+            Object buffer = ((AtomicReference<?>) inside.field(Array.get(shards, reader), "buffer")).get();
             aside -= buffer == null ? 0 : each - bytes(buffer);
         }
         return Math.max(0, aside);
@@ -408,64 +454,19 @@ final class Counters {
             return 0;
         }
         if (filled == null) {
-            filled = handle(method(buffer, "totalByteSize"));
+            filled = inside.counter(buffer, "totalByteSize");
         }
         return (long) filled.invokeExact(buffer);
     }
 
     private int shuffle(Object end) throws ReflectiveOperationException {
-        Object handle = field(end, "streamingShuffleHandle");
-        return (Integer) method(handle, "shuffleId").invoke(handle);
-    }
-
-    private long number(Object of, String name) throws ReflectiveOperationException {
-        Object found = of == null ? null : field(of, name);
-        return found == null ? -1 : ((Number) found).longValue();
-    }
-
-    private static MethodHandle handle(Method method) throws IllegalAccessException {
-        method.setAccessible(true);
-        return MethodHandles.lookup().unreflect(method).asType(MethodType.methodType(long.class, Object.class));
-    }
-
-    private static Method method(Object of, String name) throws NoSuchMethodException {
-        for (Class<?> kind = of.getClass(); kind != null; kind = kind.getSuperclass()) {
-            for (Method each : kind.getDeclaredMethods()) {
-                if (each.getName().equals(name) && each.getParameterCount() == 0 && !each.isBridge()) {
-                    each.setAccessible(true);
-                    return each;
-                }
-            }
-        }
-        throw new NoSuchMethodException(name + " of " + of.getClass());
+        Object handle = inside.field(end, "streamingShuffleHandle");
+        return (Integer) inside.call(handle, "shuffleId");
     }
 
     private static Method indexed(Object sequence) throws NoSuchMethodException {
         Method found = sequence.getClass().getMethod("apply", int.class);
         found.setAccessible(true);
         return found;
-    }
-
-    private Object field(Object of, String name) throws ReflectiveOperationException {
-        Field found = of == null ? null : find(of.getClass(), name);
-        return found == null ? null : found.get(of);
-    }
-
-    /** A field by its name, or by the long one that Scala gives it. */
-    private Field find(Class<?> kind, String name) {
-        String key = kind.getName() + '.' + name;
-        if (!fields.containsKey(key)) {
-            Field found = null;
-            for (Class<?> at = kind; at != null && found == null; at = at.getSuperclass()) {
-                for (Field each : at.getDeclaredFields()) {
-                    if (each.getName().equals(name) || each.getName().endsWith("$$" + name)) {
-                        each.setAccessible(true);
-                        found = each;
-                    }
-                }
-            }
-            fields.put(key, found);
-        }
-        return fields.get(key);
     }
 }
