@@ -29,7 +29,7 @@ from treadle.engines.spark.queues import Doing, Estimate, doing, realigned
 from treadle.engines.spark.rest import Directory, Rest
 from treadle.engines.spark.roster import Roster
 from treadle.errors import TargetGone, TreadleError
-from treadle.model import Floats, Ints, Role, Topology
+from treadle.model import Bools, Floats, Ints, Role, Topology
 from treadle.observe.jvm import JavaThread
 from treadle.observe.threads import Threads, ThreadTimes, Times
 from treadle.values import Sample
@@ -208,6 +208,7 @@ class SparkEngine:
         now = time.monotonic()
         columns: dict[str, Floats] = {}
         totals: dict[str, float] = {}
+        estimated: dict[str, Bools] = {}
         mains = self._read_mains()
         if wanted & {"cpu_time", "run_wait"}:
             columns["cpu_time"], columns["run_wait"] = self._from_kernel(mains)
@@ -218,12 +219,14 @@ class SparkEngine:
                 idle = self._idle(now, mains)
                 self._queue = self._estimate.update(now, self._found, self._topology.edges, idle)
                 self._found = None
-            columns["queue"] = self._queues()
+            columns["queue"], estimated["queue"] = self._queues()
         if wanted & FROM_BEANS & self.offers:
             self._pulse.wants_beans = self._mbeans and (self._needs_beans or self._lacks_offsets(now))
             columns["external_queue"], columns["tuples_in"] = self._from_sources()
+            # A consumer that has records left hears of no new ones: those are taken to arrive as before.
+            estimated["external_queue"] = columns["external_queue"] > 0.0
             totals = {"output_rate": self._pulse.flow.rate, "total_queue": self._pulse.flow.waiting}
-        return Sample(now, {metric: columns[metric] for metric in wanted & columns.keys()}, totals)
+        return Sample(now, {metric: columns[metric] for metric in wanted & columns.keys()}, totals, estimated)
 
     @property
     def busy(self) -> Floats:
@@ -371,16 +374,18 @@ class SparkEngine:
         self._counted = self._agents.counted
         self._took |= self._live.take(self._pids)
 
-    def _queues(self) -> Floats:
-        """Rows that wait, where they are counted, and else an estimate. What waits before a source is outside.
+    def _queues(self) -> tuple[Floats, Bools]:
+        """Rows that wait, where they are counted, and else an estimate; which of them are one.
 
-        A JVM whose threads get no CPU counts nothing either: what it said last does not hold for long.
+        What waits before a source is outside. A JVM whose threads get no CPU counts nothing either: what it said last
+        does not hold for long.
         """
         if not self._is_counted:
-            return self._queue.copy()
+            return self._queue.copy(), np.ones(len(self._queue), dtype=np.bool_)
         counted = self._live.column("queue")
         is_source = self._topology.is_source & ~np.isnan(self._live.column("tuples_in"))
-        return np.where(np.isnan(counted), np.where(is_source, 0.0, self._queue), counted)
+        unknown = np.isnan(counted)
+        return np.where(unknown, np.where(is_source, 0.0, self._queue), counted), unknown & ~is_source
 
     @property
     def _is_counted(self) -> bool:
