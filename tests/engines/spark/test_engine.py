@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from treadle.errors import TargetGone
 from treadle.loop import Binding, Loop
 from treadle.model import Instance, Role, Topology
 from treadle.observe import jvm
+from treadle.values import Sample
 
 
 @pytest.fixture(scope="module")
@@ -227,11 +229,36 @@ def test_python_workers_belong_to_the_tasks_that_need_them(engine: SparkEngine, 
     until(lambda: not of(engine.topology(), "snake"))
 
 
-def test_it_is_an_engine_like_all_others(attached: SparkProcess) -> None:
+APART = 0.2
+"""Seconds by which two figures may be apart: as many as between two readings of the counters."""
+
+
+def passes(engine: SparkEngine) -> None:
+    """Watch it until each query has begun a batch and ended one at least."""
+    until(lambda: placed(engine, "chain", 3) and placed(engine, "count", 2))
+    testing.check_engine(lambda: engine, pass_time=lambda _: time.sleep(0.02), rounds=150, apart=APART)
+
+
+def test_it_is_an_engine_like_all_others_and_its_metrics_agree(attached: SparkProcess) -> None:
     knobs = {"nice": kernel.make("nice")}
     with SparkEngine(Application.find(pid=attached.pid), knobs=knobs) as engine:
-        until(lambda: placed(engine, "chain", 3))
-        testing.check_engine(lambda: engine, pass_time=lambda _: time.sleep(0.02))
+        passes(engine)
+
+
+class Exaggerates(SparkEngine):
+    def sample(self, wanted: frozenset[str]) -> Sample:
+        sample = super().sample(wanted)
+        columns = {name: column + 20.0 * (name == "queue") for name, column in sample.columns.items()}
+        return replace(sample, columns=columns)
+
+
+def test_a_queue_that_its_counters_do_not_bear_out_is_found(attached: SparkProcess) -> None:
+    """So there was something to compare in the application that passes."""
+    with (
+        Exaggerates(Application.find(pid=attached.pid), knobs={}) as engine,
+        pytest.raises(AssertionError, match=r"has a queue of 2\d.*rows were put out for it and it has taken in \d"),
+    ):
+        passes(engine)
 
 
 def test_the_loop_sets_real_priorities_and_puts_them_back(attached: SparkProcess) -> None:
