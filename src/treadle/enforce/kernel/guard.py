@@ -88,7 +88,8 @@ class OpenFiles:
         self._kept.close()
 
 
-_OPEN = OpenFiles(256)
+_OPEN = OpenFiles(1 << 13)
+"""More threads than one application has: a file that is opened anew for each write costs several times the write."""
 
 
 def _start_time(pid: int, tid: int) -> int:
