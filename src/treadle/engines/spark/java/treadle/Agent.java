@@ -58,12 +58,14 @@ public final class Agent {
     private final Map<Integer, String> jobs = new TreeMap<>();
     private final Set<String> planless = new HashSet<>();
     private final Map<Thread, Object> batches = new IdentityHashMap<>();
-    private final Map<String, Method> methods = new HashMap<>();
+    private final Map<Class<?>, Map<String, Method>> methods = new HashMap<>();
     private Class<?> contexts;
+    private Object module; // its only object
     private Class<?> executions;
     private Class<?> graphs;
     private Thread[] found = new Thread[256];
     private Field record;
+    private Field query; // of the class of queries' threads
     private boolean drives;
     private boolean hello = true;
     private final Counters counters;
@@ -113,7 +115,7 @@ public final class Agent {
                     long step = now - changed < RESTLESS ? pause / 2 : pause; // what comes in the middle may be late
                     next = first + ((now - first) / step + 1) * step;
                 } else {
-                    waiting.select(Math.max(1, (next - now) / 1_000_000));
+                    waiting.select((next - now) / 1_000_000 + 1); // rounded up: to wake too early costs a second time
                     waiting.selectedKeys().clear();
                 }
             }
@@ -245,7 +247,8 @@ public final class Agent {
     /** What belongs to the scheduler's own thread is read without a lock: what comes out wrong is looked at again. */
     private void lookAtJobs() {
         try {
-            Object context = get(call(contexts.getField("MODULE$").get(null), "getActive"));
+            module = module == null ? contexts.getField("MODULE$").get(null) : module;
+            Object context = get(call(module, "getActive"));
             if (context == null) {
                 return;
             }
@@ -285,8 +288,10 @@ public final class Agent {
         for (Iterator<Map.Entry<Thread, Object>> each = batches.entrySet().iterator(); each.hasNext(); ) {
             Map.Entry<Thread, Object> last = each.next();
             try {
-                Field query = last.getKey().getClass().getDeclaredField("$outer");
-                query.setAccessible(true);
+                if (query == null || query.getDeclaringClass() != last.getKey().getClass()) {
+                    query = last.getKey().getClass().getDeclaredField("$outer");
+                    query.setAccessible(true);
+                }
                 Object report = call(query.get(last.getKey()), "lastProgress");
                 if (report != null && report != last.getValue()) {
                     boolean first = last.setValue(report) == NONE;
@@ -413,8 +418,8 @@ public final class Agent {
 
     private Object call(Object object, String name, Object... arguments) throws ReflectiveOperationException {
         Class<?> kind = object.getClass();
-        String key = kind.getName() + '.' + name;
-        Method method = methods.get(key);
+        Map<String, Method> known = methods.computeIfAbsent(kind, each -> new HashMap<>());
+        Method method = known.get(name);
         if (method == null) {
             for (Method each : kind.getMethods()) {
                 if (each.getName().equals(name) && each.getParameterCount() == arguments.length) {
@@ -422,10 +427,10 @@ public final class Agent {
                 }
             }
             if (method == null) {
-                throw new NoSuchMethodException(key);
+                throw new NoSuchMethodException(kind.getName() + '.' + name);
             }
             method.setAccessible(true);
-            methods.put(key, method);
+            known.put(name, method);
         }
         return method.invoke(object, arguments);
     }

@@ -39,7 +39,7 @@ final class Counters {
     private static final int RARELY = 20; // looks after which it is seen whether a task has new columns
     private final Map<Thread, Task> tasks = new LinkedHashMap<>();
     private final Map<Thread, Integer> unplaced = new HashMap<>(); // their tasks have not begun; looks that are left
-    private final Map<String, Field> fields = new HashMap<>();
+    private final Map<Class<?>, Map<String, Field>> fields = new HashMap<>();
     private final Map<Class<?>, MethodHandle> metrics = new HashMap<>();
     private MethodHandle filled;
     private ThreadLocal<?> contexts;
@@ -47,6 +47,7 @@ final class Counters {
     private Field table;
     private Field value;
     private final Instrumentation tools;
+    private boolean ended = false; // whether one of the tasks has
     private int numbers = 0;
     private int layout = 0;
 
@@ -126,7 +127,7 @@ final class Counters {
     void follow(Thread thread, boolean works) {
         Task before = tasks.get(thread);
         if (before != null) {
-            before.ended = true;
+            before.ended = ended = true;
         }
         if (works) {
             unplaced.put(thread, RARELY);
@@ -137,7 +138,7 @@ final class Counters {
 
     /** Whether what is read is out of date: a task has begun or ended. */
     boolean isStale() {
-        return !unplaced.isEmpty() || tasks.values().stream().anyMatch(task -> task.ended);
+        return ended || !unplaced.isEmpty();
     }
 
     /**
@@ -146,7 +147,8 @@ final class Counters {
      */
     ByteBuffer[] look(StringBuilder say) {
         ByteBuffer before = tasks.isEmpty() ? null : values();
-        boolean changed = tasks.values().removeIf(task -> task.ended);
+        boolean changed = ended && tasks.values().removeIf(task -> task.ended);
+        ended = false;
         for (var each = unplaced.entrySet().iterator(); each.hasNext(); ) {
             Map.Entry<Thread, Integer> thread = each.next();
             Task task = begin(thread.getKey());
@@ -453,8 +455,8 @@ final class Counters {
 
     /** A field by its name, or by the long one that Scala gives it. */
     private Field find(Class<?> kind, String name) {
-        String key = kind.getName() + '.' + name;
-        if (!fields.containsKey(key)) {
+        Map<String, Field> known = fields.computeIfAbsent(kind, each -> new HashMap<>());
+        if (!known.containsKey(name)) {
             Field found = null;
             for (Class<?> at = kind; at != null && found == null; at = at.getSuperclass()) {
                 for (Field each : at.getDeclaredFields()) {
@@ -464,8 +466,8 @@ final class Counters {
                     }
                 }
             }
-            fields.put(key, found);
+            known.put(name, found);
         }
-        return fields.get(key);
+        return known.get(name);
     }
 }
