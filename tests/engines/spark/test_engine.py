@@ -168,6 +168,17 @@ def test_rows_between_stages_are_counted_in_the_middle_of_a_batch(engine: SparkE
     until(counted)
 
 
+def test_no_stacks_are_asked_for_while_all_tasks_are_counted(engine: SparkEngine, attached: SparkProcess) -> None:
+    """To look at them stops the JVM."""
+
+    def asks_for_none() -> bool:
+        engine.topology()
+        agent = engine._agents.of(attached.pid)
+        return agent is not None and agent.told[2:3] == (0.0,)
+
+    until(asks_for_none)
+
+
 def test_the_same_threads_are_the_same_version(engine: SparkEngine, attached: SparkProcess) -> None:
     versions: list[int] = []
 
