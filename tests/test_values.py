@@ -51,6 +51,11 @@ class TestSnapshot:
         assert "queue" in both
         assert "rate" not in both
 
+    def test_what_one_engine_estimates_the_other_has_measured(self) -> None:
+        one, two = snapshot("a", 2, queue=[1, 2]), snapshot("b", 1, queue=[3])
+        both = Snapshot.concat([replace(one, estimated={"queue": np.array([False, True])}), two])
+        assert both.estimated["queue"].tolist() == [False, True, False]
+
     def test_one_part_is_itself(self) -> None:
         part = snapshot("a", 1, queue=[1])
         assert Snapshot.concat([part]) is part

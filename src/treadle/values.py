@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from treadle.errors import EngineError
-from treadle.model import Floats, Ints, Topology
+from treadle.model import Bools, Floats, Ints, Topology
 
 Spacing = Literal["linear", "log"]
 
@@ -25,6 +25,8 @@ class Sample:
     time: float
     columns: Mapping[str, Floats]
     totals: Mapping[str, float] = field(default_factory=dict)
+    estimated: Mapping[str, Bools] = field(default_factory=dict)
+    """By metric the rows whose value is an estimate. What is not here was measured."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Snapshot:
     time: float
     columns: Mapping[str, Floats]
     totals: Mapping[str, float] = field(default_factory=dict)
+    estimated: Mapping[str, Bools] = field(default_factory=dict)
+    """By base metric the rows whose value is an estimate. What is not here was measured, or derived."""
 
     def __getitem__(self, metric: str) -> Floats:
         try:
@@ -61,8 +65,12 @@ class Snapshot:
             for name in names
         }
         totals = {name: _joined(name, parts) for name in dict.fromkeys(name for part in parts for name in part.totals)}
+        estimated = {
+            name: np.concatenate([part.estimated.get(name, np.zeros(len(part.topology), np.bool_)) for part in parts])
+            for name in {name for part in parts for name in part.estimated}
+        }
         merged = Topology.merge([p.topology for p in parts]) if topology is None else topology
-        return cls(merged, max(p.time for p in parts), columns, totals)
+        return cls(merged, max(p.time for p in parts), columns, totals, estimated)
 
 
 def _joined(name: str, parts: Sequence[Snapshot]) -> float:

@@ -59,7 +59,7 @@ operator = [
 @pytest.mark.parametrize("mode", ["cooperative", "os", "realtime"])
 def test_the_simulator_and_its_knobs_conform_in_each_mode(mode: Literal["cooperative", "os", "realtime"]) -> None:
     plan = scenario.parse(PLAN.replace("MODE", mode), where="test")
-    check_engine(lambda: Simulator(plan), pass_time=lambda sim: sim.advance(sim.now + 0.3))
+    check_engine(lambda: Simulator(plan), pass_time=lambda sim: sim.advance(sim.now + 0.13), rounds=30)
     offered = Simulator.OFFERS | Simulator.KNOWN
     assert Simulator(plan).offers == offered - ({"run_wait"} if mode == "cooperative" else set())
     assert METRICS.keys() >= offered
@@ -504,6 +504,158 @@ BROKEN_ENGINES: list[tuple[type[Toy], str]] = [
 def test_a_broken_engine_is_told_what_was_wrong(engine: Callable[[], Engine], says: str) -> None:
     with pytest.raises(AssertionError, match=f"^engine 'toy': {says}"):
         check_engine(engine, values={"dial": [1.0, 2.0]})
+
+
+# ---------------------------------------------------------------- engines whose metrics contradict each other fail
+
+SHARED = Topology.of([Query("q", (Operator("a"), Operator("b", ("a",))))], parallelism={("q", "b"): 2}, engine="toy")
+
+
+class Honest(Toy):
+    """Each second 12 rows come, `a` takes 10 of them, and `b` 8 of these: one copy 5 of 6, the other 3 of 4."""
+
+    offers = frozenset({"tuples_in", "tuples_out", "queue", "external_queue", "head_age"})
+
+    def topology(self) -> Topology:
+        return SHARED
+
+    def sample(self, wanted: frozenset[str]) -> Sample:
+        now = next(self.ticks)
+        columns = {name: now * column for name, column in self.per_second(now).items()}
+        return Sample(now, {name: columns[name] for name in wanted & self.offers})
+
+    def per_second(self, now: float) -> dict[str, Floats]:
+        return {
+            "tuples_in": np.array([10.0, 5.0, 3.0]),
+            "tuples_out": np.array([10.0, 5.0, 3.0]),
+            "queue": np.array([0.0, 1.0, 1.0]),
+            "external_queue": np.array([2.0, 0.0, 0.0]),
+            "head_age": np.array([0.0, 1.0 / 6.0, 1.0 / 4.0]),
+        }
+
+    def knobs(self) -> Mapping[str, Knob]:
+        return {}
+
+
+class GuessesQueue(Honest):
+    """It says what is usual."""
+
+    def per_second(self, now: float) -> dict[str, Floats]:
+        return super().per_second(now) | {"queue": np.array([0.0, 2.0, 2.0]) / now}
+
+
+class GuessesTaken(Honest):
+    """It takes what was put out for what was taken in, too."""
+
+    def per_second(self, now: float) -> dict[str, Floats]:
+        return super().per_second(now) | {"tuples_in": np.array([10.0, 6.0, 4.0])}
+
+
+class LosesRows(Honest):
+    """It does not count all that leaves an operator."""
+
+    def per_second(self, now: float) -> dict[str, Floats]:
+        return super().per_second(now) | {"tuples_out": np.array([9.0, 5.0, 3.0])}
+
+
+class GuessesLag(Honest):
+    """What it says of Kafka shrinks faster than it takes rows from there."""
+
+    def per_second(self, now: float) -> dict[str, Floats]:
+        return super().per_second(now) | {"external_queue": np.array([max(0.0, 100.0 - 20.0 * now) / now, 0.0, 0.0])}
+
+
+class SeesNoAge(Honest):
+    def per_second(self, now: float) -> dict[str, Floats]:
+        return super().per_second(now) | {"head_age": np.zeros(3)}
+
+
+class OldWithoutRows(Honest):
+    def per_second(self, now: float) -> dict[str, Floats]:
+        return super().per_second(now) | {"tuples_in": np.array([10.0, 6.0, 4.0]), "queue": np.zeros(3)}
+
+
+class Owes(Honest):
+    def per_second(self, now: float) -> dict[str, Floats]:
+        return super().per_second(now) | {"queue": np.array([0.0, 3.0, -1.0])}
+
+
+class MarksByName(Honest):
+    def sample(self, wanted: frozenset[str]) -> Sample:
+        return replace(super().sample(wanted), estimated={"queue": True})  # type: ignore[dict-item]
+
+
+class IsLate(Honest):
+    """Its queues are those of a second ago."""
+
+    def per_second(self, now: float) -> dict[str, Floats]:
+        true = super().per_second(now)
+        return true | {"queue": true["queue"] * (now - 1.0) / now, "head_age": true["head_age"] * (now - 1.0) / now}
+
+
+LIARS: list[tuple[type[Honest], str]] = [
+    (GuessesQueue, r"'q\.b' has a queue of 4 at the time 1, but 10 rows were put out for it and it has taken in 8"),
+    (GuessesTaken, r"'q\.b' has a queue of 2 at the time 1, but 10 rows were put out for it and it has taken in 10"),
+    (LosesRows, r"'q\.b' has a queue of 2 at the time 1, but 9 rows were put out for it and it has taken in 8"),
+    (
+        GuessesLag,
+        r"'q\.a' has an external queue of 80 at the time 1 and of 60 at 2, but has taken in 10 rows in between",
+    ),
+    (
+        SeesNoAge,
+        r"'head_age' of 'toy:q\.b\[1\]' is 0 at the time 5, but of the 4 rows that waited at 4 it has taken in 3",
+    ),
+    (OldWithoutRows, r"'toy:q\.b\[0\]' has an empty queue at the time 1, but 'head_age' is 0.166667"),
+    (Owes, r"'queue' of 'toy:q\.b\[1\]' is -1 at the time 1"),
+    (MarksByName, r"`estimated` of 'queue' is True, not true or false for each of 3 rows"),
+    (IsLate, r"'q\.b' has a queue of 0 at the time 1, but 10 rows were put out for it and it has taken in 8"),
+]
+
+
+@pytest.mark.parametrize(("engine", "says"), LIARS, ids=lambda value: getattr(value, "__name__", ""))
+def test_an_engine_whose_metrics_contradict_each_other_is_told_where(engine: Callable[[], Engine], says: str) -> None:
+    with pytest.raises(AssertionError, match=f"^engine 'toy': {says}"):
+        check_engine(engine)
+
+
+def test_an_honest_engine_passes_however_a_stream_is_divided_among_copies() -> None:
+    check_engine(Honest, rounds=20)
+
+
+def test_what_is_marked_as_an_estimate_need_not_agree() -> None:
+    class Estimates(GuessesQueue):
+        def sample(self, wanted: frozenset[str]) -> Sample:
+            return replace(super().sample(wanted), estimated={"queue": np.array([False, True, True])})
+
+    check_engine(Estimates, rounds=20)
+
+
+def test_values_may_be_apart_by_as_much_as_is_said_and_no_more() -> None:
+    check_engine(IsLate, rounds=20, apart=1.0)
+    with pytest.raises(AssertionError, match=r"has a queue of .*; within 0\.5 s that is"):
+        check_engine(GuessesQueue, rounds=50, apart=0.5)
+    with pytest.raises(AssertionError, match=r"was looked at for 4 s; let more than 4 s pass"):
+        check_engine(IsLate, apart=2.0)
+
+
+def test_rows_in_an_output_queue_may_be_counted_on_either_side() -> None:
+    class HoldsBack(Honest):
+        offers = Honest.offers | {"output_queue"}
+        inside = 0.0
+
+        def per_second(self, now: float) -> dict[str, Floats]:
+            true = super().per_second(now) | {"output_queue": np.array([1.0, 0.0, 0.0])}
+            return true | {"queue": np.array([0.0, 0.5 + self.inside, 0.5])}
+
+    check_engine(HoldsBack, rounds=3)
+    for off in (0.6, -0.1):
+        wrong = HoldsBack()
+        wrong.inside = 2.0 * off
+        with pytest.raises(AssertionError, match=r"'q\.b' has a queue of"):
+            check_engine(lambda engine=wrong: engine, rounds=3)  # type: ignore[misc]
+
+
+# ---------------------------------------------------------------- what an engine passes and fails besides
 
 
 def test_a_good_engine_passes_and_its_knobs_are_as_they_were() -> None:

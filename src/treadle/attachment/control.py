@@ -419,6 +419,7 @@ class Attachment:
             mbeans=self._agent is not False,
             loads=self.plan.loads_jolokia(self._agent, dry_run=self.dry_run),
             needs_beans=self.plan.reads_beans,
+            needs_busy="rt" in knobs,
             agent=_loads_own(self._agent, dry_run=self.dry_run),
             beans_period=period,
             period=self.plan.period,

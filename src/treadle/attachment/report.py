@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypedDict
 
+import numpy as np
+
 from treadle.attachment.policies import flat
 from treadle.enforce import Target, label
 from treadle.loop import Decision
@@ -70,6 +72,7 @@ def rows(snapshot: Snapshot, schedule: Schedule, changes: Changes) -> list[Row]:
     topology = snapshot.topology
     changes.keep(topology.threads)
     priority = schedule.scalar
+    estimated = snapshot.estimated.get("queue", np.zeros(len(topology), dtype=np.bool_))
     made: list[Row] = []
     for number, instance in enumerate(topology.instances):
         if not instance.threads:
@@ -84,7 +87,7 @@ def rows(snapshot: Snapshot, schedule: Schedule, changes: Changes) -> list[Row]:
                 "index": instance.index,
                 "threads": [_thread(thread) for thread in instance.threads],
                 "queue": _queue(seen),
-                "queue_is_estimate": _is_estimate(seen),
+                "queue_is_estimate": estimated[number].item() and _waits_inside(seen),
                 "latency": _known(seen.get("latency")),
                 "cost": _known(seen.get("cost")),
                 "cpu": _known(seen.get("cpu")),
@@ -169,10 +172,9 @@ def _thread(thread: ThreadRef) -> dict[str, Any]:
     }
 
 
-def _is_estimate(seen: Mapping[str, float]) -> bool:
-    """What waits outside is counted, and what waits inside where rows are."""
-    unknown = [_known(seen.get(name)) is None for name in ("external_queue", "tuples_out")]
-    return all(unknown) and _queue(seen) is not None
+def _waits_inside(seen: Mapping[str, float]) -> bool:
+    """Whether the queue that is shown is that inside of the engine."""
+    return _known(seen.get("external_queue")) is None and _known(seen.get("queue")) is not None
 
 
 def _queue(seen: Mapping[str, float]) -> float | None:

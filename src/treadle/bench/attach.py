@@ -388,6 +388,11 @@ class Rig:
             switches=switched / seconds,
         )
 
+    @property
+    def seen(self) -> int:
+        """Rows of all queries that have come out and were taken."""
+        return sum(self._seen.values())
+
     def sent(self, query: str) -> int:
         """Rows that a query has been given that come out, when rates were last set."""
         return next(self._sent[sink] for sink, each in self.queries.items() if each.name == query)

@@ -31,6 +31,8 @@ METRICS = ("queue", "tuples_in", "tuples_out", "head_age", "cpu_time")
 PERIOD = 0.05
 RATES = (400.0, 2500.0, 400.0)
 """Rows a second, one after the other: small batches, large ones, and small ones again."""
+WARM = 10
+"""Batches before the figures are compared."""
 QUERY = Chain("batched", ())
 TASK = "Executor task"
 """What the kernel knows of the name of a task's thread."""
@@ -59,7 +61,8 @@ def run(*, seconds: float = 20.0, progress: Progress = lambda *_: None) -> dict[
         with Rig([QUERY], application=start) as rig:
             progress("warming up", 0.1)
             rig.produce({QUERY.name: RATES[0]})
-            rig.take(seconds)
+            while len(_text(str(batches)).splitlines()) < WARM:
+                rig.take(0.5)
             moments: list[Moment] = []
             with SparkEngine(Application.find(pid=rig.application.pid), knobs={}, mbeans=False) as engine:
                 provider = Provider(engine.offers, METRICS)
@@ -68,7 +71,7 @@ def run(*, seconds: float = 20.0, progress: Progress = lambda *_: None) -> dict[
                     rig.produce({QUERY.name: rate})
                     moments += _watch(engine, provider, rig, seconds)
             rig.produce({})
-        return compare(moments, read_taps(taps), np.loadtxt(batches, ndmin=2))
+        return compare(moments, read_taps(taps), np.loadtxt(batches))
 
 
 def claims(found: Mapping[str, Any]) -> Claims:
@@ -108,11 +111,8 @@ def _task_cpu(pid: int) -> float:
 
 
 def _descendants(pid: int) -> list[int]:
-    children = [
-        int(child)
-        for tid in os.listdir(f"/proc/{pid}/task")
-        for child in _text(f"/proc/{pid}/task/{tid}/children").split()
-    ]
+    lists = [_text(str(file)) for file in Path(f"/proc/{pid}/task").glob("*/children")]
+    children = [int(child) for each in lists for child in each.split()]
     return [*children, *(each for child in children for each in _descendants(child))]
 
 
@@ -153,5 +153,5 @@ def compare(moments: Sequence[Moment], taps: Taps, batches: Floats) -> dict[str,
 def _text(path: str) -> str:
     try:
         return Path(path).read_text()
-    except OSError:  # it has ended
+    except OSError:  # it has ended, or has not begun
         return ""

@@ -7,7 +7,7 @@ another process. Lachesis section 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -78,6 +78,8 @@ class Enforcer:
         self.knob = knob
         self.dry_run = dry_run
         self.journal = None if dry_run else journal
+        self._write_and_read: Callable[[Target, Value], Value] | None = getattr(knob, "write_and_read", None)
+        """A quicker way than the one after the other, which most of a round with many changes is spent on."""
         self._targets: tuple[Target, ...] = ()
         self._current: Column = np.empty(0)
         self._rows: dict[Target, int] | None = {}
@@ -255,14 +257,18 @@ class Enforcer:
         if self.dry_run:
             return
         held.ours = None
+        seen: Value | None = None
         try:
-            self.knob.write(target, value)
+            if self._write_and_read is not None:
+                seen = self._write_and_read(target, value)
+            else:
+                self.knob.write(target, value)
         except TargetGone:
             raise
         except Exception:
             self._look(target, held)  # a write that failed may still have done something
             raise
-        seen = held.ours = self.knob.read(target)
+        seen = held.ours = self.knob.read(target) if seen is None else seen
         if seen != value and not same(seen, value):
             raise EngineError(f"wrote {value}, but it reads {seen}", remedy="see who else sets it, and its limits")
 

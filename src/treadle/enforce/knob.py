@@ -22,7 +22,10 @@ def label(target: Target) -> str:
 
 @runtime_checkable
 class Knob(Protocol):
-    """One setting of the system. `TargetGone` says that the target has ended; any other error is a failure."""
+    """One setting of the system. `TargetGone` says that the target has ended; any other error is a failure.
+
+    One that can write and then read at once in less time may have a method `write_and_read(target, value) -> Value`.
+    """
 
     @property
     def name(self) -> str: ...

@@ -70,7 +70,7 @@ class Provider:
         seconds = passed if 0.0 < passed < math.inf else math.nan
         totals = self._quiet.run(self._derive, now, Inputs(topology, now, self._before, seconds))
         self._before, self._time = now, sample.time
-        return Snapshot(topology, sample.time, now, {**totals, **sample.totals})
+        return Snapshot(topology, sample.time, now, {**totals, **sample.totals}, sample.estimated)
 
     def _derive(self, now: dict[str, Floats], inputs: Inputs) -> dict[str, float]:
         """Complete the columns of this round, which `inputs` shows to the formulas; returns their totals."""

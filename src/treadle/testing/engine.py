@@ -13,6 +13,7 @@ from treadle.enforce import Enforcer, Knob, Target, Value
 from treadle.loop import Engine
 from treadle.model import Topology
 from treadle.observe import METRICS
+from treadle.testing._agreement import Look, check_agreement
 from treadle.testing._demand import blaming, demand
 from treadle.testing.knob import check_knob
 from treadle.values import Sample
@@ -35,12 +36,15 @@ def check_engine(
     rounds: int = 5,
     values: Mapping[str, Sequence[Value]] | None = None,
     metrics: Collection[str] = METRICS,
+    apart: float = 0.0,
 ) -> None:
     """Look at a running engine for some rounds, then turn its knobs and put them back.
 
     `pass_time` lets some time pass between two looks, for an engine whose time does not pass by itself. `values` are
     what to write to a knob, by its name, where it has no scale of Treadle's or its limits are narrower. `metrics` are
-    the names that it may offer.
+    the names that it may offer. Metrics that are measured must agree (`_agreement` says how), and `apart` are the
+    seconds by which two values of one sample may be apart: 0 for an engine that reads all of them at one moment. The
+    rounds must then last for more than twice as long. Rows in `Sample.estimated` need not agree with anything.
     """
     with blaming("engine", "making it"):
         engine = make()
@@ -48,7 +52,7 @@ def check_engine(
     demand(isinstance(engine.name, str) and engine.name, f"{engine!r}", "has no name")
     who = f"engine '{engine.name}'"
     _check_offers(engine, metrics, who)
-    _check_rounds(engine, pass_time, rounds, who)
+    check_agreement(_check_rounds(engine, pass_time, rounds, apart, who), apart, who)
     _check_wanted(engine, who)
     _check_knobs(engine, values or {}, who)
 
@@ -60,26 +64,29 @@ def _check_offers(engine: Engine, metrics: Collection[str], who: str) -> None:
         demand(name in metrics, who, f"offers '{name}', which is no metric (see `treadle metrics`)")
 
 
-def _check_rounds(engine: E, pass_time: Callable[[E], object], rounds: int, who: str) -> None:
+def _check_rounds(engine: E, pass_time: Callable[[E], object], rounds: int, apart: float, who: str) -> list[Look]:
     versions: dict[int, Topology] = {}
     offers = engine.offers
-    before: tuple[Topology, Sample] | None = None
-    first = math.nan
+    looks: list[Look] = []
     for number in range(rounds):
         topology, sample = _look(engine, offers, who)
         _check_topology(topology, versions, who)
         _check_columns(topology, sample, offers, who)
         demand(engine.offers == offers, who, f"offered {sorted(offers)} and then {sorted(engine.offers)}")
-        if before is None:
-            first = sample.time
-        else:
-            demand(sample.time >= before[1].time, who, f"its time went back from {before[1].time} to {sample.time}")
-            _check_counters(*before, topology, sample, who)
-        before = topology, sample
+        if looks:
+            before = looks[-1][1].time
+            demand(sample.time >= before, who, f"its time went back from {before} to {sample.time}")
+            _check_counters(*looks[-1], topology, sample, who)
+        looks.append((topology, sample))
         if number + 1 < rounds:
             with blaming(who, "letting time pass"):
                 pass_time(engine)
-    demand(before and before[1].time > first, who, f"its time stood still at {first}; let it pass with `pass_time`")
+    first, last = looks[0][1].time, looks[-1][1].time
+    demand(last > first, who, f"its time stood still at {first}; let it pass with `pass_time`")
+    demand(
+        last - first > 2.0 * apart, who, f"was looked at for {last - first:g} s; let more than {2.0 * apart:g} s pass"
+    )
+    return looks
 
 
 def _look(engine: Engine, wanted: frozenset[str], who: str) -> tuple[Topology, Sample]:
@@ -112,6 +119,9 @@ def _check_columns(topology: Topology, sample: Sample, wanted: frozenset[str], w
         demand(isinstance(column, np.ndarray), who, f"'{name}' is no array but {column!r}")
         demand(column.dtype == np.float64, who, f"'{name}' is of {column.dtype}, not float64")
         demand(column.shape == (rows,), who, f"'{name}' has shape {column.shape}, but there are {rows} instances")
+    for name, rows_of_it in sample.estimated.items():
+        is_mask = isinstance(rows_of_it, np.ndarray) and rows_of_it.dtype == np.bool_ and rows_of_it.shape == (rows,)
+        demand(is_mask, who, f"`estimated` of '{name}' is {rows_of_it!r}, not true or false for each of {rows} rows")
     for name, total in sample.totals.items():
         demand(isinstance(total, float | int), who, f"total '{name}' is no number but {total!r}")
 

@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PARTITIONS = 4
-KEPT, JOINED = "a", "01234567"
-"""Rows whose hash begins with less are kept, ten of sixteen; eight begin with a digit that is in the table."""
+KEPT, JOINED = "a", 8
+"""Rows whose hash begins with less are kept, ten of sixteen; so many begin with a digit that is in the table."""
 
 
 class TappedBatches(Started):
@@ -48,12 +49,15 @@ def _main() -> None:
             pass
 
         def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+            began = datetime.fromisoformat(event.progress.timestamp).timestamp()
+            done = began + event.progress.durationMs["triggerExecution"] / 1e3 - time.time() + time.monotonic()
             with Path(order["batches"]).open("a") as file:
-                file.write(f"{time.monotonic()} {event.progress.numInputRows}\n")
+                file.write(f"{done} {event.progress.numInputRows}\n")
 
     order: dict[str, Any] = json.loads(sys.argv[1])
     if order["core"] is not None:
         os.sched_setaffinity(0, {order["core"]})
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = session(PARTITIONS, tap(Path(order["file"])))
     spark.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
     spark.streams.addListener(Batches())
@@ -71,8 +75,9 @@ def _worked(spark: SparkSession, rows: DataFrame) -> DataFrame:
     rows = rows.selectExpr("cast(cast(value as string) as bigint) as created", "sha2(cast(value as string), 256) as h")
     rows = tapped(rows, "in").where(f"h < '{KEPT}'").repartition(PARTITIONS, "h")
     rows = rows.withColumn("digit", F.udf(_first_digit, "string")("h"))
-    table = spark.createDataFrame([(digit, f"joined {digit}") for digit in JOINED], "digit string, text string")
-    return tapped(rows.join(table, "digit"), "out").selectExpr("cast(created as string) as value", "concat(text, h) as key")
+    table = spark.range(JOINED).selectExpr("cast(id as string) as digit", "concat('joined ', id) as text")
+    rows = tapped(rows.join(table, "digit"), "out")
+    return rows.selectExpr("cast(created as string) as value", "concat(text, h) as key")
 
 
 def _first_digit(text: str) -> str:

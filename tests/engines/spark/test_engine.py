@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from treadle.errors import TargetGone
 from treadle.loop import Binding, Loop
 from treadle.model import Instance, Role, Topology
 from treadle.observe import jvm
+from treadle.values import Sample
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +168,17 @@ def test_rows_between_stages_are_counted_in_the_middle_of_a_batch(engine: SparkE
     until(counted)
 
 
+def test_no_stacks_are_asked_for_while_all_tasks_are_counted(engine: SparkEngine, attached: SparkProcess) -> None:
+    """To look at them stops the JVM."""
+
+    def asks_for_none() -> bool:
+        engine.topology()
+        agent = engine._agents.of(attached.pid)
+        return agent is not None and agent.told[2:3] == (0.0,)
+
+    until(asks_for_none)
+
+
 def test_the_same_threads_are_the_same_version(engine: SparkEngine, attached: SparkProcess) -> None:
     versions: list[int] = []
 
@@ -209,6 +222,37 @@ def test_a_query_that_stops_leaves_and_one_that_starts_comes(engine: SparkEngine
     assert placed(engine, "chain", 3)
 
 
+def test_micro_batches_are_one_instance_whose_rows_cpu_and_backlog_are_counted(
+    engine: SparkEngine, attached: SparkProcess
+) -> None:
+    """`dear` takes at most 200 rows of Kafka at a time, burns for each, and keeps most."""
+    wanted = frozenset({"tuples_in", "tuples_out", "queue", "external_queue", "head_age", "cpu_time"})
+    attached.start("dear", "dear", 0)
+    try:
+
+        def counted() -> bool:
+            topology = engine.topology()
+            found = engine.sample(wanted).columns
+            rows = [row for row, each in enumerate(topology.instances) if each.query == "dear"]
+            if len(rows) != 1 or topology.instances[rows[0]].operators != ("micro-batch",):
+                return False
+            taken, left, queue, outside, age, cpu = (
+                found[name][rows[0]]
+                for name in ("tuples_in", "tuples_out", "queue", "external_queue", "head_age", "cpu_time")
+            )
+            if not (taken > 200 and left > 0 and queue >= 0):
+                return False
+            assert left <= taken
+            assert queue == outside
+            assert (age > 0) is (queue > 0)
+            assert cpu > 0
+            return True
+
+        until(counted)
+    finally:
+        attached.stop("dear")
+
+
 def test_python_workers_belong_to_the_tasks_that_need_them(engine: SparkEngine, attached: SparkProcess) -> None:
     """A query in micro-batches: its tasks come and go, its rows and the Python process that works for them stay."""
     attached.start("snake", "python", 0)
@@ -221,17 +265,42 @@ def test_python_workers_belong_to_the_tasks_that_need_them(engine: SparkEngine, 
 
         until(works)
         (instance,) = of(engine.topology(), "snake")
-        assert "python same" in instance.operators
+        assert instance.operators == ("micro-batch",)
     finally:
         attached.stop("snake")
     until(lambda: not of(engine.topology(), "snake"))
 
 
-def test_it_is_an_engine_like_all_others(attached: SparkProcess) -> None:
+APART = 0.2
+"""Seconds by which two figures may be apart: as many as between two readings of the counters."""
+
+
+def passes(engine: SparkEngine) -> None:
+    """Watch it until each query has begun a batch and ended one at least."""
+    until(lambda: placed(engine, "chain", 3) and placed(engine, "count", 2))
+    testing.check_engine(lambda: engine, pass_time=lambda _: time.sleep(0.02), rounds=150, apart=APART)
+
+
+def test_it_is_an_engine_like_all_others_and_its_metrics_agree(attached: SparkProcess) -> None:
     knobs = {"nice": kernel.make("nice")}
     with SparkEngine(Application.find(pid=attached.pid), knobs=knobs) as engine:
-        until(lambda: placed(engine, "chain", 3))
-        testing.check_engine(lambda: engine, pass_time=lambda _: time.sleep(0.02))
+        passes(engine)
+
+
+class Exaggerates(SparkEngine):
+    def sample(self, wanted: frozenset[str]) -> Sample:
+        sample = super().sample(wanted)
+        columns = {name: column + 20.0 * (name == "queue") for name, column in sample.columns.items()}
+        return replace(sample, columns=columns)
+
+
+def test_a_queue_that_its_counters_do_not_bear_out_is_found(attached: SparkProcess) -> None:
+    """So there was something to compare in the application that passes."""
+    with (
+        Exaggerates(Application.find(pid=attached.pid), knobs={}) as engine,
+        pytest.raises(AssertionError, match=r"has a queue of 2\d.*rows were put out for it and it has taken in \d"),
+    ):
+        passes(engine)
 
 
 def test_the_loop_sets_real_priorities_and_puts_them_back(attached: SparkProcess) -> None:

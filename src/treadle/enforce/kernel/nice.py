@@ -15,6 +15,7 @@ from treadle.enforce.kernel.guard import alive, called, gone
 from treadle.enforce.kernel.numbers import whole
 from treadle.enforce.knob import Per, Target, Value
 from treadle.errors import RightsError
+from treadle.model import ThreadRef
 
 REMEDY = "run as root or with CAP_SYS_NICE, or raise the RLIMIT_NICE of that process; without it nice only goes up"
 AUTOGROUP = "/proc/sys/kernel/sched_autogroup_enabled"
@@ -43,6 +44,15 @@ class NiceKnob:
             gone(thread)
         except PermissionError as error:
             raise RightsError(f"nice can't be set to {nice}", where=called(thread), remedy=REMEDY) from error
+
+    def write_and_read(self, target: Target, value: Value) -> Value:
+        """As `write`, and then `read`: whether the thread is still there is seen once for both."""
+        self.write(target, value)
+        assert isinstance(target, ThreadRef)
+        try:
+            return float(os.getpriority(os.PRIO_PROCESS, target.tid))
+        except ProcessLookupError:
+            gone(target)
 
 
 def autogroup_enabled() -> bool:

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from importlib import resources
 from pathlib import Path
 
@@ -53,8 +52,8 @@ class Agent(Reports):
     def __init__(self, pid: int) -> None:
         super().__init__(f"process {pid}")
         self.pid = pid
-        self.first = math.nan
-        """When it was told to look for the first time."""
+        self.told: tuple[float, ...] = ()
+        """What it was last told: when to look, and how often at what."""
         self._connection = call(pid, jar())
         end = time.monotonic() + START
         try:
@@ -79,8 +78,8 @@ class Agent(Reports):
 
     def tell(self, first: float, period: float, stacks: float, counts: float) -> None:
         """To look at this time of the monotonic clock, which is Java's, and from then on in these periods."""
-        self._connection.send(_TIMES.pack(*(int(each * 1e9) for each in (first, period, stacks, counts))))
-        self.first = first
+        self.told = (first, period, stacks, counts)
+        self._connection.send(_TIMES.pack(*(int(each * 1e9) for each in self.told)))
 
     def hear(self) -> None:
         """Take what has come."""
@@ -102,7 +101,9 @@ class Agents:
         """
         self._loads = loads
         self._period = period
-        self._stacks, self._counts = stacks, counts
+        self.stacks = stacks
+        """It may be changed at any time."""
+        self._counts = counts
         self._agents: dict[int, Agent] = {}
         self._tried: dict[int, int] = {}
         """How often, by process."""
@@ -168,10 +169,10 @@ class Agents:
     def look(self) -> None:
         """Take what they have said. As this is called once in each round, they are told when the next one is."""
         self._time(time.monotonic())
+        times = (self._first, self._period, self.stacks, self._counts)
         for agent in list(self._agents.values()):
-            if agent.first != self._first:
-                tell = partial(Agent.tell, first=self._first, period=self._period, stacks=self._stacks)
-                self._tried_with(agent, partial(tell, counts=self._counts))
+            if agent.told != times:
+                self._tried_with(agent, lambda agent: agent.tell(*times))
         for file, _ in self._speaking.poll(0):
             for agent in list(self._agents.values()):
                 if agent.fileno() == file:

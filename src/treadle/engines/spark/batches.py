@@ -13,19 +13,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from treadle.engines.spark.operators import BatchCounters
 from treadle.engines.spark.reports import Counts, Task
 from treadle.engines.spark.source_lag import SourceLag
 from treadle.model import Ints
 
 NANO = 1e-9
-
-
-class BatchJob(NamedTuple):
-    """A job of a micro-batch: the run of its query, and what counts its rows, as far as its plan is known."""
-
-    run: str
-    counters: BatchCounters
 
 
 class BatchReading(NamedTuple):
@@ -41,8 +33,8 @@ class BatchReading(NamedTuple):
     """Seconds since the oldest of them came."""
 
 
-FindJob = Callable[[Task], BatchJob | None]
-"""None for what is no task of a micro-batch, or while nobody knows whose it is."""
+FindOwner = Callable[[Task], str]
+"""The run of the query that a task belongs to; empty if it is none's, or while nobody knows it."""
 FindRun = Callable[[int, int], str]
 """The run of the query of a process's thread, by Java's number of it; empty while nobody knows it."""
 
@@ -61,8 +53,8 @@ class _Past:
 class BatchQueries:
     """Of one application, over all its processes."""
 
-    def __init__(self, find_job: FindJob, find_run: FindRun) -> None:
-        self._find_job, self._find_run = find_job, find_run
+    def __init__(self, find_owner: FindOwner, find_run: FindRun) -> None:
+        self._find_owner, self._find_run = find_owner, find_run
         self._latest: dict[int, Counts] = {}
         self._past: dict[str, _Past] = {}
         self.runs: frozenset[str] = frozenset()
@@ -89,51 +81,44 @@ class BatchQueries:
             if task.stage < 0 and (run := self._find_run(pid, task.partition))
         }
         self.runs = frozenset(queries)
-        live = {run: _Live() for run in queries}
+        tasks: dict[str, list[dict[str, int]]] = {run: [] for run in queries}
         for counts in self._latest.values() if queries else ():
             for task, values in _each(counts):
-                if task.stage >= 0 and (job := self._find_job(task)) is not None and job.run in live:
-                    live[job.run].add(job.counters, values())
+                if task.stage >= 0 and (run := self._find_owner(task)) in tasks:
+                    tasks[run].append(values())
         self._past = {run: self._past.get(run) or _Past() for run in queries}
-        return {run: self._read(run, values, live[run], time) for run, (values, time) in queries.items()}
+        return {run: self._read(self._past[run], values, tasks[run], time) for run, (values, time) in queries.items()}
 
     def _finish(self, last: Counts, alive: Collection[tuple[int, int]]) -> None:
         """All jobs of a process but these are over: what they have used is known for good."""
         for task, values in _each(last):
-            if task.partition == -1 and (task.stage, -1) not in alive and (job := self._find_job(task)) is not None:
-                self._past.setdefault(job.run, _Past()).cpu += NANO * max(0, values().get("cpu", 0))
+            if task.partition == -1 and (task.stage, -1) not in alive and (run := self._find_owner(task)):
+                self._past.setdefault(run, _Past()).cpu += NANO * max(0, values().get("cpu", 0))
 
-    def _read(self, run: str, values: dict[str, int], live: _Live, time: float) -> BatchReading:
-        past = self._past[run]
+    def _read(self, past: _Past, values: dict[str, int], tasks: list[dict[str, int]], time: float) -> BatchReading:
         lags = [past.lags.setdefault(name, SourceLag()) for name in values if name.startswith("committed:")]
         ends = [(values[f"committed:{at}"], values[f"latest:{at}"]) for at in range(len(lags))]
         known = bool(ends) and min(min(ends)) >= 0
         for lag, (committed, latest) in zip(lags, ends if known else (), strict=known):
             lag.update(time, committed, latest, min(time, NANO * values["asked"]))
         # The report of a batch comes a moment after the end of its job: rows do not go back meanwhile.
-        past.rows_in = max(past.rows_in, values["in"] + live.taken)
-        past.rows_out = max(past.rows_out, values["out"] + live.put_out)
+        sources = [name.removeprefix("taken:") for name in values if name.startswith("taken:")]
+        taken = sum(_so_far(values, f"taken:{source}", f"taken-by:{source}", tasks) for source in sources)
+        past.rows_in = max(past.rows_in, values["in"] + taken)
+        past.rows_out = max(past.rows_out, values["out"] + _so_far(values, "left", "left-by", tasks))
+        cpu = sum(max(0, task.get("cpu", 0)) for task in tasks)
         return BatchReading(
             past.rows_in,
             past.rows_out if values["out"] >= 0 else math.nan,
-            past.cpu + NANO * live.cpu,
+            past.cpu + NANO * cpu,
             sum(lag.waiting for lag in lags) if known else math.nan,
             max(lag.age for lag in lags) if known else math.nan,
         )
 
 
-@dataclass
-class _Live:
-    """What the batch that runs has counted so far."""
-
-    taken: float = 0.0
-    put_out: float = 0.0
-    cpu: float = 0.0
-
-    def add(self, counters: BatchCounters, values: dict[str, int]) -> None:
-        self.taken += sum(max(0, values.get(f"metric:{metric}", 0)) for metric in counters.taken)
-        self.put_out += sum(max(0, values.get(f"metric:{metric}", 0)) for metric in counters.put_out)
-        self.cpu += max(0, values.get("cpu", 0))
+def _so_far(values: dict[str, int], ended: str, metric: str, tasks: list[dict[str, int]]) -> int:
+    """What tasks of the batch that runs have counted: those that have ended, and those that have not."""
+    return values[ended] + sum(max(0, task.get(f"metric:{values[metric]}", 0)) for task in tasks)
 
 
 def _each(counts: Counts) -> Iterator[tuple[Task, Callable[[], dict[str, int]]]]:

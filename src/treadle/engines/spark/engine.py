@@ -29,7 +29,7 @@ from treadle.engines.spark.queues import Doing, Estimate, doing, realigned
 from treadle.engines.spark.rest import Directory, Rest
 from treadle.engines.spark.roster import Roster
 from treadle.errors import TargetGone, TreadleError
-from treadle.model import Floats, Ints, Role, Topology
+from treadle.model import Bools, Floats, Ints, Role, Topology
 from treadle.observe.jvm import JavaThread
 from treadle.observe.threads import Threads, ThreadTimes, Times
 from treadle.values import Sample
@@ -62,7 +62,9 @@ class SparkEngine:
     also without a sign of a change, `period` those between two rounds, before each of which the agents look. `admits`
     says of each process whether it may be looked at and scheduled. `counts_period` are the seconds between two readings
     of the counters inside of running tasks, which need the agent. Where these tell how far sources are, the MBeans are
-    read only if they are needed for what an application as a whole does (`needs_beans`).
+    read only if they are needed for what an application as a whole does (`needs_beans`). It stops the JVM for a moment
+    to see what tasks do, so that is seen only while the rows of some task are not counted, or `busy` is needed
+    (`needs_busy`).
     """
 
     OFFERS: ClassVar[frozenset[str]] = frozenset({"cpu_time", "run_wait", "queue"}) | FROM_BEANS | FROM_AGENT
@@ -86,6 +88,7 @@ class SparkEngine:
         compilers: bool = False,
         counts_period: float = 0.2,
         needs_beans: bool = False,
+        needs_busy: bool = False,
     ) -> None:
         self.name = name
         self.application = application
@@ -111,6 +114,7 @@ class SparkEngine:
         """How many readings of counters were passed on."""
         self._took = False
         """True if an agent reported new counters after the last read of CPU times."""
+        self._needs_busy, self._all_counted = needs_busy, False
         self._heard = 0
         """Of what the agents have said, how much was passed on."""
         self._agents.keep(self._pids)
@@ -127,7 +131,7 @@ class SparkEngine:
         self._facts: object = None
         self._topology = Topology((), ())
         self._rows = Rows((), (), ())
-        self._own = _Own((), (), (), np.empty(0, dtype=np.int64))
+        self._own = _owned(self._rows, self._topology)
         self._cpu, self._wait, self._taken = Counters(), Counters(), Counters()
         self._estimate = Estimate()
         self._found: list[Doing] | None = None
@@ -208,6 +212,7 @@ class SparkEngine:
         now = time.monotonic()
         columns: dict[str, Floats] = {}
         totals: dict[str, float] = {}
+        estimated: dict[str, Bools] = {}
         mains = self._read_mains()
         if wanted & {"cpu_time", "run_wait"}:
             columns["cpu_time"], columns["run_wait"] = self._from_kernel(mains)
@@ -218,16 +223,18 @@ class SparkEngine:
                 idle = self._idle(now, mains)
                 self._queue = self._estimate.update(now, self._found, self._topology.edges, idle)
                 self._found = None
-            columns["queue"] = self._queues()
+            columns["queue"], estimated["queue"] = self._queues()
         if wanted & FROM_BEANS & self.offers:
             self._pulse.wants_beans = self._mbeans and (self._needs_beans or self._lacks_offsets(now))
             columns["external_queue"], columns["tuples_in"] = self._from_sources()
+            # A consumer that has records left hears of no new ones: those are taken to arrive as before.
+            estimated["external_queue"] = columns["external_queue"] > 0.0
             totals = {"output_rate": self._pulse.flow.rate, "total_queue": self._pulse.flow.waiting}
-        return Sample(now, {metric: columns[metric] for metric in wanted & columns.keys()}, totals)
+        return Sample(now, {metric: columns[metric] for metric in wanted & columns.keys()}, totals, estimated)
 
     @property
     def busy(self) -> Floats:
-        """By row an estimate of what waits; above 0 also while a task is not done with its last row."""
+        """By row an estimate of what waits; above 0 also while a task is not done with its last row (`needs_busy`)."""
         return self._queue
 
     def cpu_seconds(self) -> float:
@@ -336,7 +343,7 @@ class SparkEngine:
             kept.realign(source)
         self._queue = realigned(self._queue, source)
         self._rows, self._topology = rows, topology
-        self._own = _owned(rows, topology)
+        self._own, self._all_counted = _owned(rows, topology), False
         self._others = self._kafka = None
         self._live.lay_out(rows.places)
         if self._found is not None:  # nobody has asked for it yet
@@ -369,18 +376,25 @@ class SparkEngine:
     def _take_counts(self) -> None:
         """Take what running tasks have counted."""
         self._counted = self._agents.counted
-        self._took |= self._live.take(self._pids)
+        if self._live.take(self._pids):
+            self._took = True
+            self._all_counted = not np.isnan(self._live.column("tuples_in")[self._own.tasks]).any()
+        enough = self._all_counted and self._is_counted and not self._needs_busy
+        self._agents.stacks = 0.0 if enough else self._dump_period
 
-    def _queues(self) -> Floats:
-        """Rows that wait, where they are counted, and else an estimate. What waits before a source is outside.
+    def _queues(self) -> tuple[Floats, Bools]:
+        """Rows that wait, where they are counted, and else an estimate; which of them are one.
 
-        A JVM whose threads get no CPU counts nothing either: what it said last does not hold for long.
+        What waits before a source is outside. A JVM whose threads get no CPU counts nothing either: what it said last
+        does not hold for long.
         """
         if not self._is_counted:
-            return self._queue.copy()
+            return self._queue.copy(), np.ones(len(self._queue), dtype=np.bool_)
         counted = self._live.column("queue")
-        is_source = self._topology.is_source & ~np.isnan(self._live.column("tuples_in"))
-        return np.where(np.isnan(counted), np.where(is_source, 0.0, self._queue), counted)
+        is_batched = ~np.isnan(self._live.column("cpu_time"))
+        is_source = self._topology.is_source & ~np.isnan(self._live.column("tuples_in")) & ~is_batched
+        unknown = np.isnan(counted)
+        return np.where(unknown, np.where(is_source, 0.0, self._queue), counted), unknown & ~is_source
 
     @property
     def _is_counted(self) -> bool:
@@ -473,6 +487,8 @@ class _Own(NamedTuple):
     others: Threads
     all: Threads
     rows: Ints
+    tasks: Ints
+    """Rows that are a task's."""
 
 
 def _owned(rows: Rows, topology: Topology) -> _Own:
@@ -486,7 +502,9 @@ def _owned(rows: Rows, topology: Topology) -> _Own:
     own.sort(key=lambda item: item[0])
     mains = tuple(thread for other, thread, _ in own if not other)
     others = tuple(thread for other, thread, _ in own if other)
-    return _Own(mains, others, mains + others, np.array([row for _, _, row in own], dtype=np.int64))
+    row_of_each = np.array([row for _, _, row in own], dtype=np.int64)
+    tasks = np.array([row for row, place in enumerate(rows.places) if place is not None], dtype=np.int64)
+    return _Own(mains, others, mains + others, row_of_each, tasks)
 
 
 def offered(*, beans: bool, agent: bool) -> frozenset[str]:

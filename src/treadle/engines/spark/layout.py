@@ -31,6 +31,8 @@ DRIVER = "driver"
 TICKS = os.sysconf("SC_CLK_TCK")
 PLANS = "plan "
 """What a query's planner is called in the pseudo query of the driver, before the query's name."""
+WHOLE = "micro-batch"
+"""The one operator of a query in micro-batches, which are scheduled as a whole."""
 JOBS = "jobs"
 """The pseudo query of tasks that belong to no streaming query."""
 
@@ -69,6 +71,10 @@ class _Run:
     """Whether it runs in micro-batches; False also while its plan is not known."""
 
     @property
+    def operators(self) -> tuple[Operator, ...]:
+        return (Operator(WHOLE),) if self.batched else self.plan.operators
+
+    @property
     def stages(self) -> tuple[Stage, ...]:
         """Those that are scheduled apart."""
         stages = self.plan.stages
@@ -76,7 +82,7 @@ class _Run:
             return stages
         return (
             Stage(
-                tuple(operator.name for operator in self.plan.operators),
+                (WHOLE,),
                 kafka_in=any(stage.kafka_in for stage in stages),
                 kafka_out=any(stage.kafka_out for stage in stages),
                 python=any(stage.python for stage in stages),
@@ -247,17 +253,19 @@ class Layout:
         self, found: _Sorted, threads: dict[Place, list[ThreadRef]], workers: Sequence[ThreadRef]
     ) -> None:
         sinks = [place for place in found.tasks if self._stage(place).kafka_out]
-        python = [place for place in found.tasks if self._stage(place).python]
+        batched = [Place.whole(number) for number, run in self._runs.items() if run.batched]
+        # Python workers stay between two batches, and so does the count of what they have used.
+        python = [place for place in {**found.tasks, **dict.fromkeys(batched)} if self._stage(place).python]
         self.python = any(stage.python for run in self._runs.values() for stage in run.plan.stages)
         self.waits = bool(found.unknown)
         for what, ref in found.helpers:
             if what.shuffle >= 0 and self._hop(what.shuffle) is None:
                 self.waits = True
             for place in self._helped(what, found, sinks, python):
-                threads[place].append(ref)
+                threads.setdefault(place, []).append(ref)
         for ref in workers:
             for place in python:
-                threads[place].append(ref)
+                threads.setdefault(place, []).append(ref)
 
     def _helped(self, what: Named, found: _Sorted, sinks: list[Place], python: list[Place]) -> list[Place]:
         """The tasks that a helper helps."""
@@ -297,7 +305,7 @@ class Layout:
         places: list[Place | None] = []
         for number, run in sorted(self._runs.items(), key=lambda item: item[1].name):
             goal = _first_of(self._goals, run.name)
-            queries.append(Query(run.name, run.plan.operators, self._priority(run.name), goal))
+            queries.append(Query(run.name, run.operators, self._priority(run.name), goal))
             for position, stage in enumerate(run.stages):
                 for partition in sorted(run.partitions.get(position, {0})):
                     place = Place(number, position, partition)

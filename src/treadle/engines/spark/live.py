@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -250,6 +251,8 @@ class _Wired:
 
     def _connect(self, tasks: Sequence[Task], columns: Sequence[dict[str, int]], before: _Wired | None) -> None:
         edges = _edges(tasks, columns)
+        depth = _depths(len(tasks), [(edge.writer, edge.reader) for edge in edges])
+        edges.sort(key=lambda edge: depth[edge.reader])
         self._keys = {edge.key: number for number, edge in enumerate(edges)}
         integers = np.array([edge[1:9] for edge in edges], dtype=np.int64).reshape(-1, 8).T
         self._writer, self._reader, self._sent_at, self._filling = integers[:4]
@@ -263,34 +266,43 @@ class _Wired:
         """Edges with the same number are read from one queue."""
         self._is_reader = np.zeros(len(tasks), dtype=np.bool_)
         self._is_reader[self._reader] = True
-        depth = _depths(len(tasks), self._writer, self._reader)[self._reader]
-        self._levels = [np.flatnonzero(depth == level) for level in np.unique(depth)]
+        self._numbers = np.arange(len(edges))
+        starts = np.flatnonzero(np.diff(depth[self._reader], prepend=-1))
+        levels = [slice(*each) for each in pairwise([*starts.tolist(), len(edges)])]
+        self._levels = [(level, np.unique(self._reader[level])) for level in levels]
+        """Edges whose readers are equally far from the sources, which stand side by side, and these readers."""
         self._times: Floats = np.zeros(0) if before is None else before._times
         memory, count = len(self._times), len(edges)
-        self._sent = np.full((memory, count), -1.0)
-        self._rows, self._rows_sent, self._ages_written = (np.zeros((memory, count)) for _ in range(3))
+        self._curves = np.zeros((4, memory, count))
+        """At these times, of each edge: the last message that was sent, rows that were put out, those of them that were
+        sent, and how old they were then."""
+        self._curves[0] = -1.0
         self._reached = np.full(count, -1.0)
         self._rows_behind = np.zeros(count)
         """Rows that wait on each edge, by messages."""
         if before is not None:
             same = [(at, before._keys[key]) for key, at in self._keys.items() if key in before._keys]
             new, old = np.array(same, dtype=np.int64).reshape(-1, 2).T
-            for name in ("_sent", "_rows", "_rows_sent", "_ages_written"):
-                getattr(self, name)[:, new] = getattr(before, name)[:, old]
+            self._curves[:, :, new] = before._curves[:, :, old]
             self._reached[new] = before._reached[old]
 
     def read(self, time: float, values: Floats) -> Reading:
         """What is known at a time; `values` end with one that is unknown."""
+        with np.errstate(all="ignore"):
+            return self._read(time, values)
+
+    def _read(self, time: float, values: Floats) -> Reading:
         sent = np.where(self._sent_at >= 0, values[self._sent_at], np.nan)
         self._follow(values, sent)
         taken, put_out = self._taken.of(values), self._put_out.of(values)
         taken[self._is_reader] = 0.0
-        times, all_sent = np.append(self._times, time), np.vstack([self._sent, sent])
-        rows = np.vstack([self._rows, np.full(len(sent), np.nan)])
-        rows_sent = np.vstack([self._rows_sent, np.full(len(sent), np.nan)])
+        times = np.append(self._times, time)
+        curves = np.concatenate([self._curves, np.full((4, 1, len(sent)), np.nan)], axis=1)
+        all_sent, rows, rows_sent, ages = curves
+        all_sent[-1] = sent
         got = np.full(len(sent), np.nan)
         self.bytes_written = np.where(self._written >= 0, values[self._written], np.nan)
-        for level in self._levels:
+        for level, readers in self._levels:
             writer = self._writer[level]
             rows[-1, level] = put_out[writer] * self._share[level]
             rows_sent[-1, level] = np.maximum(rows[-1, level] - self._unsent(level, values, put_out), 0.0)
@@ -299,20 +311,17 @@ class _Wired:
             got[level] = _at(all_sent[:, level], rows_sent[:, level], self._reached[level])
             self._rows_behind[level] = np.maximum(rows[-1, level] - got[level], 0.0)
             np.add.at(taken, self._reader[level], got[level])
-            self._pass_on(np.unique(self._reader[level]), taken, put_out)
+            self._pass_on(readers, taken, put_out)
             self._correct(level, taken, got)
         waiting = self._evened(rows[-1], got)
         queue = np.where(self._is_reader, np.bincount(self._reader, waiting, len(self.places)), np.nan)
-        ages = np.vstack([self._ages_written, np.full(len(sent), np.nan)])
         external, source_ages = self._outside(time, values)
         latency = self._latencies(time, times, rows, got, ages, source_ages)
         mean = self._mean_ages(time, times, rows, got, waiting, ages)
         head = np.where(queue > 0.0, latency, np.where(np.isnan(queue), np.nan, 0.0))
-        kept = _kept(len(times))
-        self._times, self._sent = times[kept], all_sent[kept]
-        self._rows, self._rows_sent, self._ages_written = rows[kept], rows_sent[kept], ages[kept]
-        with np.errstate(all="ignore"):
-            held = np.where(self._held >= 0, values[self._held], np.nan) * put_out / self.bytes_written
+        kept = slice(None) if len(times) <= MEMORY else _kept(len(times))
+        self._times, self._curves = times[kept], curves[:, kept]
+        held = np.where(self._held >= 0, values[self._held], np.nan) * put_out / self.bytes_written
         self.last = Reading(
             time,
             self.places,
@@ -342,8 +351,7 @@ class _Wired:
         one_of, count = self._inbox, int(self._inbox.max(initial=-1)) + 1
         pending = np.maximum(sent - self._reached, 0.0)
         total = np.bincount(one_of, np.nan_to_num(pending), count)
-        with np.errstate(all="ignore"):
-            done = np.clip(1.0 - left / total[one_of], 0.0, 1.0)
+        done = np.clip(1.0 - left / total[one_of], 0.0, 1.0)
         reached: Floats = self._reached + np.where(np.isfinite(done), done, 0.0) * pending
         return reached
 
@@ -364,32 +372,28 @@ class _Wired:
         found: Floats = np.where(shared & np.isfinite(part), total * part, waiting)
         return found
 
-    def _unsent(self, level: Ints, values: Floats, put_out: Floats) -> Floats:
+    def _unsent(self, level: slice, values: Floats, put_out: Floats) -> Floats:
         """Rows in the message that each writer fills."""
         writer, filling = self._writer[level], self._filling[level]
-        with np.errstate(all="ignore"):
-            size = self.bytes_written[writer] / put_out[writer] + PREFIX
-            rows = values[filling] / size
+        size = self.bytes_written[writer] / put_out[writer] + PREFIX
+        rows = values[filling] / size
         return np.where((filling >= 0) & np.isfinite(rows), rows, 0.0)
 
     def _pass_on(self, rows: Ints, taken: Floats, put_out: Floats) -> None:
         """Stages that keep the number of rows: by the bytes that they have written, once a row's size is known."""
         of_stage, count = self._stage[rows], len(self.places)
         total, written = (np.bincount(of_stage, each[rows], count)[of_stage] for each in (taken, self.bytes_written))
-        with np.errstate(all="ignore"):
-            self.size_of_stage[rows] = so_far = np.where(total > ENOUGH, written / total, np.nan)
+        self.size_of_stage[rows] = so_far = np.where(total > ENOUGH, written / total, np.nan)
         passing = self._passes_on[rows]
         rows, so_far = rows[passing], so_far[passing]
         size = np.where(np.isnan(self._size[rows]), so_far, self._size[rows])
-        with np.errstate(all="ignore"):
-            counted = self.bytes_written[rows] / size
+        counted = self.bytes_written[rows] / size
         put_out[rows] = taken[rows] = np.where(np.isfinite(counted), counted, taken[rows])
 
-    def _correct(self, level: Ints, taken: Floats, got: Floats) -> None:
+    def _correct(self, level: slice, taken: Floats, got: Floats) -> None:
         """What a task has taken in all, divided among the shuffles that it reads."""
         total = np.bincount(self._reader[level], got[level], len(taken))[self._reader[level]]
-        with np.errstate(all="ignore"):
-            scaled = got[level] * taken[self._reader[level]] / total
+        scaled = got[level] * taken[self._reader[level]] / total
         got[level] = np.where(np.isfinite(scaled), scaled, got[level])
 
     def _outside(self, time: float, values: Floats) -> tuple[Floats, Floats]:
@@ -397,9 +401,10 @@ class _Wired:
         waiting, age = np.full(len(self.places), np.nan), np.full(len(self.places), np.nan)
         for task, offset, end, lag in self._sources:
             if values[offset] >= 0.0 and values[end] >= 0.0:
-                lag.update(time, values[offset], values[end])
-                waiting[task] = np.nansum([waiting[task], lag.waiting])
-                age[task] = np.fmax(age[task], lag.age)
+                lag.update(time, float(values[offset]), float(values[end]))
+                first = math.isnan(waiting[task])
+                waiting[task] = lag.waiting if first else waiting[task] + lag.waiting
+                age[task] = lag.age if first else max(age[task], lag.age)
         return waiting, age
 
     def _latencies(
@@ -418,13 +423,15 @@ class _Wired:
         """
         found = np.where(self._is_reader, 0.0, source_ages)
         born = _at(rows, np.broadcast_to(times[:, None], rows.shape), got, before=times[0])
-        for level in self._levels:
+        for level, _ in self._levels:
             ages[-1, level] = found[self._writer[level]]
-            after = np.clip(np.searchsorted(times, born[level]), 1 if len(times) > 1 else 0, len(times) - 1)
+            after = np.searchsorted(times, born[level])
+            after = np.minimum(np.maximum(after, 1), len(times) - 1)
             before = np.maximum(after - 1, 0)
-            with np.errstate(all="ignore"):
-                part = np.nan_to_num((born[level] - times[before]) / (times[after] - times[before]))
-            then = ages[before, level] * (1.0 - part) + ages[after, level] * part
+            part = (born[level] - times[before]) / (times[after] - times[before])
+            part[~np.isfinite(part)] = 0.0
+            numbers = self._numbers[level]
+            then = ages[before, numbers] * (1.0 - part) + ages[after, numbers] * part
             np.fmax.at(found, self._reader[level], time - born[level] + then)
         return found
 
@@ -439,8 +446,7 @@ class _Wired:
         old = came * (time - 0.5 * (began + times[1:, None]) + 0.5 * (ages[1:] + ages[:-1]))
         total = np.bincount(self._reader, np.nansum(old, axis=0), count)
         weight = np.bincount(self._reader, waiting, count)
-        with np.errstate(all="ignore"):
-            return np.where(self._is_reader, np.where(weight > 0.0, total / weight, 0.0), np.nan)
+        return np.where(self._is_reader, np.where(weight > 0.0, total / weight, 0.0), np.nan)
 
 
 def _sum(metrics: Sequence[tuple[int, ...]], columns: Sequence[dict[str, int]]) -> _Sum:
@@ -492,8 +498,9 @@ def _edges(tasks: Sequence[Task], columns: Sequence[dict[str, int]]) -> list[_Ed
     return found
 
 
-def _depths(count: int, start: Ints, end: Ints) -> Ints:
+def _depths(count: int, edges: Sequence[tuple[int, int]]) -> Ints:
     """How many shuffles are between each task and the sources, on the longest way."""
+    start, end = np.array(edges, dtype=np.int64).reshape(-1, 2).T
     depth = np.zeros(count, dtype=np.int64)
     for _ in range(count):
         deeper = depth.copy()
@@ -505,9 +512,7 @@ def _depths(count: int, start: Ints, end: Ints) -> Ints:
 
 
 def _kept(count: int) -> Ints:
-    """The readings that are kept of so many: all, or of the older half every second one."""
-    if count <= MEMORY:
-        return np.arange(count)
+    """The readings that are kept of too many: of the older half every second one."""
     return np.concatenate([np.arange(0, count // 2, 2), np.arange(count // 2, count)])
 
 
@@ -521,8 +526,7 @@ def _at(curve: Floats, values: Floats, where: Floats, before: float | None = Non
     columns = np.arange(curve.shape[1])
     low, high = curve[below, columns], curve[above, columns]
     first, last = values[below, columns], values[above, columns]
-    with np.errstate(all="ignore"):
-        part = np.where(high > low, (where - low) / (high - low), 0.0)
-        below_all = first * (where + 1.0) / (low + 1.0) if before is None else np.full(len(where), before)
-        found = np.where(where < curve[0], below_all, first + part * (last - first))
+    part = np.where(high > low, (where - low) / (high - low), 0.0)
+    below_all = first * (where + 1.0) / (low + 1.0) if before is None else np.full(len(where), before)
+    found = np.where(where < curve[0], below_all, first + part * (last - first))
     return np.where(np.isfinite(found), found, first)

@@ -13,11 +13,11 @@ import numpy as np
 
 from treadle.engines.spark import operators
 from treadle.engines.spark.agent import Agents
-from treadle.engines.spark.batches import BatchJob, BatchQueries, BatchReading
+from treadle.engines.spark.batches import BatchQueries, BatchReading
 from treadle.engines.spark.layout import Place
 from treadle.engines.spark.live import LiveCounters, Located
 from treadle.engines.spark.naming import understand
-from treadle.engines.spark.operators import BatchCounters, StageCounters
+from treadle.engines.spark.operators import StageCounters
 from treadle.engines.spark.reports import Task
 from treadle.engines.spark.rest import Directory
 from treadle.model import Floats, Ints
@@ -37,10 +37,9 @@ class LiveColumns:
         self._agents = agents
         self._directory = directory
         self._counters = LiveCounters(self._locate)
-        self._batches = BatchQueries(self._find_job, self._find_run)
+        self._batches = BatchQueries(self._find_owner, self._find_run)
         self._batch_readings: dict[str, BatchReading] = {}
         self._stages: dict[int, tuple[StageCounters, ...]] = {}
-        self._batch_counters: dict[int, BatchCounters] = {}
         self._unknown = False
         self._generation = -1
         self._last = math.nan
@@ -127,17 +126,9 @@ class LiveColumns:
         known = agent is not None and thread in agent.threads
         return understand(agent.threads[thread].name).run if agent is not None and known else ""
 
-    def _find_job(self, task: Task) -> BatchJob | None:
-        job, driver = self._directory.job(task.stage), self._agents.driver
-        if job is None or not job.run or driver is None:
-            return None
-        if job.execution not in self._batch_counters:
-            if job.execution not in driver.graphs:
-                return BatchJob(job.run, BatchCounters())
-            self._batch_counters[job.execution] = _parsed_batch(driver.graphs[job.execution])
-            if len(self._batch_counters) > MOST_GRAPHS:
-                del self._batch_counters[next(iter(self._batch_counters))]
-        return BatchJob(job.run, self._batch_counters[job.execution])
+    def _find_owner(self, task: Task) -> str:
+        job = self._directory.job(task.stage)
+        return "" if job is None else job.run
 
     def _locate(self, task: Task) -> Located | None:
         job, driver = self._directory.job(task.stage), self._agents.driver
@@ -162,13 +153,6 @@ class LiveColumns:
 
 def _unknown(places: Sequence[Place | None]) -> Floats:
     return np.full(len(places), np.nan)
-
-
-def _parsed_batch(text: str) -> BatchCounters:
-    try:
-        return operators.parse_batch(text)
-    except (ValueError, KeyError, RecursionError):  # none of our agent's
-        return BatchCounters()
 
 
 def _parsed(text: str) -> tuple[StageCounters, ...]:

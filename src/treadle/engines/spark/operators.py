@@ -7,7 +7,6 @@ what leaves it still passes on what it takes in, if all its operators keep the n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,24 +25,6 @@ class StageCounters(NamedTuple):
     """Whether as many rows leave as come in: all its operators keep the number of rows, and none counts them."""
     written: int = -1
     """Bytes that it has written into its shuffle; -1 where nobody counts them."""
-
-
-class BatchCounters(NamedTuple):
-    """The ids of the SQL metrics that count the rows of a whole micro-batch; empty where nobody counts them."""
-
-    taken: tuple[int, ...] = ()
-    """Rows that its streaming sources have read."""
-    put_out: tuple[int, ...] = ()
-
-
-def parse_batch(text: str) -> BatchCounters:
-    """The counters of a micro-batch; all unknown if the text is none of an agent's."""
-    root = _tree(text)
-    if root is None:
-        return BatchCounters()
-    scans = [each for each in _below(root) if each.name.startswith("MicroBatchScan")]
-    taken = tuple(each.counters["rows"] for each in scans if "rows" in each.counters)
-    return BatchCounters(taken if len(taken) == len(scans) else (), _put_out(root, through=True) or ())
 
 
 def parse(text: str) -> tuple[StageCounters, ...]:
@@ -123,25 +104,16 @@ def _visit(operator: _Operator, inside: list[_Operator], found: list[StageCounte
             _visit(each, inside, found, seen)
 
 
-def _below(operator: _Operator) -> Iterator[_Operator]:
-    yield operator
-    for each in operator.inputs:
-        yield from _below(each)
-
-
-def _put_out(operator: _Operator, *, through: bool = False) -> tuple[int, ...] | None:
-    """What counts the rows that leave it; None if nobody does.
-
-    Empty if these are all that come out of a shuffle, or what counts the rows that go into it (`through`).
-    """
+def _put_out(operator: _Operator) -> tuple[int, ...] | None:
+    """What counts the rows that leave it; empty if these are all that come out of a shuffle, None if nobody does."""
     if "rows" in operator.counters and not _WRITES.match(operator.name):
         return (operator.counters["rows"],)
     if operator.name in _EXCHANGES:
-        return _put_out(operator.inputs[0], through=True) if through and operator.inputs else ()
+        return ()
     inputs = [each for each in operator.inputs if each.name not in _APART]
     keeps_rows = _KEEPS_ROWS.match(operator.name) or _WRITES.match(operator.name)
     if operator.name == "Union" or (keeps_rows and len(inputs) == 1):
-        parts = [_put_out(each, through=through) for each in inputs]
+        parts = [_put_out(each) for each in inputs]
         if None in parts or (() in parts and any(parts)):
             return None
         return tuple(metric for part in parts if part for metric in part)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
-MEMORY = 10.0
-"""Seconds over which it is seen how fast records come."""
+MEMORY, SHORT_MEMORY = 10.0, 2.0
+"""Seconds over which it is seen how fast records come; less where it is known when each end was asked for."""
 LONGEST = 30.0
 """Seconds for which a consumer that hears nothing is sent as many records as before."""
 MOST = 256
@@ -44,7 +44,7 @@ class SourceLag:
             ends.append((heard, end))
         while len(answers) > 2 and answers[1][1] <= offset:
             answers.popleft()
-        while len(ends) > 2 and ends[1][0] < now - MEMORY:
+        while len(ends) > 2 and ends[1][0] < now - (MEMORY if math.isnan(asked) else SHORT_MEMORY):
             ends.popleft()
         if offset >= end and math.isnan(asked):  # it has all that it has heard of, so it asks all the time
             self.waiting = self.age = 0.0

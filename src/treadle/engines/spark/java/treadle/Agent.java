@@ -66,6 +66,7 @@ public final class Agent {
     private final Map<Thread, Object> batches = new IdentityHashMap<>();
     private final Inside inside = new Inside();
     private Class<?> contexts;
+    private Object module; // its only object
     private Class<?> executions;
     private Class<?> graphs;
     private Thread[] found = new Thread[256];
@@ -121,7 +122,7 @@ public final class Agent {
                     long step = now - changed < RESTLESS ? pause / 2 : pause; // what comes in the middle may be late
                     next = first + ((now - first) / step + 1) * step;
                 } else {
-                    waiting.select(Math.max(1, (next - now) / 1_000_000));
+                    waiting.select((next - now) / 1_000_000 + 1); // rounded up: to wake too early costs a second time
                     waiting.selectedKeys().clear();
                 }
             }
@@ -258,7 +259,8 @@ public final class Agent {
     /** What belongs to the scheduler's own thread is read without a lock: what comes out wrong is looked at again. */
     private void lookAtJobs() {
         try {
-            Object context = inside.get(inside.call(contexts.getField("MODULE$").get(null), "getActive"));
+            module = module == null ? contexts.getField("MODULE$").get(null) : module;
+            Object context = inside.get(inside.call(module, "getActive"));
             if (context == null) {
                 return;
             }
@@ -300,9 +302,7 @@ public final class Agent {
         for (Iterator<Map.Entry<Thread, Object>> each = batches.entrySet().iterator(); each.hasNext(); ) {
             Map.Entry<Thread, Object> last = each.next();
             try {
-                Field query = last.getKey().getClass().getDeclaredField("$outer");
-                query.setAccessible(true);
-                Object report = inside.call(query.get(last.getKey()), "lastProgress");
+                Object report = inside.call(inside.field(last.getKey(), "$outer"), "lastProgress");
                 if (report != null && report != last.getValue()) {
                     boolean first = last.setValue(report) == NONE;
                     long taken = (Long) inside.call(report, "numInputRows");
@@ -380,15 +380,9 @@ public final class Agent {
             try {
                 Object graph = inside.call(read.invoke(store, graphs, execution), "toSparkPlanGraph");
                 Object data = read.invoke(store, executions, execution);
-                List<Object> counters = new ArrayList<>();
-                line("graph", execution, described(graph, counters));
+                line("graph", execution, described(graph));
                 line("plan", execution, (String) inside.call(data, "physicalPlanDescription"));
                 each.remove();
-                for (Map.Entry<Integer, String> job : jobs.entrySet()) {
-                    if (job.getValue().equals(Long.toString(execution))) {
-                        whole.count(job.getKey(), counters, contexts);
-                    }
-                }
             } catch (InvocationTargetException notYet) {
                 // it will be there at one of the next looks
             }
@@ -399,11 +393,8 @@ public final class Agent {
         return Class.forName("org.apache.spark.sql.execution.ui." + name, true, contexts.getClassLoader());
     }
 
-    /**
-     * A line for each operator: its number, that of the one that it feeds (-1: none), its row counters, its name. Counters
-     * of rows are added to a list.
-     */
-    private String described(Object graph, List<Object> counters) throws ReflectiveOperationException {
+    /** A line for each operator: its number, that of the one that it feeds (-1: none), its row counters, its name. */
+    private String described(Object graph) throws ReflectiveOperationException {
         Map<Object, Object> feeds = new HashMap<>();
         for (Object each = inside.call(inside.call(graph, "edges"), "iterator"); (Boolean) inside.call(each, "hasNext"); ) {
             Object edge = inside.call(each, "next");
@@ -417,9 +408,6 @@ public final class Agent {
             for (Object of = inside.call(inside.call(node, "metrics"), "iterator"); (Boolean) inside.call(of, "hasNext"); ) {
                 Object metric = inside.call(of, "next");
                 String kind = KINDS.get((String) inside.call(metric, "name"));
-                if ("rows".equals(kind)) {
-                    counters.add(inside.call(metric, "accumulatorId"));
-                }
                 if (kind != null) {
                     text.append(kind).append('=').append(inside.call(metric, "accumulatorId")).append(',');
                 }

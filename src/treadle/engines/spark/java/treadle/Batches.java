@@ -1,7 +1,6 @@
 package treadle;
 
 import java.util.ArrayList;
-import java.util.Collection;
 import java.util.HashMap;
 import java.util.IdentityHashMap;
 import java.util.List;
@@ -15,10 +14,17 @@ import java.util.regex.Pattern;
  * A query has the columns `in` and `out` (rows of all batches since Treadle looks; -1: its sink does not say), `asked`
  * (a time of System.nanoTime(): when it last looked for new rows), and of its Nth Kafka source `committed:N` and
  * `latest:N` (the sums of all partitions' offsets: what batches have done with, and the newest that it has heard of).
- * A job of a micro-batch has `cpu` (nanoseconds of the tasks that have ended) and `metric:ID` for each SQL metric that
- * counts rows, added up over the tasks that have ended. Of those that still run, `Counters` tells.
+ * Of the batch that runs it has, of its Nth source, `taken:N` (rows that ended tasks have read) and `taken-by:N` (the SQL
+ * metric that counts them in tasks that still run; -1: none), and `left` and `left-by` of what leaves its last operator. A
+ * job of a micro-batch has `cpu`: nanoseconds of its tasks that have ended. Of those that run, `Counters` tells.
+ *
+ * Plans are read by their fields alone: a method may begin to plan, or wait for who does.
  */
 final class Batches {
+    private static final int DEEPEST = 200;
+    private static final Pattern KEEPS_ROWS =
+            Pattern.compile("(Project|WholeStageCodegen|InputAdapter|ShuffleExchange|AQEShuffleRead|Sort|ColumnarToRow"
+                    + "|WriteToDataSourceV2|EventTimeWatermark|CollectMetrics|Coalesce|ReusedExchange)Exec|InputAdapter");
     private static final Pattern OFFSET = Pattern.compile(":(-?\\d+)");
     private final Inside inside;
     private final Counters counters;
@@ -40,7 +46,12 @@ final class Batches {
         long in = 0;
         long out = 0;
         long trigger = -1;
+        long asks = -1; // since then, and has got no answer yet
         long asked = -1;
+        long done = -1; // the number of the last batch that was counted
+        final List<Object> scans = new ArrayList<>(); // SQL metrics of the batch that runs
+        int sourcesRead = 0; // columns for so many of them
+        Object leaving;
 
         Query(Thread thread, Object execution) throws ReflectiveOperationException {
             this.execution = execution;
@@ -49,6 +60,8 @@ final class Batches {
             row.add("in", () -> in);
             row.add("out", () -> out);
             row.add("asked", () -> asked);
+            row.add("left", () -> value(leaving));
+            row.add("left-by", () -> id(leaving));
         }
 
         void look() throws ReflectiveOperationException {
@@ -56,10 +69,13 @@ final class Batches {
             long began = inside.number(context(), "currentTriggerStartTimestamp");
             if (began != trigger && began > 0) {
                 trigger = began;
-                asked = System.nanoTime() - (System.currentTimeMillis() - began) * 1_000_000;
+                asks = System.nanoTime() - (System.currentTimeMillis() - began) * 1_000_000;
             }
+            lookAtPlan();
             read(0, inside.call(execution, "committedOffsets"));
-            read(1, inside.call(execution, "latestOffsets"));
+            if (read(1, inside.call(execution, "latestOffsets"))) {
+                asked = asks;
+            }
         }
 
         /** What Spark knows of the batch that it works on: in older versions this is the query itself. */
@@ -78,17 +94,50 @@ final class Batches {
             }
             Object[] reports = (Object[]) inside.call(execution, "recentProgress");
             for (int place = reports.length - 1; place >= 0 && reports[place] != last; place--) {
-                in += (Long) inside.call(reports[place], "numInputRows");
+                long rows = (Long) inside.call(reports[place], "numInputRows");
+                in += rows;
+                done = rows > 0 ? Math.max(done, (Long) inside.call(reports[place], "batchId")) : done;
                 long written = (Long) inside.call(inside.call(reports[place], "sink"), "numOutputRows");
                 out = out < 0 || written < 0 ? -1 : out + written;
             }
             last = newest;
         }
 
-        /** Offsets by source, in an object that is replaced when one of them changes. */
-        private void read(int which, Object progress) throws ReflectiveOperationException {
-            if (progress == null || progress == known[which]) {
+        /** What counts the rows of the batch that runs: an adaptive plan changes while it does. */
+        private void lookAtPlan() throws ReflectiveOperationException {
+            Object planned = inside.call(execution, "lastExecution");
+            scans.clear();
+            leaving = null;
+            if (inside.number(planned, "currentBatchId") > done) {
+                Object lazy = inside.field(inside.field(planned, "lazyExecutedPlan"), "tryT");
+                Object root = inside.field(lazy == null ? planned : lazy, lazy == null ? "executedPlan" : "value");
+                addScans(root, 0);
+                leaving = leaving(root);
+                for (; sourcesRead < scans.size(); sourcesRead++) {
+                    int number = sourcesRead;
+                    row.add("taken:" + number, () -> value(number < scans.size() ? scans.get(number) : null));
+                    row.add("taken-by:" + number, () -> id(number < scans.size() ? scans.get(number) : null));
+                }
+            }
+        }
+
+        private void addScans(Object node, int depth) throws ReflectiveOperationException {
+            if (node == null || depth > DEEPEST) {
                 return;
+            }
+            Object counts = node.getClass().getSimpleName().equals("MicroBatchScanExec") ? rows(node) : null;
+            if (counts != null) {
+                scans.add(counts);
+            }
+            for (Object each : inputs(node)) {
+                addScans(each, depth + 1);
+            }
+        }
+
+        /** Offsets by source, in an object that is replaced by the next; whether there are new ones. */
+        private boolean read(int which, Object progress) throws ReflectiveOperationException {
+            if (progress == null || progress == known[which] || (Boolean) inside.call(progress, "isEmpty")) {
+                return false;
             }
             known[which] = progress;
             for (Object each = inside.call(progress, "iterator"); (Boolean) inside.call(each, "hasNext"); ) {
@@ -102,6 +151,7 @@ final class Batches {
                     }
                 }
             }
+            return true;
         }
 
         private long[] of(Object source) {
@@ -114,6 +164,53 @@ final class Batches {
             }
             return offsets.get(number);
         }
+    }
+
+    /** The operators that feed one, also those of a stage that an adaptive plan has cut off. */
+    private List<Object> inputs(Object node) throws ReflectiveOperationException {
+        String kind = node.getClass().getSimpleName();
+        if (isAdaptive(kind)) {
+            Object cut = inside.field(node, kind.endsWith("QueryStageExec") ? "plan" : "currentPhysicalPlan");
+            return cut == null ? List.of() : List.of(cut);
+        }
+        List<Object> found = new ArrayList<>();
+        for (Object each = inside.call(inside.call(node, "children"), "iterator"); (Boolean) inside.call(each, "hasNext"); ) {
+            found.add(inside.call(each, "next"));
+        }
+        return found;
+    }
+
+    private static boolean isAdaptive(String kind) {
+        return kind.equals("AdaptiveSparkPlanExec") || kind.endsWith("QueryStageExec");
+    }
+
+    /** The metric that counts the rows that leave an operator; null where it counts none, or has not begun. */
+    private Object rows(Object node) throws ReflectiveOperationException {
+        Object metrics = inside.field(node, "metrics");
+        return metrics == null ? null : inside.get(inside.call(metrics, "get", "numOutputRows"));
+    }
+
+    private Object leaving(Object root) throws ReflectiveOperationException {
+        Object node = root;
+        for (int depth = 0; node != null && depth < DEEPEST; depth++) {
+            String kind = node.getClass().getSimpleName();
+            Object found = kind.startsWith("WriteTo") ? null : rows(node);
+            if (found != null) {
+                return found;
+            }
+            List<Object> inputs = inputs(node);
+            boolean keepsRows = KEEPS_ROWS.matcher(kind).matches() || isAdaptive(kind);
+            node = keepsRows && inputs.size() == 1 ? inputs.get(0) : null;
+        }
+        return null;
+    }
+
+    private long value(Object metric) throws ReflectiveOperationException {
+        return metric == null ? 0 : Math.max(0, (Long) inside.call(metric, "value"));
+    }
+
+    private long id(Object metric) throws ReflectiveOperationException {
+        return metric == null ? -1 : (Long) inside.call(metric, "id");
     }
 
     /** A thread that runs a streaming query; in Real-Time Mode there is nothing to count here. */
@@ -144,20 +241,6 @@ final class Batches {
     void begin(int job, int first, List<Object> its) {
         stages.put(job, its);
         counters.begin(job, first, -1).add("cpu", () -> cpu(its));
-    }
-
-    /** The SQL metrics that count its rows are known now. */
-    void count(int job, Collection<Object> metrics, Class<?> contexts) throws ReflectiveOperationException {
-        Counters.Task row = stages.containsKey(job) ? counters.of(job) : null;
-        if (row != null) {
-            Class<?> known = Class.forName("org.apache.spark.util.AccumulatorContext", true, contexts.getClassLoader());
-            for (Object id : metrics) {
-                Object metric = inside.get(inside.method(known, "get", 1).invoke(null, id));
-                if (metric != null) {
-                    counters.addMetric(row, metric);
-                }
-            }
-        }
     }
 
     void end(int job) {

@@ -49,6 +49,7 @@ final class Counters {
     private Field value;
     private final Instrumentation tools;
     private final Inside inside;
+    private boolean changed = false; // whether a task has ended, or what others count has new columns
     private int numbers = 0;
     private int layout = 0;
 
@@ -90,6 +91,11 @@ final class Counters {
         /** Read from the next time on that it is described. */
         void add(String name, Column column) {
             added.put(name, column);
+            changed = true;
+        }
+
+        boolean has(String name) {
+            return names.contains(name) || added.containsKey(name);
         }
 
         /** Whether there are new columns. */
@@ -147,7 +153,7 @@ final class Counters {
     void follow(Thread thread, boolean works) {
         Task before = tasks.get(thread);
         if (before != null) {
-            before.ended = true;
+            before.ended = changed = true;
         }
         if (works) {
             unplaced.put(thread, RARELY);
@@ -163,17 +169,13 @@ final class Counters {
         return row;
     }
 
-    Task of(Object key) {
-        return tasks.get(key);
-    }
-
     void end(Object key) {
-        tasks.get(key).ended = true;
+        tasks.get(key).ended = changed = true;
     }
 
     /** Whether what is read is out of date: a task has begun or ended. */
     boolean isStale() {
-        return !unplaced.isEmpty() || tasks.values().stream().anyMatch(task -> task.ended || !task.added.isEmpty());
+        return changed || !unplaced.isEmpty();
     }
 
     /**
@@ -181,26 +183,27 @@ final class Counters {
      * have begun or ended, those of the new ones, which are described in `say`. Null where there is nothing to read.
      */
     ByteBuffer[] look(StringBuilder say) {
-        ByteBuffer before = tasks.isEmpty() ? null : values();
-        boolean changed = tasks.values().removeIf(task -> task.ended);
+        ByteBuffer before = tasks.isEmpty() || layout == 0 ? null : values(); // none is described yet
+        boolean differs = changed && tasks.values().removeIf(task -> task.ended);
+        changed = false;
         for (var each = unplaced.entrySet().iterator(); each.hasNext(); ) {
             Map.Entry<Thread, Integer> thread = each.next();
             Task task = begin(thread.getKey());
             if (task != null) {
                 tasks.put(thread.getKey(), task);
-                changed = true;
+                differs = true;
             }
             if (task != null || thread.setValue(thread.getValue() - 1) == 0) {
                 each.remove();
             }
         }
         for (Task task : tasks.values()) {
-            changed |= renew(task);
+            differs |= renew(task);
         }
-        if (changed) {
+        if (differs) {
             describe(say);
         }
-        return new ByteBuffer[] {before, changed && !tasks.isEmpty() ? values() : null};
+        return new ByteBuffer[] {before, differs && !tasks.isEmpty() ? values() : null};
     }
 
     private void describe(StringBuilder say) {
@@ -332,8 +335,7 @@ final class Counters {
         }
     }
 
-    /** A SQL metric. */
-    void addMetric(Task task, Object metric) throws ReflectiveOperationException {
+    private void addMetric(Task task, Object metric) throws ReflectiveOperationException {
         MethodHandle read = metrics.get(metric.getClass());
         if (read == null) {
             for (Method each : metric.getClass().getMethods()) {
@@ -406,7 +408,7 @@ final class Counters {
         int shuffle = shuffle(reader);
         Collection<?> queue = (Collection<?>) inside.field(reader, "messageQueue");
         Field current = inside.find(reader.getClass(), "currentDataMessage");
-        if (task.added.containsKey("waiting:" + shuffle) || queue == null || current == null) {
+        if (task.has("waiting:" + shuffle) || queue == null || current == null) {
             return;
         }
         task.add("waiting:" + shuffle, queue::size);
@@ -419,7 +421,7 @@ final class Counters {
         Semaphore free = (Semaphore) inside.field(writer, "allocatedBufferBytesSemaphore");
         Object budget = inside.field(writer, "effectiveBudget");
         Object shards = inside.field(writer, "shards");
-        if (task.added.containsKey("held:" + shuffle) || free == null || budget == null || shards == null) {
+        if (task.has("held:" + shuffle) || free == null || budget == null || shards == null) {
             return;
         }
         long all = ((Number) budget).longValue();

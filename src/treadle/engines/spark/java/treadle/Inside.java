@@ -14,8 +14,8 @@ import java.util.Map;
  * For one thread.
  */
 final class Inside {
-    private final Map<String, Field> fields = new HashMap<>();
-    private final Map<String, Method> methods = new HashMap<>();
+    private final Map<Class<?>, Map<String, Field>> fields = new HashMap<>();
+    private final Map<Class<?>, Map<String, Method>> methods = new HashMap<>(); // those by one name take equally many
 
     /** The value of a field; null where there is no such field. */
     Object field(Object of, String name) throws ReflectiveOperationException {
@@ -31,8 +31,8 @@ final class Inside {
 
     /** A field by its name, or by the long one that Scala gives it; null where there is none. */
     Field find(Class<?> kind, String name) {
-        String key = kind.getName() + '.' + name;
-        if (!fields.containsKey(key)) {
+        Map<String, Field> known = fields.computeIfAbsent(kind, each -> new HashMap<>());
+        if (!known.containsKey(name)) {
             Field found = null;
             for (Class<?> at = kind; at != null && found == null; at = at.getSuperclass()) {
                 for (Field each : at.getDeclaredFields()) {
@@ -42,9 +42,9 @@ final class Inside {
                     }
                 }
             }
-            fields.put(key, found);
+            known.put(name, found);
         }
-        return fields.get(key);
+        return known.get(name);
     }
 
     /** What a method returns. */
@@ -59,8 +59,8 @@ final class Inside {
 
     /** A method that takes so many arguments; a public one, if there is one. */
     Method method(Class<?> kind, String name, int arguments) throws NoSuchMethodException {
-        String key = kind.getName() + '.' + name + '/' + arguments;
-        Method found = methods.get(key);
+        Map<String, Method> known = methods.computeIfAbsent(kind, each -> new HashMap<>());
+        Method found = known.get(name);
         if (found == null) {
             for (Method each : kind.getMethods()) {
                 if (isCalled(each, name, arguments)) {
@@ -75,10 +75,10 @@ final class Inside {
                 }
             }
             if (found == null) {
-                throw new NoSuchMethodException(key);
+                throw new NoSuchMethodException(kind.getName() + '.' + name);
             }
             found.setAccessible(true);
-            methods.put(key, found);
+            known.put(name, found);
         }
         return found;
     }

@@ -1,0 +1,107 @@
+"""Queries in micro-batches: rows, CPU and backlog from what a driver and its running tasks count."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from treadle.engines.spark.batches import BatchQueries, BatchReading
+from treadle.engines.spark.reports import Counts, Task
+
+RUN, PID, THREAD = "run-1", 7, 40
+SECOND = 1_000_000_000
+
+
+def query(**columns: int) -> tuple[Task, list[int]]:
+    values = {"in": 0, "out": 0, "asked": 0, "left": 0, "left-by": -1, **columns}
+    names = tuple(name.replace("_by_", "-by:").replace("_", ":") for name in values)
+    return Task(-1, THREAD, names), list(values.values())
+
+
+def task(stage: int, partition: int, **columns: int) -> tuple[Task, list[int]]:
+    return Task(stage, partition, tuple(name.replace("_", ":") for name in columns)), list(columns.values())
+
+
+def counts(time: float, *rows: tuple[Task, list[int]]) -> Counts:
+    return Counts(time, tuple(row for row, _ in rows), np.array([value for _, values in rows for value in values]))
+
+
+class Followed:
+    """All tasks of stages below 100 are the query's."""
+
+    def __init__(self) -> None:
+        self.batches = BatchQueries(lambda task: RUN if task.stage < 100 else "other", lambda *_: RUN)
+
+    def read(self, *readings: Counts) -> BatchReading:
+        for each in readings:
+            self.batches.update(PID, each)
+        return self.batches.read()[RUN]
+
+
+def test_rows_are_those_of_batches_that_are_done_and_of_tasks_that_have_ended_or_run() -> None:
+    row = query(**{"in": 100, "out": 60, "left": 5, "left-by": 9, "taken_0": 30, "taken_by_0": 8})
+    running = task(3, 0, metric_8=7, metric_9=2), task(3, 1, metric_8=1, metric_9=1)
+    others = task(200, 0, metric_8=1000, metric_9=1000)
+    found = Followed().read(counts(1.0, row, *running, others))
+    assert (found.tuples_in, found.tuples_out) == (100 + 30 + 8, 60 + 5 + 3)
+
+
+def test_rows_never_go_back_while_the_report_of_a_batch_is_awaited() -> None:
+    followed = Followed()
+    before = followed.read(counts(1.0, query(**{"in": 10, "out": 4, "taken_0": 30, "taken_by_0": 8, "left": 9})))
+    assert (before.tuples_in, before.tuples_out) == (40, 13)
+    assert followed.read(counts(1.1, query(**{"in": 10, "out": 4, "taken_0": 0, "taken_by_0": -1})))[:2] == (40, 13)
+    assert followed.read(counts(1.2, query(**{"in": 41, "out": 14, "taken_0": 0, "taken_by_0": -1})))[:2] == (41, 14)
+
+
+def test_a_sink_that_does_not_say_what_it_was_given_leaves_rows_out_unknown() -> None:
+    assert math.isnan(Followed().read(counts(1.0, query(out=-1))).tuples_out)
+
+
+def test_cpu_of_jobs_that_are_over_is_kept() -> None:
+    followed = Followed()
+    first = counts(1.0, query(), task(3, -1, cpu=2 * SECOND), task(3, 0, cpu=SECOND))
+    assert followed.read(first).cpu_time == pytest.approx(3.0)
+    last = first._replace(values=first.values + np.array([0, 0, 0, 0, 0, SECOND, 0]))
+    assert followed.read(last, counts(1.2, query())).cpu_time == pytest.approx(3.0), "the task is in the job's sum"
+    assert followed.read(counts(1.3, query(), task(5, -1, cpu=SECOND))).cpu_time == pytest.approx(4.0)
+
+
+def test_what_waits_is_what_has_come_and_no_batch_is_done_with() -> None:
+    followed = Followed()
+    for second in range(1, 4):  # each second it asks, and hears of 100 more rows
+        asked = {"asked": second * SECOND, "committed_0": 100 * (second - 1), "latest_0": 100 * second}
+        found = followed.read(counts(float(second), query(**asked)))
+        assert found.queue == pytest.approx(100.0)
+    found = followed.read(counts(3.5, query(asked=3 * SECOND, committed_0=200, latest_0=300)))
+    assert found.queue == pytest.approx(150.0), "half a second's rows have come since it last asked"
+    assert found.head_age == pytest.approx(1.5), "row 200 came when 200 were there"
+    found = followed.read(counts(3.5, query(asked=3 * SECOND, committed_0=300, latest_0=300)))
+    assert found.queue == pytest.approx(50.0)
+    assert found.head_age == pytest.approx(0.5)
+
+
+def test_where_nothing_comes_any_more_nothing_waits() -> None:
+    followed = Followed()
+    for moment in range(1, 100):
+        row = query(asked=moment * SECOND // 10, committed_0=min(moment, 20), latest_0=min(moment, 20))
+        found = followed.read(counts(moment / 10 + 0.05, row))
+    assert found.queue == 0.0
+    assert found.head_age == 0.0
+
+
+def test_a_backlog_that_no_offset_tells_is_unknown() -> None:
+    assert math.isnan(Followed().read(counts(1.0, query())).queue)
+    unread = query(asked=1, committed_0=-1, latest_0=5)
+    assert math.isnan(Followed().read(counts(1.0, unread)).queue), "no batch is done yet"
+
+
+def test_a_query_that_has_stopped_is_no_longer_there() -> None:
+    followed = Followed()
+    followed.read(counts(1.0, query()))
+    followed.batches.update(PID, counts(2.0, task(3, 0, cpu=1)))
+    assert followed.batches.read() == {}
+    followed.batches.keep([])
+    assert followed.batches.read() == {}
