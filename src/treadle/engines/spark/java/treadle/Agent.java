@@ -53,7 +53,7 @@ public final class Agent {
     private static final int PROTOCOL = 6;
     private static final String TASK = "Executor task launch worker";
     private static final String QUERY = "stream execution thread for";
-    private static final Map<String, String> KINDS = Map.of("number of output rows", "rows", "data size", "bytes");
+    static final Map<String, String> KINDS = Map.of("number of output rows", "rows", "data size", "bytes");
     private static final Object NONE = new Object();
     private static final int FRAMES = 8; // what tells waiting for a shuffle from being blocked by one is the sixth
     private static final long SELDOM = 1_000_000_000;
@@ -192,7 +192,8 @@ public final class Agent {
         }
         for (int place = 0; place < count; place++) {
             String name = found[place].getName();
-            if (!name.equals(threads.put(found[place], name))) {
+            if (!name.equals(threads.get(found[place]))) {
+                threads.put(found[place], name);
                 line("thread", found[place].getId(), Long.toString(address(found[place])), name);
                 counters.follow(found[place], name.startsWith(TASK + " for"));
                 if (name.startsWith(QUERY)) {

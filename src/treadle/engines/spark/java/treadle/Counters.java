@@ -26,8 +26,8 @@ import java.util.concurrent.atomic.AtomicReference;
  * Each task has a row of columns, which are found once and then only read. A column is `cpu` (nanoseconds since the task
  * was first seen), `in` or `out` (records that the
  * task took from its source, or wrote to its sink), `read` or `written` (records of ordinary shuffles), `metric:ID` (a
- * SQL metric; the driver knows of which operator it is), `offset:N` and `end:N` (of its Nth Kafka partition, what it
- * reads next and the newest, as far as its consumer has heard), and of a streaming shuffle S `waiting:S` (messages in the
+ * SQL metric that counts rows or bytes; the driver knows of which operator it is), `offset:N` and `end:N` (of its Nth
+ * Kafka partition, what it reads next and the newest, as far as its consumer has heard), and of a streaming shuffle S `waiting:S` (messages in the
  * reader's queue), `message:S` (sequence number of the message that is being read; -1 for none), `from:S` (the writer
  * of that message), `held:S` (bytes that the writer has not got rid of), `writer:S` (by which it is known to readers),
  * `sent:S:R` (the last sequence number that was sent to reader R) and `filling:S:R` (bytes of the next message to it).
@@ -336,6 +336,10 @@ final class Counters {
     }
 
     private void addMetric(Task task, Object metric) throws ReflectiveOperationException {
+        String name = String.valueOf(method(metric, "name").invoke(metric)); // an option
+        if (name.startsWith("Some(") && !Agent.KINDS.containsKey(name.substring(5, name.length() - 1))) {
+            return; // times and the like, of which there are many
+        }
         MethodHandle read = metrics.get(metric.getClass());
         if (read == null) {
             for (Method each : metric.getClass().getMethods()) {
