@@ -150,7 +150,7 @@ def test_a_query_that_moves_to_a_worker_which_was_added_and_back_loses_no_row_an
     with placed.flowing():
         until(lambda: placed.rows("one"))
         until(lambda: "second" in placed.workers())
-        for worker in ("second", "first", "second"):
+        for worker in ("second", "first"):
             placed.ask(f"move one {worker}")
             until(lambda worker=worker: placed.runs_on("one", worker))  # type: ignore[misc]
     assert placed.complete()
