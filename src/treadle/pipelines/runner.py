@@ -148,7 +148,8 @@ class Run:
             self.promises = keeper(self)
             sizer, admit = BatchSizer(period=options.batch), self._jvm.treadle.Turn.admit
             self._turns = Turns(self.gate, self._stopping, admit, sizer, self._pool, self._lock, sized=gated)
-            self._outside = Outside(self._turns, lambda: self.promises is not None and self.promises.sheds)
+            limit = self._jvm.treadle.ReadLimits.set
+            self._outside = Outside(self._turns, lambda: self.promises is not None and self.promises.sheds, limit)
             self._listener = jvm.Listener(self._turns.parked, self._ended)
             self._by_run: dict[str, Hop] = {}
             # Before any hop: one that runs under the same name here would be disturbed by it.
