@@ -1,8 +1,8 @@
 """`treadle bench pipelines --part policies`: whether HR and Chain are each best at their own goal, in both layouts.
 
-Eight of Lachesis' synthetic queries ask for more than the machine has. In the workload of `--part classes` HR and
-Chain hardly differ, since its queries differ far less in what they keep than in what they cost. All variants take turns
-in one session; what is compared is compared within a repetition.
+Lachesis' synthetic queries ask for more than the machine has. In the workload of `--part classes` HR and Chain hardly
+differ, since its queries differ far less in what they keep than in what they cost. All variants take turns in one
+session; what is compared is compared within a repetition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Progress = Callable[[str, float], None]
-LAYOUTS = ("fused", "hops")
+LAYOUTS = {"fused": 20, "hops": 8}
+"""By layout the number of queries: about as many of Spark's own, as in `hops` each operator is one."""
+LOAD = 0.9
+"""What they ask for, a share of all cores: with what Spark takes for each batch, more than there is."""
 POLICIES: Mapping[str, dict[str, Any]] = {
     "fifo": {"enforce": "none", "policy": "none"},
     "random": {"policy": "random"},
@@ -48,10 +51,9 @@ def run(
     repetitions: int,
     seconds: float,
     warm: float,
-    load: float,
 ) -> dict[str, list[dict[str, float]]]:
     """By variant, as "hops: chain", the figures of each repetition."""
-    queries = synthetic.chains(unit, load)
+    queries = {layout: synthetic.chains(unit, LOAD, count) for layout, count in LAYOUTS.items()}
     turns = [f"{layout}: {policy}" for policy in POLICIES for layout in LAYOUTS]
     found: dict[str, list[dict[str, float]]] = {turn: [] for turn in turns}
     total = repetitions * len(turns)
@@ -64,7 +66,7 @@ def run(
 
         options = {"layout": layout, **POLICIES[policy]}
         found[turn].append(
-            measure(spark, queries, turn, seconds=seconds, warm=warm, progress=told, **options).figures()
+            measure(spark, queries[layout], turn, seconds=seconds, warm=warm, progress=told, **options).figures()
         )
 
     in_turns(turns, repetitions, measure_one, deaths)

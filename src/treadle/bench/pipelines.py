@@ -41,7 +41,7 @@ def run(
 ) -> dict[str, Any]:
     """The figures of each variant, and what follows from them: medians over the repetitions, or means with intervals.
 
-    `load` is what the queries ask for as a share of all cores, before what Spark takes for each batch.
+    `load` is what the queries of `classes` ask for as a share of all cores, before what Spark takes for each batch.
     """
     from treadle.pipelines.session import session
 
@@ -55,9 +55,7 @@ def run(
     found: dict[str, Any] = {}
     held: Claims = []
     if "policies" in parts:
-        each = pipeline_policies.run(
-            spark, unit, deaths, tell, repetitions=repetitions, seconds=seconds, warm=warm, load=load
-        )
+        each = pipeline_policies.run(spark, unit, deaths, tell, repetitions=repetitions, seconds=seconds, warm=warm)
         found, held = pipeline_policies.figures(each), pipeline_policies.claims(each)
     if "classes" in parts:
         found |= _classes(spark, queries, variants, deaths, tell, repetitions=repetitions, seconds=seconds, warm=warm)

@@ -42,7 +42,7 @@ def bench_core(as_json: bool, report_only: bool) -> None:
 @_report_only
 @click.option("--repetitions", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--seconds", type=click.FloatRange(min=5), default=20.0, show_default=True, help="Of each run.")
-@click.option("--load", type=click.FloatRange(min=0.05), default=1.3, show_default=True, help="Share of all cores.")
+@click.option("--load", type=click.FloatRange(min=0.05), default=1.3, show_default=True, help="In part classes.")
 @click.option("--part", "parts", type=click.Choice(PIPELINES_PARTS), multiple=True, help="Only this one.")
 def bench_pipelines(
     as_json: bool, report_only: bool, repetitions: int, seconds: float, load: float, parts: tuple[str, ...]

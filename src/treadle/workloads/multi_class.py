@@ -109,7 +109,7 @@ def _operator(times: int, keep: float, *, whole: bool) -> Callable[[DataFrame], 
     def operator(rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 
-        length = "if(rand() < 2, 68, 0)" if whole else "68"  # no filter is moved to before what is random
+        length = "68 + int(rand())" if whole else "68"  # no filter is moved to before what is random
         kept = rows.withColumn("payload", F.expr(f"left({burn('payload', times)}, {length})")).where(F.col("v") < keep)
         return kept.withColumn("v", F.col("v") / keep)  # uniform again
 
