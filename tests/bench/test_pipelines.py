@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from treadle.bench.multi_class import VARIANTS, Measured, measure
+from treadle.bench import pipeline_policies
+from treadle.bench.multi_class import VARIANTS, Measured, measure, results
 from treadle.bench.pipelines import claims
+from treadle.pipelines.hop import Hop
 from treadle.pipelines.latency import Part
-from treadle.workloads.multi_class import chains
+from treadle.workloads.multi_class import Chain, chains
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +38,13 @@ def test_a_short_run_gives_all_figures(spark: SparkSession, variant: str) -> Non
     assert found.seconds >= 2.5
 
 
+def test_a_row_counts_for_as_many_results_as_it_makes_from_where_it_is() -> None:
+    query = Chain("q", False, 1.0, (1, 1), (0.5, 0.2))
+    hops = {name: Hop(name, name, name) for name in ("q_0", "q_1", "q")}
+    assert {name: results(query, hop, "hops") for name, hop in hops.items()} == {"q_0": 0.1, "q_1": 0.2, "q": 1.0}
+    assert results(query, hops["q"], "fused") == 0.1
+
+
 def test_rows_that_still_wait_count_with_their_age() -> None:
     done, waits = Part(10.0, 100, 0.2, 0.1), Part(10.0, 100, 20.0, 10.0)
     some = Measured("x", (done,), (done,), (), (), 1.0, ((0.0, 1.0, 2.0),), 0.0, 1.0)
@@ -57,3 +66,31 @@ def test_claims_are_ratios_against_sparks_own_and_say_whether_they_hold() -> Non
     assert found["mean_ms, fifo : hr"] == (2.0, True)
     assert claims({}, []) == []
     assert not any(each["holds"] for each in claims({}))  # what was to be measured and died
+
+
+def test_hr_and_chain_are_to_be_best_at_their_own_goal_and_better_than_each_other() -> None:
+    def runs(**own: tuple[float, float]) -> dict[str, list[dict[str, float]]]:
+        return {
+            f"{layout}: {name}": [
+                dict(zip(("mean_ms", "queued_rows"), own.get(name, (20.0, 20.0)), strict=True)) for _ in range(3)
+            ]
+            for layout in pipeline_policies.LAYOUTS
+            for name in pipeline_policies.POLICIES
+        }
+
+    def failed(found: dict[str, list[dict[str, float]]]) -> list[str]:
+        return [each["claim"] for each in pipeline_policies.claims(found) if not each["holds"]]
+
+    good = runs(hr=(10.0, 15.0), chain=(15.0, 10.0))
+    assert failed(good) == []
+    assert pipeline_policies.figures(good)["hops: chain"]["mean_ms : hr"] == [1.5, 1.5]
+    assert failed(runs(hr=(10.0, 9.0), chain=(15.0, 10.0))) == [
+        f"{layout}: queued_rows, {claim}"
+        for layout in ("fused", "hops")
+        for claim in (
+            "chain : the best other",
+            "chain : the best other, least of its interval",
+            "hr : chain, least of its interval",
+        )
+    ]
+    assert len(failed({})) == len(pipeline_policies.claims({})), "what was to be measured and died"

@@ -211,6 +211,17 @@ def test_the_backlog_of_a_source_that_does_not_tell_is_unknown_but_not_its_rows(
     assert hops(gate)["rate"]["queue"] is None
 
 
+def test_rows_out_are_those_that_the_function_is_given(spark: SparkSession, start: Start, gate: QueryGate) -> None:
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 100).load().where("value % 10 = 0")
+    start(gate.wrap(lambda rows, batch_id: rows.write.format("noop").mode("append").save()), "some", rows)
+    start(gate.wrap(lambda rows, batch_id: None), "unused", rows)
+    until(lambda: {"some", "unused"} <= hops(gate).keys() and hops(gate)["some"]["rows_in"] >= 200)
+    some = hops(gate)["some"]
+    assert some["rows_out"] == pytest.approx(some["rows_in"] / 10, abs=1)
+    until(lambda: hops(gate)["unused"]["batches"] > 1)
+    assert hops(gate)["unused"]["rows_in"] == 0 or hops(gate)["unused"]["rows_out"] is None
+
+
 def test_policy_and_slots_change_while_it_runs_also_from_another_process(
     start: Start, gate: QueryGate, runtime: Path
 ) -> None:

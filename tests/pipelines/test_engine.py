@@ -108,7 +108,8 @@ def test_queue_and_ages_are_those_of_the_rows_that_wait(parts: Parts) -> None:
     assert columns["mean_age"][row] == pytest.approx(7.0)
     parts.hops["op"].done(report({"fed": {"end": 3, "rows": 3, "ages": []}}, written=1))
     columns = engine.sample(OFFERS).columns
-    assert [columns[name][row] for name in ("queue", "tuples_in", "tuples_out", "busy_time")] == [1, 3, 1, 0.5]
+    measured = [columns[name][row] for name in ("queue", "tuples_in", "tuples_out", "busy_time")]
+    assert measured == pytest.approx([1, 3, 1, 0.5])
     assert columns["head_age"][row] == pytest.approx(4.0)
 
 
@@ -179,7 +180,7 @@ def test_policies_that_go_by_cost_rank_the_hop_whose_rows_cost_less_first(parts:
     loop.round(force=True)
     for name, seconds in (("op", 0.5), ("out", 0.01)):
         hop = parts.hops[name]
-        hop.tuples_in, hop.tuples_out, hop.busy = 10, 10, seconds
+        hop.tuples_in, hop.tuples_out, hop.cost = 10, 10, seconds
     parts.fill(parts.op, 5, NOW - 5, NOW - 3)
     loop.round(force=True)
     loop.rebind(registry.create(policy))  # what was measured before counts
@@ -187,6 +188,33 @@ def test_policies_that_go_by_cost_rank_the_hop_whose_rows_cost_less_first(parts:
     ranks = parts.gate.ranks
     assert ranks[parts.hops["out"].id] > ranks[parts.hops["op"].id]
     assert loop.stats.troubles == {}
+
+
+@pytest.mark.parametrize(
+    ("policy", "first"), [("highest-rate", "productive"), ("chain", "cheap"), ("normalized-rate", "productive")]
+)
+def test_of_fused_sinks_hr_prefers_results_and_chain_what_frees_rows(policy: str, first: str) -> None:
+    """A row costs twice as much in one as in the other, but half of its rows are results and not one in a hundred."""
+    p = treadle.Pipeline("fused")
+    p.feed("fed", schema="a bigint")
+    for name in ("cheap", "productive", "barren"):
+        p.operator(name=f"of_{name}", inputs=("fed",))(lambda rows: rows)
+        p.write(name, reads=f"of_{name}", format="noop")
+    topology, gate = p.topology("fused"), Gate(1)
+    hops = {each.operators[-1]: Hop(each.id, each.operators[-1], each.id) for each in topology.instances}
+    for hop in hops.values():
+        gate.register(hop.id)
+    engine = HopEngine(topology, list(hops.values()), {"rank": GateKnob(gate)})
+    loop = Loop([engine], [Binding(registry.create(policy), "rank", period=0.1)])
+    loop.round(force=True)
+    for name, out, cost in (("cheap", 10, 1e-3), ("productive", 500, 2e-3), ("barren", 0, 1.5e-3)):
+        hops[name].count(1000, out)
+        hops[name].cost = cost
+    loop.round(force=True)
+    ranks = {name: gate.ranks[hop.id] for name, hop in hops.items()}
+    assert max(ranks, key=lambda name: ranks[name]) == first
+    if policy != "chain":
+        assert min(ranks, key=lambda name: ranks[name]) == "barren"
 
 
 @pytest.mark.parametrize("policy", ["rr", "multi-class:high=rr", "adaptive:candidates=rr,objective=min total_queue"])

@@ -64,6 +64,35 @@ def test_a_topic_is_a_source_whose_bad_rows_are_counted_and_told(
     assert "offset 10" in caplog.text
 
 
+def test_the_size_of_a_batch_follows_from_what_its_rows_cost(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    topics, sizes = (named("sized"), named("own")), {"out": list[int](), "own": list[int]()}
+    for topic in topics:
+        produce(broker.bootstrap, topic, *numbers(2300))
+    p = treadle.Pipeline(named("sized"))
+    p.topic("read", topic=topics[0], schema="a bigint")
+    p.topic("limited", topic=topics[1], schema="a bigint", options={"maxOffsetsPerTrigger": 1150})
+
+    @p.sink
+    def out(read: DataFrame) -> None:
+        sizes["out"].append(read.count())
+        time.sleep(1e-3 * sizes["out"][-1])
+
+    @p.sink
+    def own(limited: DataFrame) -> None:
+        sizes["own"].append(limited.count())
+
+    options = {"kafka": broker.bootstrap, "layout": "fused", "batch": "50ms"}
+    with p.start(spark, folder=tmp_path / "work", **options) as run:
+        run.stop(drain=True, timeout=LONG)
+        hops = run.status()["hops"]
+    assert sum(sizes["out"]) == hops["out"]["rows_in"] == hops["out"]["rows_out"] == 2300
+    assert sizes["out"][0] == 1000
+    assert max(sizes["out"][2:]) <= 200, "the first one that counts was the second"
+    assert max(sizes["own"]) <= 1150
+
+
 def test_a_raw_topic_has_kafkas_own_columns_and_two_may_be_one_query(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:

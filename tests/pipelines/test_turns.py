@@ -17,7 +17,8 @@ from treadle.pipelines.turns import ALL_ROWS, Turns
 
 def test_a_report_that_can_not_be_noted_costs_no_slot() -> None:
     gate, hop = Gate(1), Hop("id", "name", "key")
-    turns = Turns(gate, threading.Event(), lambda *_: True, None, lambda _: "", threading.RLock(), {"key": hop})
+    sizer, lock = BatchSizer(), threading.RLock()
+    turns = Turns(gate, threading.Event(), lambda *_: True, sizer, lambda _: "", lock, {"key": hop})
     gate.register("id")
     assert gate.offer("id", lambda: None)
     with pytest.raises(KeyError):
@@ -160,3 +161,10 @@ def test_where_the_cpu_is_short_hops_rest_as_long_as_fixed_parts_need_but_not_fo
     assert crowd.turns.rest_of(hop, 2.0) == 0.5
     hop.latency_goal = 1.0
     assert crowd.turns.rest_of(hop, 2.0) == 0.25
+
+
+def test_the_cost_of_a_row_is_without_the_fixed_part_of_a_batch() -> None:
+    crowd, hop = _Crowd(), Hop("new", "new", "new")
+    for hop.batches, rows in enumerate((50, 100, 1000, 100, 2000, 400, 100), 1):
+        crowd.turns.observe(hop, rows, 0.04 + 1e-4 * rows + (5.0 if hop.batches == 1 else 0.0))
+    assert hop.cost == pytest.approx(1e-4, rel=0.1)

@@ -1,11 +1,13 @@
 """Measures Haren's multi-class workload on Spark under several schedulers: same session, same input, one after another.
 
 In the one session Spark's FAIR mode is on: what has no pool is in the default one, which is FIFO inside, so that is
-Spark's FIFO. Rows that still wait at the end count too, with their age so far: who starves queries can't hide it.
+Spark's FIFO. Latency is that of results. Rows that still wait at the end count too, with their age so far, for as many
+results as they will make: who starves queries can't hide it.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import time
@@ -25,6 +27,7 @@ from treadle.workloads.multi_class import Chain
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from treadle.pipelines.hop import Hop
     from treadle.pipelines.runner import Run
 
 Progress = Callable[[str, float], None]
@@ -95,12 +98,15 @@ def measure(
     progress: Progress | None = None,
     **options: Any,
 ) -> Measured:
-    """Run the workload once, in a folder of its own that is removed afterwards."""
+    """Run the workload once, in a folder of its own that is removed afterwards.
+
+    A variant that is none of `VARIANTS` is what `options` say.
+    """
     folder = Path(tempfile.mkdtemp(prefix="treadle-"))
     tell = progress or (lambda *_: None)
     try:
         pipeline = multi_class.pipeline(queries)
-        chosen = {"limit_rows": 100_000_000, **VARIANTS[variant], **options}
+        chosen = {"limit_rows": 100_000_000, **VARIANTS.get(variant, {}), **options}
         with pipeline.start(spark, folder=folder, **chosen) as run, Generator(multi_class.flows(queries, run)):
             _wait(run, warm, lambda passed: tell(f"{variant}: warming up", passed / (warm + seconds)))
             began, before, meter = time.time(), run.gate.stats.idle, Meter(spark)
@@ -140,17 +146,19 @@ def _measured(
     done = 0.0
     now = time.time()
     for query in queries:
-        latency = run.hops[query.name].latency
-        parts = [] if latency is None else latency.parts(began)
-        out[query.urgent] += parts
-        done += sum(part.rows for part in parts) / query.selectivity
         for hop in run.hops.values():
-            if hop.name == query.name or hop.name.startswith(f"{query.name}_"):
-                waiting[query.urgent] += [
-                    Part(now, backlog.rows, now - backlog.oldest, now - backlog.mean)
-                    for backlog in hop.backlogs()
-                    if backlog.rows
-                ]
+            if hop.name != query.name and not hop.name.startswith(f"{query.name}_"):
+                continue
+            each = results(query, hop, run.options.layout)
+            waiting[query.urgent] += [
+                Part(now, each * backlog.rows, now - backlog.oldest, now - backlog.mean)
+                for backlog in hop.backlogs()
+                if backlog.rows
+            ]
+            if hop.latency is not None:
+                parts = [part._replace(rows=each * part.rows) for part in hop.latency.parts(began)]
+                out[query.urgent] += parts
+                done += sum(part.rows for part in parts) / query.selectivity
     return Measured(
         variant,
         tuple(out[True]),
@@ -163,6 +171,13 @@ def _measured(
         took,
         cpu,
     )
+
+
+def results(query: Chain, hop: Hop, layout: str) -> float:
+    """How many results a row makes, on average, that a hop of the query reads."""
+    if layout == "fused":
+        return query.selectivity
+    return 1.0 if hop.name == query.name else math.prod(query.keeps[int(hop.name.rpartition("_")[2]) :])
 
 
 def _wait(run: Run, seconds: float, look: Callable[[float], None]) -> None:

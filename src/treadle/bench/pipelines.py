@@ -1,21 +1,26 @@
-"""`treadle bench pipelines`: Spark's FIFO and FAIR against Treadle and its policies on the multi-class workload.
+"""`treadle bench pipelines`: Spark's FIFO and FAIR against Treadle and its policies on queries that fill the machine.
 
-All variants take turns in one session, several times, so that what the machine does meanwhile hits all alike. Spark's
-default set-up, which needs a session of its own, runs in a process of its own.
+All variants take turns in one session, several times, so that what the machine does meanwhile hits all alike. The part
+`classes` is the multi-class workload, with Spark's default set-up, which needs a session of its own, in a process of
+its own. The part `policies` is in `pipeline_policies`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from treadle.bench import pipeline_policies
 from treadle.bench.apart import measured, medians
 from treadle.bench.claims import Claims, Deaths, at_least, in_turns
-from treadle.bench.multi_class import VARIANTS, Measured, measure
+from treadle.bench.multi_class import VARIANTS, measure
 from treadle.workloads import multi_class
 from treadle.workloads.burn import calibrate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Progress = Callable[[str, float], None]
 MEANT_FOR = {"hr": "mean_ms", "chain": "queued_rows", "fcfs": "max_ms", "qs": "queue_variance"}
@@ -24,6 +29,7 @@ ON_DEFAULT_SETUP = "fifo on Spark's default set-up"
 
 
 def run(
+    parts: Collection[str],
     variants: Sequence[str] = tuple(VARIANTS),
     *,
     repetitions: int = 3,
@@ -33,9 +39,9 @@ def run(
     default_setup: bool = True,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """The figures of each variant (medians over the repetitions), and what follows from them.
+    """The figures of each variant, and what follows from them: medians over the repetitions, or means with intervals.
 
-    `load` is what the queries ask for as a share of all cores, before what Spark takes for each batch.
+    `load` is what the queries of `classes` ask for as a share of all cores, before what Spark takes for each batch.
     """
     from treadle.pipelines.session import session
 
@@ -45,28 +51,47 @@ def run(
     unit = calibrate(spark)
     queries = multi_class.chains(unit, load)
     measure(spark, queries, "fifo", seconds=1.0, warm=warm)  # the JVM compiles what all will use
-    runs: dict[str, list[Measured]] = {name: [] for name in variants}
-    total = repetitions * len(variants)
     deaths = Deaths()
+    found: dict[str, Any] = {}
+    held: Claims = []
+    if "policies" in parts:
+        each = pipeline_policies.run(spark, unit, deaths, tell, repetitions=repetitions, seconds=seconds, warm=warm)
+        found, held = pipeline_policies.figures(each), pipeline_policies.claims(each)
+    if "classes" in parts:
+        found |= _classes(spark, queries, variants, deaths, tell, repetitions=repetitions, seconds=seconds, warm=warm)
+    spark.stop()
+    if "classes" in parts:
+        if default_setup:
+            tell("Spark's default set-up", 1.0)
+            with deaths.noted(ON_DEFAULT_SETUP):
+                order = {"unit": unit, "load": load, "seconds": seconds, "warm": warm}
+                found[ON_DEFAULT_SETUP] = measured(__name__, order, "the run on Spark's default set-up")
+        held += claims(found, variants)
+    return {**found, **deaths.figures(), "claims": held}
+
+
+def _classes(
+    spark: SparkSession,
+    queries: Sequence[multi_class.Chain],
+    variants: Sequence[str],
+    deaths: Deaths,
+    tell: Progress,
+    *,
+    repetitions: int,
+    seconds: float,
+    warm: float,
+) -> dict[str, dict[str, float]]:
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
+    total = repetitions * len(variants)
 
     def measure_one(name: str, number: int) -> None:
         def told(what: str, part: float) -> None:
-            tell(f"{what} ({number + 1} of {total})", (number + part) / (total + 1))
+            tell(f"{what} ({number + 1} of {total})", (number + part) / total)
 
-        runs[name].append(measure(spark, queries, name, seconds=seconds, warm=warm, progress=told))
+        runs[name].append(measure(spark, queries, name, seconds=seconds, warm=warm, progress=told).figures())
 
     in_turns(variants, repetitions, measure_one, deaths)
-    spark.stop()
-    figures: dict[str, Any] = {name: medians([each.figures() for each in made]) for name, made in runs.items() if made}
-    if default_setup:
-        tell("Spark's default set-up", total / (total + 1))
-        with deaths.noted(ON_DEFAULT_SETUP):
-            figures[ON_DEFAULT_SETUP] = measured(
-                __name__,
-                {"unit": unit, "load": load, "seconds": seconds, "warm": warm},
-                "the run on Spark's default set-up",
-            )
-    return {**figures, **deaths.figures(), "claims": claims(figures, variants)}
+    return {name: medians(made) for name, made in runs.items() if made}
 
 
 def claims(figures: Mapping[str, Any], variants: Sequence[str] = tuple(VARIANTS)) -> Claims:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from treadle.bench import intervals
 from treadle.bench.attach import Outcome, Rig, attached
 from treadle.bench.claims import Claims, Deaths, at_least, at_most, in_turns
 from treadle.engines.spark.application import Application
@@ -176,18 +177,5 @@ def _compared(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, An
         made[name] = {figure: round(statistics.fmean(run[figure] for run in each), 4) for figure in each[0]}
         pairs = list(zip(runs["os"], each, strict=False))
         for figure in dict.fromkeys(GOALS.values()):
-            made[name][f"os_{figure}"] = _interval([os[figure] / own[figure] for os, own in pairs])
+            made[name][f"os_{figure}"] = intervals.of_ratios([os[figure] / own[figure] for os, own in pairs])
     return made
-
-
-_STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
-"""By number of repetitions: 97.5 % of Student's distribution is below."""
-
-
-def _interval(ratios: Sequence[float]) -> list[float]:
-    """Within which the mean ratio is, on a logarithmic scale; unknown for one repetition."""
-    if len(ratios) < 2:
-        return [math.nan, math.nan]
-    logs = [math.log(ratio) for ratio in ratios]
-    middle, half = statistics.fmean(logs), _STUDENT.get(len(logs), 2.0) * statistics.stdev(logs) / math.sqrt(len(logs))
-    return [round(math.exp(middle - half), 4), round(math.exp(middle + half), 4)]

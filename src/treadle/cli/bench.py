@@ -17,6 +17,7 @@ from treadle.errors import ConfigError
 from treadle.text import visible
 
 ATTACH_PARTS = ("contention", "chain", "policies")
+PIPELINES_PARTS = ("classes", "policies")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _report_only = click.option("--report-only", is_flag=True, help="Exit code 0 also where a claim does not hold.")
 
@@ -41,13 +42,17 @@ def bench_core(as_json: bool, report_only: bool) -> None:
 @_report_only
 @click.option("--repetitions", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--seconds", type=click.FloatRange(min=5), default=20.0, show_default=True, help="Of each run.")
-@click.option("--load", type=click.FloatRange(min=0.05), default=1.3, show_default=True, help="Share of all cores.")
-def bench_pipelines(as_json: bool, report_only: bool, repetitions: int, seconds: float, load: float) -> None:
-    """Spark's FIFO and FAIR against Treadle and its policies, on 13 queries that fill the machine (15 minutes)."""
+@click.option("--load", type=click.FloatRange(min=0.05), default=1.3, show_default=True, help="In part classes.")
+@click.option("--part", "parts", type=click.Choice(PIPELINES_PARTS), multiple=True, help="Only this one.")
+def bench_pipelines(
+    as_json: bool, report_only: bool, repetitions: int, seconds: float, load: float, parts: tuple[str, ...]
+) -> None:
+    """Spark's FIFO and FAIR against Treadle and its policies, on queries that fill the machine (35 minutes)."""
     from treadle.bench import pipelines
 
+    chosen = parts or PIPELINES_PARTS
     _measure(
-        lambda told: pipelines.run(repetitions=repetitions, seconds=seconds, load=load, progress=told),
+        lambda told: pipelines.run(chosen, repetitions=repetitions, seconds=seconds, load=load, progress=told),
         as_json=as_json,
         report_only=report_only,
     )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from treadle.decide.batch import BatchSizer
 from treadle.decide.policy import Policy
 from treadle.durations import Duration, seconds
 from treadle.enforce import Knob
@@ -32,6 +33,7 @@ from treadle.pipelines import ctl, jvm
 from treadle.pipelines import node as checks
 from treadle.pipelines.engine import ALL_METRICS, MEASURES, OFFERS
 from treadle.pipelines.options import LEAST_PERIOD, policy_of
+from treadle.pipelines.output_rows import OutputRows
 from treadle.pipelines.queries import Stopped
 from treadle.pipelines.steering import Steering
 from treadle.pipelines.wrapped import Wish, Wrapped
@@ -107,6 +109,8 @@ class QueryGate:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._queries: dict[str, Wrapped] = {}  # by Spark's id of the run
+        self._costs = BatchSizer()
+        self._output_rows = OutputRows(spark)
         self._version = 0
         engine = _Engine(self)
         binding = Binding(chosen, "rank", period=seconds(period, what="period", where="gate", least=LEAST_PERIOD))
@@ -233,7 +237,7 @@ class QueryGate:
             return None
         query = self._find(identity)
         known = self._queries.get(str(query.runId()))  # its function may have set a job group of its own
-        return known or self._register(Wrapped(query, wish))
+        return known or self._register(Wrapped(query, wish, self._costs, self._output_rows))
 
     def _find(self, identity: str) -> Any:
         """Spark's object of a query that runs, in this session or another one of the same application."""
@@ -271,6 +275,7 @@ class QueryGate:
                 return
             self._version += 1
         self._gate.withdraw(query.id)
+        self._costs.forget(query.id)
         log.info("query '%s' has ended", query.name, extra={"query": query.name})
 
     # The control thread

@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from treadle.pipelines.channels.embedded import Embedded
 from treadle.pipelines.channels.ledger import Ages
 from treadle.pipelines.channels.view import Backlog
 from treadle.pipelines.latency import Latency
+from treadle.pipelines.output_rows import OutputRows, RowCounts
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -46,7 +47,7 @@ class State(StrEnum):
 
 
 @dataclass(eq=False)
-class Hop:
+class Hop(RowCounts):
     """One Structured Streaming query of a pipeline. `id` is its name at the gate and in the topology."""
 
     id: str
@@ -66,8 +67,10 @@ class Hop:
     query: StreamingQuery | None = None
     state: State = State.STARTING
     parked: bool = False
-    tuples_in: int = 0
-    tuples_out: int = 0
+    output_rows: OutputRows = field(default_factory=OutputRows)
+    """Counts rows that leave the last operator of a sink."""
+    cost: float = math.nan
+    """Seconds for a row that its batches take, without their fixed part."""
     busy: float = 0.0
     batches: int = 0
     ticked: float = 0.0
@@ -116,8 +119,7 @@ class Hop:
                 rows += part["rows"]
                 if self.latency is not None:
                     self.latency.add(report["time"], part["ages"])
-        self.tuples_in += rows
-        self.tuples_out += rows if self.output is None else report["written"]
+        self.count(rows, self._left(rows) if self.output is None else report["written"])
         if rows:
             self.busy += report["seconds"]
             self.batches += 1
@@ -130,14 +132,16 @@ class Hop:
         for channel in self.inputs:
             channel.finish(self.name)
         rows = sum(part.rows for part in ages) if self.inputs or written is None else written
-        self.tuples_in += rows
-        self.tuples_out += rows if written is None else written
+        self.count(rows, self._left(rows) if written is None else written)
         if self.latency is not None:
             self.latency.add(time.time(), ages)
         self.busy += seconds
         self.batches += 1
         self.failures = 0
         self.well = time.monotonic()
+
+    def _left(self, rows: int) -> float:
+        return math.nan if self.query is None else self.output_rows.latest(self.query._jsq, rows)
 
     def try_again(self, retries: int) -> bool:
         """It has ended: it starts again after a pause, unless it has failed too often by its own fault; then false."""

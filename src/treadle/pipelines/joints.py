@@ -14,7 +14,7 @@ from treadle.pipelines.channels.channel import Channel, Source
 from treadle.pipelines.channels.checkpoint import last_planned
 from treadle.pipelines.channels.cluster import Cluster
 from treadle.pipelines.channels.embedded import Embedded
-from treadle.pipelines.channels.kafka import KafkaChannel, Topic
+from treadle.pipelines.channels.kafka import FIRST_ROWS, ROWS_PER_BATCH, KafkaChannel, Topic
 from treadle.pipelines.node import Kind, Node
 from treadle.pipelines.options import Options
 from treadle.pipelines.work import Work
@@ -73,7 +73,7 @@ class Joints:
             checkpoint=self._work.checkpoint,
             options={name: value for name, value in node.options.items() if name != _BROKERS},
             make=own,
-            limited=self._options.layout != "realtime",
+            batch_rows=None if self._options.layout == "realtime" else self._batch_rows,
         )
 
     def between(self, name: str, schema: Any) -> Channel:
@@ -88,6 +88,7 @@ class Joints:
                 cluster=self._cluster(self._options.kafka),
                 limit_rows=self._options.limit_rows,
                 checkpoint=self._work.checkpoint,
+                batch_rows=self._batch_rows,
             )
         self._check_order(name, made)
         self.sources[name] = made
@@ -130,6 +131,10 @@ class Joints:
 
     def _embedded(self, name: str, schema: Any) -> Embedded:
         return Embedded(self._work.channel(name), schema, limit_rows=self._options.limit_rows)
+
+    @property
+    def _batch_rows(self) -> int:
+        return FIRST_ROWS if self._options.enforce == "gate" else ROWS_PER_BATCH
 
     def _own_topic(self, name: str) -> str:
         return f"{self._pipeline}.{name}"

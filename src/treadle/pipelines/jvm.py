@@ -39,14 +39,19 @@ def jar() -> Path:
 def load(spark: SparkSession) -> Any:
     """Make the classes known to the JVM of a session, also of one that was started without them; returns its `_jvm`."""
     guard_callbacks(spark)
+    load_class(spark, CHANNEL, jar)
+    spark.conf.set(_KEEPS_INPUT, "false")  # whoever made the session: with it, channels give rows that are gone
+    return spark.sparkContext._jvm
+
+
+def load_class(spark: SparkSession, name: str, jar: Callable[[], Path]) -> None:
+    """Make the classes of a jar known to the JVM of a session, unless it knows the one of this name already."""
     jvm: Any = spark.sparkContext._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
-        loader.loadClass(CHANNEL)
+        loader.loadClass(name)
     except Exception:
         loader.addURL(jvm.java.io.File(str(jar())).toURI().toURL())
-    spark.conf.set(_KEEPS_INPUT, "false")  # whoever made the session: with it, channels give rows that are gone
-    return jvm
 
 
 def guard_callbacks(spark: SparkSession) -> None:

@@ -33,7 +33,7 @@ class Part(NamedTuple):
     """Rows that left a sink together: when, how many, and how old the oldest was and they were on average."""
 
     time: float
-    rows: int
+    rows: float
     oldest: float
     mean: float
 

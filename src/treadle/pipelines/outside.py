@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from treadle.enforce.gate import Gate
 from treadle.errors import TargetGone
 from treadle.pipelines import arrivals, build
 from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.channel import Replan
-from treadle.pipelines.channels.kafka import Topic
+from treadle.pipelines.channels.kafka import KafkaChannel, Topic
 from treadle.pipelines.channels.ledger import Ages
 from treadle.pipelines.hop import Hop, State
 from treadle.pipelines.node import Node
@@ -49,6 +49,8 @@ class Outside:
 
     turns: Turns
     short: Callable[[], bool]
+    limit: Callable[[Any, str, int], None]
+    """`ReadLimits.set` in the JVM."""
 
     @property
     def gate(self) -> Gate:
@@ -89,11 +91,24 @@ class Outside:
             if not ran:
                 self._leave(hop)
             self.turns.observe(hop, hop.tuples_in - had, time.monotonic() - begun)
+            self._size_next(hop)
             self.turns.consider_all()
             if self.short():
                 self._gather(hop, begun)
 
         return batch
+
+    def _size_next(self, hop: Hop) -> None:
+        """How many rows the next batch has of each Kafka topic, which Spark plans as soon as this one is done."""
+        if not self.turns.sized:
+            return
+        topics = [channel for channel in hop.inputs if isinstance(channel, Topic | KafkaChannel)]
+        backlogs = [channel.backlog(hop.name).rows for channel in topics]
+        most, waiting = self.turns.sizer.rows(hop.id), sum(backlogs)
+        for channel, rows in zip(topics, backlogs, strict=True):
+            share = max(1, round(most * rows / waiting)) if most < waiting else most
+            if (limit := channel.limited(share)) is not None:
+                self.limit(_query(hop)._jsq, channel.topic, limit)
 
     def _granted(self, hop: Hop, turn: ExitStack) -> bool:
         """Wait for a slot, held until the end of `turn`; false where the run ends before there is one."""

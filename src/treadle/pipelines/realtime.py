@@ -7,6 +7,7 @@ before anything starts. There is no gate here, and no policy.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -211,8 +212,8 @@ class Batches:
         return [report for report in query.recentProgress if before < report.batchId <= self._noted[name]]
 
     def _count(self, hop: Hop, report: StreamingQueryProgress) -> None:
-        hop.tuples_in += int(report.numInputRows)
-        hop.tuples_out += max(0, int(report.sink.numOutputRows))
+        out = int(report.sink.numOutputRows)
+        hop.count(int(report.numInputRows), out if out >= 0 else math.nan)
         hop.busy += report.batchDuration / 1000
         hop.batches += 1
         hop.failures, hop.well = 0, time.monotonic()

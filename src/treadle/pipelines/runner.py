@@ -36,6 +36,7 @@ from treadle.pipelines.joints import Joints
 from treadle.pipelines.latency import Latency
 from treadle.pipelines.node import Kind, Node
 from treadle.pipelines.options import LEAST_PERIOD, Options, policy_of
+from treadle.pipelines.output_rows import OutputRows
 from treadle.pipelines.outside import Outside
 from treadle.pipelines.pools import PoolKnob
 from treadle.pipelines.promises import Promises
@@ -142,11 +143,13 @@ class Run:
             self.spark = spark or session(pipeline.name, master=master, fair=options.enforce == "pools")
             self._joints.prepare(self.spark)
             self._jvm = jvm.load(self.spark)
+            self._output_rows = OutputRows(self.spark)
             self.pools = PoolKnob()
             self.promises = keeper(self)
-            sizer = BatchSizer(period=options.batch) if gated else None
-            self._turns = Turns(self.gate, self._stopping, self._jvm.treadle.Turn.admit, sizer, self._pool, self._lock)
-            self._outside = Outside(self._turns, lambda: self.promises is not None and self.promises.sheds)
+            sizer, admit = BatchSizer(period=options.batch), self._jvm.treadle.Turn.admit
+            self._turns = Turns(self.gate, self._stopping, admit, sizer, self._pool, self._lock, sized=gated)
+            limit = self._jvm.treadle.ReadLimits.set
+            self._outside = Outside(self._turns, lambda: self.promises is not None and self.promises.sheds, limit)
             self._listener = jvm.Listener(self._turns.parked, self._ended)
             self._by_run: dict[str, Hop] = {}
             # Before any hop: one that runs under the same name here would be disturbed by it.
@@ -358,6 +361,7 @@ class Run:
         hop.clusters = frozenset(cluster for cluster in brokers if cluster is not None)
         row, priority = self._topology.row_of[identity], self._topology.priority
         hop.urgent, hop.latency_goal = bool(priority[row] > priority.min()), float(self._topology.latency_goal[row])
+        hop.output_rows = self._output_rows
         self.gate.register(identity)
         self.pools.register(identity)
         for channel in plan.inputs:

@@ -48,7 +48,7 @@ def _hop(hop: Hop, counts: HopStats | None) -> dict[str, Any]:
         "rank": None if counts is None else known(counts.rank),
         "queue": sum(backlog.rows for backlog in hop.backlogs()) if hop.inputs else None,
         "rows_in": hop.tuples_in,
-        "rows_out": hop.tuples_out,
+        "rows_out": known(hop.rows_out),
         "batches": hop.batches,
         "busy_seconds": round(hop.busy, 3),
         "waited_seconds": None if counts is None else round(counts.waited, 3),

@@ -6,6 +6,7 @@ gate knows; hops that don't ask are `outside`'s business.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -32,7 +33,9 @@ URGENT = 0.25
 
 @dataclass(eq=False)
 class Turns:
-    """`hops` are by their name in the JVM; `sizer` says how many rows a batch should have, None: all there are.
+    """`hops` are by their name in the JVM; `sizer` knows what batches cost, and says how many rows one should have.
+
+    Without `sized` a batch has all rows there are, and nobody lingers.
 
     Each batch has a fixed cost. A hop that runs for every few rows that come takes that from those ranked below it, so
     while others wait it lingers: until its rows are worth a batch, or `pause` seconds have passed since its last one.
@@ -42,12 +45,13 @@ class Turns:
     stopping: threading.Event
     go_on: Callable[[str, str, str], bool]
     """`Turn.admit` in the JVM. Looked up once: each lookup is a question to the JVM of its own."""
-    sizer: BatchSizer | None
+    sizer: BatchSizer
     pool: Callable[[Hop], str]
     lock: threading.RLock
     hops: dict[str, Hop] = field(default_factory=dict)
     pause: float = 0.0
     rest: float = 0.0
+    sized: bool = True
 
     def parked(self, key: str, report: dict[str, Any]) -> None:
         """The JVM says that a hop waits, and what it has done."""
@@ -62,8 +66,10 @@ class Turns:
 
     def observe(self, hop: Hop, rows: int, seconds: float) -> None:
         """What a batch took."""
-        if self.sizer is not None and hop.batches > 1:  # the first one pays for compiling
+        if hop.batches > 1:  # the first one pays for compiling
             self.sizer.observe(hop.id, rows, seconds)
+            cost = self.sizer.cost(hop.id)
+            hop.cost = math.nan if cost is None else cost.per_row
 
     def rest_of(self, hop: Hop, longest: float) -> float:
         """Seconds from batch to batch of a hop at most, where the CPU is short: fixed parts have their share then."""
@@ -81,7 +87,7 @@ class Turns:
 
     def look(self) -> None:
         """How long hops linger from now on, and whether those that do have done so long enough. Often."""
-        if self.sizer is None:
+        if not self.sized:
             return
         busy, lingering = 0.0, []
         for hop in list(self.hops.values()):
@@ -146,7 +152,7 @@ class Turns:
 
     def _worth(self, hop: Hop, rows: int) -> bool:
         """Whether it should run now; where nobody has to wait for it, it should."""
-        cost = None if self.sizer is None else self.sizer.cost(hop.id)
+        cost = self.sizer.cost(hop.id) if self.sized else None
         if cost is None or not self.gate.crowded or rows * cost.per_row >= WORTH * cost.fixed:
             return True
         return time.monotonic() - hop.well >= self._of(hop, self.pause)
@@ -155,7 +161,7 @@ class Turns:
         """So many rows of each input, in proportion to what waits there."""
         backlogs = hop.backlogs()
         waiting = sum(backlog.rows for backlog in backlogs)
-        most = ALL_ROWS if self.sizer is None else self.sizer.rows(hop.id)
+        most = self.sizer.rows(hop.id) if self.sized else ALL_ROWS
         share = min(1.0, most / waiting) if waiting else 0.0
         rows = ",".join(
             f"{channel.name}={max(1, round(backlog.rows * share)) if most < waiting else ALL_ROWS}"

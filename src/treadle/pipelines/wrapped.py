@@ -15,11 +15,13 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+from treadle.decide.batch import BatchSizer
 from treadle.enforce.gate import HopStats
 from treadle.engines.spark.progress import Progress
 from treadle.model import Instance
 from treadle.pipelines.ages import Arrivals
 from treadle.pipelines.hop import State
+from treadle.pipelines.output_rows import OutputRows, RowCounts
 from treadle.pipelines.queries import Stopped
 from treadle.pipelines.status import known
 
@@ -34,10 +36,11 @@ class Wish(NamedTuple):
     name: str | None
 
 
-class Wrapped:
+class Wrapped(RowCounts):
     """One run of a streaming query, which is Spark's object in the JVM. Several threads may ask."""
 
-    def __init__(self, query: Any, wish: Wish) -> None:
+    def __init__(self, query: Any, wish: Wish, costs: BatchSizer, output_rows: OutputRows) -> None:
+        super().__init__()
         self.wish = wish
         self.run = str(query.runId())
         self.identity = str(query.id())
@@ -48,8 +51,11 @@ class Wrapped:
         self.seconds = 0.0
         """From when batches asked for their turn to when they were done, of all of them together."""
         self._query = query
+        self._costs = costs
+        self._output_rows = output_rows
+        self._execution: Any = None
+        """Spark's object of the last batch that has run, until what it did is noted."""
         self._lock = threading.Lock()
-        self._rows = 0
         self._busy = 0.0
         self._queue = math.nan
         self._read = 0.0
@@ -105,6 +111,7 @@ class Wrapped:
             with self._lock:
                 now = time.monotonic()
                 self._held = now - began
+                self._execution = self._last_execution()
                 self.seconds += now - self._asked
                 self.batches += 1
                 self.state = State.IDLE
@@ -122,8 +129,11 @@ class Wrapped:
                 return
             if progress is None or progress.run != self.run or progress.batch != self._batch:
                 return
-            self._rows += progress.rows
+            self.count(progress.rows, self._output_rows.of(self._execution, progress.rows))
+            self._execution = None
             self._busy += self._held
+            if self.batches > 1:  # the first one pays for compiling
+                self._costs.observe(self.id, progress.rows, self._held)
             if self._last is not None:
                 self._read += self._last.behind(progress.ends)
             if math.isnan(self._read):  # its sources don't tell, or have changed: what is known of arrivals is void
@@ -135,7 +145,7 @@ class Wrapped:
     @property
     def done(self) -> tuple[int, float, int]:
         """Batches, their seconds, and the rows in them, since its start."""
-        return self.batches, self.seconds, self._rows
+        return self.batches, self.seconds, self.tuples_in
 
     def measures(self, now: float) -> tuple[float, ...]:
         """In the order of `engine.MEASURES`; `now` in seconds since 1970."""
@@ -143,7 +153,9 @@ class Wrapped:
             oldest, youngest = self._ages()
             ages = (0.0, 0.0) if self._queue == 0 else (now - oldest, now - (oldest + youngest) / 2)
             aged = [max(age, 0.0) for age in ages]  # the clock may have been set back; NaN stays NaN
-            return (self._queue, *aged, float(self._rows), float(self._rows), self._busy, float(self.batches))
+            cost = self._costs.cost(self.id)
+            per_row = math.nan if cost is None else cost.per_row
+            return (self._queue, *aged, *self.flow, per_row, self._busy, float(self.batches))
 
     def _ages(self) -> tuple[float, float]:
         """When the oldest and the youngest row that waits came, as far as known. The lock is held."""
@@ -162,13 +174,18 @@ class Wrapped:
             "priority": self.wish.priority,
             "queue": known(queue),
             "head_age_seconds": known(round(age, 3)),
-            "rows_in": self._rows,
-            "rows_out": self._rows,
+            "rows_in": self.tuples_in,
+            "rows_out": known(self.rows_out),
             "batches": self.batches,
             "busy_seconds": round(self._busy, 3),
             "waited_seconds": None if counts is None else round(counts.waited, 3),
             "error": None,
         }
+
+    def _last_execution(self) -> Any:
+        with suppress(Exception):  # inner parts of Spark, or it is being stopped
+            return self._query.streamingQuery().lastExecution()
+        return None
 
     def _planned(self) -> dict[str, Any]:
         """How far the sources are as of the batch that waits, by their descriptions.

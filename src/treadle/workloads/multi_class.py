@@ -38,6 +38,8 @@ class Chain:
     keeps: tuple[float, ...]
     on: float = 1.0
     off: float = 0.0
+    whole: bool = False
+    """Whether rows that are dropped are burnt for, too. Else Spark's optimizer drops them first."""
 
     @property
     def feed(self) -> str:
@@ -92,7 +94,7 @@ def pipeline(queries: Sequence[Chain], name: str = "multi-class") -> Pipeline:
         upstream = query.feed
         for number, (times, keep) in enumerate(zip(query.burns, query.keeps, strict=True)):
             operator = f"{query.name}_{number}"
-            p.operator(name=operator, inputs=(upstream,))(_operator(times, keep))
+            p.operator(name=operator, inputs=(upstream,))(_operator(times, keep, whole=query.whole))
             upstream = operator
         p.write(query.name, reads=upstream, format="noop", priority=1 if query.urgent else 0)
     return p
@@ -103,11 +105,12 @@ def flows(queries: Sequence[Chain], run: Run) -> list[Flow]:
     return [Flow(str(run.work.channel(query.feed)), query.rate, query.on, query.off) for query in queries]
 
 
-def _operator(times: int, keep: float) -> Callable[[DataFrame], DataFrame]:
+def _operator(times: int, keep: float, *, whole: bool) -> Callable[[DataFrame], DataFrame]:
     def operator(rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 
-        kept = rows.withColumn("payload", F.expr(f"left({burn('payload', times)}, 68)")).where(F.col("v") < keep)
+        length = "68 + int(rand())" if whole else "68"  # no filter is moved to before what is random
+        kept = rows.withColumn("payload", F.expr(f"left({burn('payload', times)}, {length})")).where(F.col("v") < keep)
         return kept.withColumn("v", F.col("v") / keep)  # uniform again
 
     return operator

@@ -37,6 +37,8 @@ CheckpointOf = Callable[[str], Path]
 """From a reader's name to the folder of its Spark checkpoint."""
 
 ROWS_PER_BATCH = 20_000
+"""In each batch at most, where no size is decided; where one is, the first batch has fewer."""
+FIRST_ROWS = 1000
 ATTEMPTS = 5
 WORTH_DELETING = 10_000
 """So many rows that all have read stay in a topic before they are deleted together."""
@@ -51,7 +53,8 @@ _READING = {
     "kafkaConsumer.pollTimeoutMs": "8000",
     "fetchOffset.numRetries": "1",
 }
-_LIMIT = {"maxOffsetsPerTrigger": str(ROWS_PER_BATCH)}
+_LIMIT, _LEAST = "maxOffsetsPerTrigger", ("minOffsetsPerTrigger", "maxTriggerDelay")
+"""Options of Spark's Kafka source by which the owner of a topic says how many rows a batch has."""
 _WRITING = {
     "kafka.request.timeout.ms": "5000",
     "kafka.delivery.timeout.ms": "10000",
@@ -119,6 +122,10 @@ class _Readers:
         with self._lock:
             self.positions[consumer] = self._reading.pop(consumer)
 
+    def limited(self, rows: int) -> int | None:
+        """How many rows a batch may have where so many would be best; None where its owner has decided that."""
+        return rows
+
     def _first(self) -> dict[int, int]:
         return dict.fromkeys(self._partitions, 0)
 
@@ -150,9 +157,11 @@ class KafkaChannel(_Readers):
         cluster: Cluster,
         limit_rows: int,
         checkpoint: CheckpointOf,
+        batch_rows: int = ROWS_PER_BATCH,
     ) -> None:
         super().__init__(folder.name, topic, encoded.checked(schema, folder.name), cluster, limit_rows, checkpoint)
         self._partitions = cluster.ensure(topic, KEPT)
+        self._batch_rows = batch_rows
         self.ledger = Ledger(folder / "ledger")
         self._parts = self.ledger.parts
         self._writing = False
@@ -186,7 +195,7 @@ class KafkaChannel(_Readers):
 
         with self._lock:
             void = self._left_out[consumer] = self._parts.voids(self._safe.get(consumer, {}))
-        rows = self._source(spark, _LIMIT)
+        rows = self._source(spark, {_LIMIT: str(self._batch_rows)})
         for part in void:
             for partition, (start, end) in part.spans.items():
                 if start < end:
@@ -294,7 +303,7 @@ class KafkaChannel(_Readers):
 class Topic(_Readers):
     """A topic that others fill. `options` are those of Spark's Kafka source.
 
-    A batch is `limited` to some rows, or, in real time, takes all that come.
+    A batch has at most `batch_rows`, or, in real time, all that come (None).
     """
 
     def __init__(
@@ -308,10 +317,11 @@ class Topic(_Readers):
         checkpoint: CheckpointOf,
         options: Mapping[str, str] | None = None,
         make: bool = False,
-        limited: bool = True,
+        batch_rows: int | None = ROWS_PER_BATCH,
     ) -> None:
         super().__init__(name, topic, schema, cluster, limit_rows, checkpoint)
-        self.options = {**(_LIMIT if limited else {}), **(options or {})}
+        self._own_options = dict(options or {})
+        self.options = {**({} if batch_rows is None else {_LIMIT: str(batch_rows)}), **self._own_options}
         self._partitions = cluster.ensure(topic, KEPT) if make else cluster.partitions(topic)
         if not self._partitions:
             raise EngineError(
@@ -325,6 +335,11 @@ class Topic(_Readers):
         self._parts.ends = dict(begin)
         self.wrote(end, now, now)
         cluster.watch(self.name, topic, self._partitions, self._seen)
+
+    def limited(self, rows: int) -> int | None:
+        if any(option in self._own_options for option in _LEAST):
+            return None
+        return min(rows, int(self._own_options.get(_LIMIT, rows)))
 
     def refresh(self) -> bool:
         before = self._parts.version
