@@ -258,7 +258,9 @@ class Placement(Promises):
         self._warm_at[instance] = self._hops[self._names[instance]].batches + COLD
         wanted = np.array([self._ids[at] if at >= 0 else None for at in self._at.tolist()], dtype=np.object_)
         self._knob.apply(self._knob.diff(queries, wanted))
-        self._controller.moved(instance, now)
+        if origin >= 0:
+            self._controller.moved(instance, now)
+            self._on_time.restart(int(self.flow.task_of[instance]), now)
         before = self._name_of(origin) if origin >= 0 else ""
         self.moved.append(Moved(now, self._names[instance], before, self._name_of(target), why))
         log.info(

@@ -25,6 +25,7 @@ from treadle.pipelines import graph, jvm
 from treadle.pipelines.drops import Drops
 from treadle.pipelines.hop import Hop, State
 from treadle.pipelines.node import Kind, Node
+from treadle.pipelines.on_time import OnTime, Progress
 from treadle.pipelines.shedding import Shedding
 from treadle.pipelines.source_rates import SourceRates
 from treadle.pipelines.spread import Spread
@@ -91,7 +92,10 @@ class Cycle(NamedTuple):
 
     time: float
     rates: Mapping[str, float]
+    kept: Floats
+    """The part of the rows that were read for it."""
     accuracy: Floats
+    """The part of the rows that were due to it; NaN while that is not known."""
     decision: Decision
     short: tuple[Short, ...]
     """Minima that can't be kept, as their owners measure accuracy."""
@@ -123,6 +127,7 @@ class Promises:
         self._is_source = np.isin(np.arange(len(self.flow)), self.flow.sources)
         self._hops: Mapping[str, Hop] = run.hops
         self._looks: deque[tuple[float, Floats]] = deque(maxlen=WINDOW + 1)
+        self._on_time = OnTime(len(self.flow), self._period, WINDOW)
         sources = tuple(tasks[task] for task in self.flow.sources.tolist())
         self._sources = SourceRates(sources, self._readers(), run.channels, run.hops, self._period)
         self._counts: tuple[Mapping[str, Count], Mapping[str, Count]] = ({}, {})
@@ -177,12 +182,14 @@ class Promises:
         (first, oldest), (last, before), (now, latest) = self._looks[0], self._looks[-2], self._looks[-1]
         lately = np.maximum(latest - before, 0.0) / (now - last)
         on_average = np.maximum(latest - oldest, 0.0) / (now - first)
-        accuracy = current_accuracy(self.flow, self._kept(lately, on_average))
+        local = self._kept(lately, on_average)
+        on_time = np.where(self._on_time.known, np.minimum(self._on_time.part(1), 1.0), np.nan)
+        kept, accuracy = current_accuracy(self.flow, local), current_accuracy(self.flow, local * on_time)
         if self._spreads:
             self._controller.promise(self._minima())
         decision = self._controller.cycle(self._measured(now, on_average))
         short = tuple(self._in_own_units(each) for each in decision.short)
-        self.last = Cycle(now, dict(self._sources.rates), accuracy, decision, short)
+        self.last = Cycle(now, dict(self._sources.rates), kept, accuracy, decision, short)
         # A source drops nothing itself: what comes from outside is dropped where it is read, by each of its readers.
         keep = decision.streams * np.where(self._is_source, decision.outside, 1.0)[self.flow.start]
         self._enforcer.apply(self._enforcer.diff(self._streams, np.round(keep, 4)))
@@ -200,7 +207,7 @@ class Promises:
 
     def lost(self) -> float:
         """The part of the input that does not reach the sinks because it was shed, on average."""
-        return 0.0 if self.last is None else float(np.mean(1.0 - self.last.accuracy[self.flow.sinks]))
+        return 0.0 if self.last is None else float(np.mean(1.0 - self.last.kept[self.flow.sinks]))
 
     def status(self) -> dict[str, Any]:
         """Each sink with what it was promised, is to have and has; each stream with what is kept and was kept.
@@ -217,8 +224,12 @@ class Promises:
                 "min_accuracy": promise.accuracy,
                 "own_accuracy": flow.tasks[sink] in self._spreads,
                 "promised": None if last is None else self._told_of(sink, float(last.decision.desired[sink])),
-                "accuracy": None if last is None else self._told_of(sink, float(last.accuracy[sink])),
-                "kept": None if last is None else round(float(last.accuracy[sink]), 4),
+                "accuracy": (
+                    None
+                    if last is None or np.isnan(last.accuracy[sink])
+                    else self._told_of(sink, float(last.accuracy[sink]))
+                ),
+                "kept": None if last is None else round(float(last.kept[sink]), 4),
                 "kept_in_all": round(self._drops.kept(flow.tasks[sink]), 4),
                 "since": self._drops.since(flow.tasks[sink]),
             }
@@ -289,10 +300,26 @@ class Promises:
         held = [self._held(self._hops[name]) if name in self._hops else 0.0 for name in tasks]
         batches = [self._hops[name].batches if name in self._hops else 0 for name in tasks]
         used = (0.0, 0.0) if self._cores is None else self._cores.read()
-        return now, np.array([*seen, *kept, *out, *held, *batches, *used, *self._backlogs(now)], dtype=np.float64)
+        waiting = self._note_progress(now, seen)
+        return now, np.array([*seen, *kept, *out, *held, *batches, *used, *waiting], dtype=np.float64)
 
-    def _backlogs(self, now: float) -> list[float]:
-        return [self._waiting(self._hops[name], now) if name in self._hops else 0.0 for name in self.flow.tasks]
+    def _note_progress(self, now: float, seen: Floats) -> list[float]:
+        """Let it be known how far each query is; by task what waits for it.
+
+        What is done is read first: a batch that ends meanwhile would count twice otherwise. In real time a batch is
+        long, and rows are done as they pass; none are more than have come, also where some are read again.
+        """
+        hops = [self._hops.get(name) for name in self.flow.tasks]
+        done = np.array([0 if hop is None else hop.tuples_in for hop in hops], dtype=np.float64)
+        waiting = [0.0 if hop is None else self._waiting(hop, now) for hop in hops]
+        came = done + waiting
+        if self._gate is None:
+            passed = np.bincount(self.flow.end, weights=seen, minlength=len(hops))
+            done = np.minimum(np.maximum(done, passed), came)
+        batches = np.array([0 if hop is None else hop.batches for hop in hops], dtype=np.float64)
+        ended = np.array([0.0 if hop is None else hop.well for hop in hops])
+        self._on_time.look(now, Progress(done, came, batches, ended))
+        return waiting
 
     def _waiting(self, hop: Hop, now: float) -> float:
         return sum(backlog.rows for backlog in hop.backlogs()) + self._sources.waiting(hop, now)
@@ -359,7 +386,8 @@ class Promises:
             cores=np.array([cores]),
             batches=None if self._gate is None else batches[flow.task_of],
             behind=bool(behind),
-            local=self._kept(on_average, on_average),
+            local=self._kept(on_average, on_average) * self._on_time.part(WINDOW),
+            unknown=~self._on_time.known,
             fixed=own_source | self._unsheddable(),
             most=most[flow.task_of],
         )

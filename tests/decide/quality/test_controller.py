@@ -153,6 +153,19 @@ def test_while_one_warms_up_all_on_its_worker_stay_at_their_minimum() -> None:
     assert not controller.warming
 
 
+def test_a_warm_up_ends_by_what_is_known_of_the_new_place_only() -> None:
+    flow = knn(Promise(1, 0.5))
+    controller = Controller(flow, warm_up=60.0)
+    cluster = Cluster(flow, [0.001], [0], [1.0])
+    settle(controller, cluster, 100.0)
+    controller.moved(0, time=100.0)
+    seen = cluster.measure(105.0, 100.0, None)
+    controller.cycle(seen._replace(unknown=np.array([True])))
+    assert controller.warming == (0,)
+    controller.cycle(seen._replace(time=110.0, unknown=np.array([False])))
+    assert not controller.warming
+
+
 def test_it_does_not_flap_with_noise() -> None:
     flow = knn(Promise(1, 0.2))
     controller = Controller(flow, step=0.05, drain=1e9)
