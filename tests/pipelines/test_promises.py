@@ -370,6 +370,7 @@ def test_a_source_of_ones_own_is_shed_as_decided_in_real_time(
         try:
             until(lambda: run.status()["quality"]["rates"].get("rows", 0.0) > 0.0, run)
             until(lambda: sinks(run)["out"]["accuracy"] == pytest.approx(0.3, abs=0.05), run)
+            assert sinks(run)["out"]["cpu"] > 0.0
         finally:
             over.set()
             thread.join()
