@@ -39,7 +39,8 @@ class ClusterPlace(Place):
     ) -> None:
         super().__init__(spark, servers, scenario, unit, cycle)
         self._cluster = cluster
-        self._warm_ups: dict[str, tuple[float, float]] = {}
+        self._warming: dict[str, float] = {}
+        self._longest_warm_up = 0.0
 
     def start(self, made: Made, folder: Path, options: Mapping[str, Any]) -> Run:
         given = {**options, "folder": folder, "channels": "kafka", "layout": "fused"}
@@ -51,9 +52,9 @@ class ClusterPlace(Place):
     def workers(self, run: Run) -> dict[str, tuple[float, float]]:
         status = _status(run)
         found = status["workers"]
-        for hop in status["warming"]:
-            began, _ = self._warm_ups.get(hop, (time.monotonic(), 0.0))
-            self._warm_ups[hop] = began, time.monotonic()
+        now = time.monotonic()
+        self._warming = {hop: self._warming.get(hop, now) for hop in status["warming"]}
+        self._longest_warm_up = max([self._longest_warm_up, *(now - began for began in self._warming.values())])
         return {name: (worker["used"], worker["used_by_others"] or 0.0) for name, worker in found.items()}
 
     def results(self, run: Run, made: Made, sent: Mapping[str, int]) -> dict[str, Any]:
@@ -63,7 +64,7 @@ class ClusterPlace(Place):
         return {
             **super().results(run, made, sent),
             "moves": [move for move in status["moves"] if move["origin"]],
-            "longest_warm_up_s": round(max((end - begin for begin, end in self._warm_ups.values()), default=0.0), 2),
+            "longest_warm_up_s": round(self._longest_warm_up, 2),
             "rows_lost": sum(max(came - rows, 0) for rows in taken.values()),
             "rows_doubled": sum(max(rows - came, 0) for rows in taken.values()),
         }

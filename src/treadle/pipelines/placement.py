@@ -256,8 +256,9 @@ class Placement(Promises):
         return _room(self._instances_use(first, look))
 
     def _rearrange(self, now: float, decision: Decision) -> None:
-        """Alg. 2's moves; where there are none, one that lets more be done."""
-        whole = equations.required(np.ones(1), self._use.cpu, decision.current[self.flow.task_of], self._most())
+        """Alg. 2's moves; where there are none, and none are about to be, one that lets more be done."""
+        kept = equations.current_accuracy(self.flow, self._local_kept)  # rows that are late cost nothing yet
+        whole = equations.required(np.ones(1), self._use.cpu, kept[self.flow.task_of], self._most())
         minimum = self.flow.minimum[self.flow.task_of]
         self._needs = np.where(self._use.cpu > 0.0, np.minimum(minimum * whole, UNKNOWN), self._needs)
         for move in decision.moves:
@@ -267,7 +268,7 @@ class Placement(Promises):
             wishes = [n for n in self._living() if self._called(n) & set(self._prefer[move.instance])]
             target = best_worker(decision.free, float(self._needs[move.instance]), others, wishes)
             self._go(move.instance, move.target if target is None or not wishes else target, now, SHORT)
-        if decision.moves or self._controller.warming or self._cold_for.any():
+        if decision.moves or self._controller.doubtful or self._controller.warming or self._cold_for.any():
             self._wish, self._wished = None, 0
             return
         found = relief(whole, np.minimum(minimum * whole, whole), self._at, _room(self._use))

@@ -127,6 +127,8 @@ class Promises:
         self._is_source = np.isin(np.arange(len(self.flow)), self.flow.sources)
         self._hops: Mapping[str, Hop] = run.hops
         self._looks: deque[tuple[float, Floats]] = deque(maxlen=WINDOW + 1)
+        self._local_kept = np.ones(len(self.flow))
+        """By task: the part of what is read for it that it takes, over some cycles."""
         self._on_time = OnTime(len(self.flow), self._period, WINDOW)
         sources = tuple(tasks[task] for task in self.flow.sources.tolist())
         self._sources = SourceRates(sources, self._readers(), run.channels, run.hops, self._period)
@@ -185,8 +187,9 @@ class Promises:
         lately = np.maximum(latest - before, 0.0) / (now - last)
         on_average = np.maximum(latest - oldest, 0.0) / (now - first)
         local = self._kept(lately, on_average)
-        on_time = np.where(self._on_time.known, np.minimum(self._on_time.part(1), 1.0), np.nan)
-        kept, accuracy = current_accuracy(self.flow, local), current_accuracy(self.flow, local * on_time)
+        on_time = np.where(self._on_time.known, self._on_time.part(1), np.nan)
+        kept = current_accuracy(self.flow, local)
+        accuracy = np.minimum(current_accuracy(self.flow, local * on_time), WHOLE)
         if self._spreads:
             self._controller.promise(self._minima())
         seen = self._measured(now, on_average)
@@ -354,6 +357,7 @@ class Promises:
         taken: Floats = np.bincount(flow.end, weights=kept, minlength=tasks).astype(np.float64)
         own_source = self._is_source & (flow.copies > 0)
         taken = np.where(own_source, out, taken)  # what it reads elsewhere is known by what it gives
+        self._local_kept = self._kept(on_average, on_average)
         waiting = self._standing()
         behind = waiting.sum() > came.sum() * self._period / 2
         assert self._work is not None
@@ -370,7 +374,7 @@ class Promises:
             cores=np.array([cores]),
             batches=None if self._real_time else batches[flow.task_of],
             behind=bool(behind),
-            local=self._kept(on_average, on_average) * self._on_time.part(WINDOW),
+            local=self._local_kept * self._on_time.part(WINDOW),
             unknown=~self._on_time.known,
             fixed=own_source | self._unsheddable(),
             most=most[flow.task_of],

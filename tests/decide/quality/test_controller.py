@@ -124,8 +124,10 @@ def test_the_smallest_of_the_least_important_moves_to_where_there_is_room() -> N
     controller = Controller(flow, patience=2, drain=1e9)
     cluster = Cluster(flow, [0.004, 0.006, 0.006], [0, 0, 0], [1.0, 1.0])
     first = controller.cycle(cluster.measure(0.0, 100.0, None))
+    assert controller.doubtful
     second = controller.cycle(cluster.measure(5.0, 100.0, first))
     assert first.moves == ()
+    assert not controller.doubtful
     assert [(move.instance, move.target) for move in second.moves] == [(1, 1)]
 
 

@@ -149,6 +149,11 @@ class Controller:
         return tuple(self._warming)
 
     @property
+    def doubtful(self) -> bool:
+        """Whether a worker is short of CPU for minima, but not for long enough yet that somebody moves for that."""
+        return any(cycles < self._patience for cycles in self._short_for.values())
+
+    @property
     def whole_rate(self) -> Floats:
         """By task: the rows a second that it would be sent, were nothing dropped before."""
         return self._each * np.maximum(self.flow.copies, 1)
