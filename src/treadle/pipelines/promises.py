@@ -194,9 +194,8 @@ class Promises:
             self._controller.promise(self._minima())
         seen = self._measured(now, on_average)
         decision = self._controller.cycle(seen)
-        cpu = np.bincount(self.flow.task_of, weights=seen.cpu, minlength=len(self.flow))
-        if not self._cpu_measured:
-            cpu = np.full(len(self.flow), np.nan)
+        used = seen.cpu if self._cpu_measured else np.full(len(seen.cpu), np.nan)
+        cpu: Floats = np.bincount(self.flow.task_of, weights=used, minlength=len(self.flow)).astype(np.float64)
         short = tuple(self._in_own_units(each) for each in decision.short)
         self.last = Cycle(now, dict(self._sources.rates), kept, accuracy, cpu, decision, short)
         # A source drops nothing itself: what comes from outside is dropped where it is read, by each of its readers.
