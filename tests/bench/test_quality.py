@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from treadle.bench import quality
 from treadle.bench.quality_figures import Course, Cycle, Look, figures
 from treadle.bench.quality_plot import draw
 from treadle.bench.quality_scenarios import SCENARIOS, Phase, Scenario
+from treadle.pipelines.placement import SHORT
 from treadle.workloads.injector import Injector, Sent
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 KEYS = (
     "min_accuracy_violations_s",
     "mean_abs_accuracy_error",
+    "mean_abs_count_error",
     "mean_abs_rate_error",
     "lag_with",
     "lag_without",
@@ -50,6 +53,9 @@ def course(accuracy: list[float], rate: float, lag: list[int], low: float = 0.2)
         "low": {"priority": 1.0, "min_accuracy": 0.2},
         "high": {"priority": 5.0, "min_accuracy": 0.5},
     }
+    made.consumed = {"low": round(100 * sum(accuracy[2:])), "high": 100 * (len(accuracy) - 2)}
+    made.fed_by = {"low": ["topic"], "high": ["topic"]}
+    made.stall_cycles = 2
     made.sent = Told([Sent(float(second), {"topic": 100 * second}) for second in range(len(accuracy) + 1)])
     return made
 
@@ -77,6 +83,30 @@ def test_a_sink_that_stays_below_its_minimum_is_noticed() -> None:
     told, holds = found(course([0.21] * 10 + [0.1] * 3 + [0.21] * 4 + [0.1] + [0.21] * 12, 100.0, [50] * 30))
     assert (told["min_accuracy_violations_s"], told["longest_violation_s"]) == (4.0, 3.0)
     assert not holds["seconds below a minimum, in a stretch"]
+
+
+def test_a_consumer_that_counts_other_rows_than_were_said_and_a_late_stall_are_noticed() -> None:
+    wrong = course([0.21] * 30, 100.0, [50] * 30)
+    wrong.consumed = {"low": round(0.1 * 2800), "high": 2800}
+    wrong.stall_cycles = 3
+    told, holds = found(wrong)
+    assert told["mean_abs_count_error"] == pytest.approx(0.055)
+    assert not holds["mean |accuracy - what the consumer counted|"]
+    assert not holds["mean |promised - what the consumer counted|"]
+    assert not holds["cycles until a sink that stalls shows"]
+
+
+@pytest.mark.parametrize(
+    ("hop", "why", "moved"), [("low", SHORT, True), ("high", SHORT, False), ("low", "more is of use there", False)]
+)
+def test_it_is_noticed_who_leaves_a_worker_first_and_why(hop: str, why: str, *, moved: bool) -> None:
+    with_ = course([0.21] * 30, 100.0, [50] * 30)
+    move = {"time": 5.0, "hop": hop, "origin": "worker-1", "target": "worker-2", "why": why}
+    with_.results = {"moves": [move], "rows_lost": 0, "rows_doubled": 0, "longest_warm_up_s": 61.0}
+    told = figures(replace(SCENARIO, leaves="low"), {"rows": 66.7}, course([1.0] * 30, 100.0, GROWING), with_, 1.0)
+    holds = {each["claim"]: each["holds"] for each in told["claims"]}
+    assert holds["'low' moves first, since minima can't be paid for"] is moved
+    assert not holds["seconds until one that moved has its minimum"]
 
 
 def test_who_sheds_before_a_lower_priority_is_noticed() -> None:

@@ -47,6 +47,7 @@ def main() -> None:
     config = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.driver.memory": "1g"}
     spark = workers.session("placed", master=MASTER, config=config)
     options: dict[str, Any] = {"channels": "kafka", "kafka": BROKER, "layout": "fused", "cycle": "1s"}
+    options["instances"] = {"two": 2}
     with placement.start(pipeline(), spark, folder=Path(FOLDER, "work"), **options) as run:
         placed = run.promises
         assert isinstance(placed, placement.Placement)

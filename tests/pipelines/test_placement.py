@@ -18,6 +18,7 @@ import treadle
 from clusters import environment
 from support import named, until
 from treadle import jars
+from treadle.bench.quality import PARTITIONS, make_topics
 from treadle.bench.standalone import Standalone
 from treadle.broker import Broker
 from treadle.errors import ConfigError
@@ -43,6 +44,7 @@ class Placed:
         self.cluster = Standalone(folder)
         self.cluster.add("first", {0})
         self._topic = named("placed")
+        make_topics(broker.bootstrap, [self._topic])
         self._producer = Producer(client_config(broker.bootstrap))
         self.send(10)
         script = Path(__file__).with_name("placed_pipeline.py")
@@ -60,7 +62,7 @@ class Placed:
 
     def send(self, rows: int, hashes: int = LIGHT) -> None:
         for a in range(self.sent, self.sent + rows):
-            self._producer.produce(self._topic, json.dumps({"a": a, "hashes": hashes}))
+            self._producer.produce(self._topic, json.dumps({"a": a, "hashes": hashes}), partition=a % PARTITIONS)
         self.sent += rows
         assert self._producer.flush(60) == 0
 
@@ -97,13 +99,11 @@ class Placed:
     def rows(self, sink: str) -> list[dict[str, Any]]:
         return [row for file in (self.folder / sink).glob("*.json") for row in json.loads(file.read_text())]
 
-    def last(self, sink: str) -> Path:
-        """Where the last batch was worked on."""
+    def runs_on(self, sink: str, *workers: str) -> bool:
+        """Whether the last batch was worked on there, and nowhere else."""
         files = sorted((self.folder / sink).glob("*.json"), key=lambda file: int(file.stem))
-        return Path(json.loads(files[-1].read_text())[-1]["place"])
-
-    def runs_on(self, sink: str, worker: str) -> bool:
-        return self.last(sink).is_relative_to(self.folder / worker)
+        places = {row["place"] for row in json.loads(files[-1].read_text())}
+        return {Path(place).relative_to(self.folder).parts[0] for place in places} == set(workers)
 
     def complete(self) -> bool:
         """All rows are worked off, and none was lost or came twice."""
@@ -131,13 +131,13 @@ def placed(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     not os.environ.get("TREADLE_SOAK"), reason="takes a minute; what is decided is tested in test_moves"
 )
 def test_a_worker_that_is_added_while_another_has_too_much_to_do_is_used(placed: Placed) -> None:
-    until(lambda: placed.workers() == {"first": ["one", "two"]})
+    until(lambda: placed.workers() == {"first": ["one", "two", "two"]})
     with placed.flowing(HEAVY):
         until(lambda: len(placed.rows("two")) > 50)
         placed.cluster.add("second", {1})
-        until(lambda: sorted(map(len, placed.workers().values())) == [1, 1])
-        (moved,) = placed.workers()["second"]
-        until(lambda: placed.runs_on(moved, "second"))
+        until(lambda: placed.workers().get("second"))
+        moved = placed.workers()["second"][0]
+        until(lambda: not placed.runs_on(moved, "first"))
     assert placed.complete()
 
 
@@ -157,13 +157,24 @@ def test_a_query_that_moves_to_a_worker_which_was_added_and_back_loses_no_row_an
     assert {move["target"] for move in placed.ask("status")["moves"]} == {"first", "second"}
 
 
+def test_a_query_of_two_instances_works_on_two_workers_at_once(placed: Placed) -> None:
+    with placed.flowing():
+        placed.ask("move one first")
+        placed.ask("move two first")
+        until(lambda: placed.runs_on("two", "first"))
+        placed.ask("move two second")
+        until(lambda: placed.runs_on("two", "first", "second"))
+        assert placed.workers() == {"first": ["one", "two"], "second": ["two"]}
+    assert placed.complete()
+
+
 def test_a_query_whose_worker_dies_in_the_middle_of_its_move_ends_up_on_another_and_loses_nothing(
     placed: Placed,
 ) -> None:
     with placed.flowing():
         placed.ask("move one first")
         placed.cluster.kill("first")
-        until(lambda: placed.workers() == {"second": ["one", "two"]})
+        until(lambda: placed.workers() == {"second": ["one", "two", "two"]})
         for sink in ("one", "two"):
             before = len(placed.rows(sink))
             until(lambda sink=sink, before=before: len(placed.rows(sink)) > before)  # type: ignore[misc]
@@ -204,6 +215,10 @@ def test_a_placed_run_makes_promises_once_and_leaves_nothing_of_them(
     assert not [stream for stream in made[0]._shedding.counts() if stream.startswith(p.name)]
     with pytest.raises(ConfigError, match=r"'nobody' is no query of this run.*use one of out"):
         placement.start(p, spark, folder=tmp_path, prefer={"nobody": ["first"]})
+    with pytest.raises(ConfigError, match=r"instances: 'nobody' is no query of this run.*use one of out"):
+        placement.start(p, spark, folder=tmp_path, instances={"nobody": 2})
+    with pytest.raises(ConfigError, match=r"instances: 'out' can't have 0.*use a whole number from 1 on"):
+        placement.start(p, spark, folder=tmp_path, instances={"out": 0})
     assert not spark.streams.active
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from treadle.pipelines.workers import ClusterCores, Look, Worker, used
+from treadle.pipelines.workers import ClusterCores, Look, Tasks, Worker, divided, used
 
 
 def worker(
@@ -15,7 +15,9 @@ def worker(
 
 
 def looked(time: float, workers: list[Worker], ran: dict[tuple[str, str], float] | None = None) -> Look:
-    return Look(time, {each.id: each for each in workers}, ran or {})
+    """Tasks that were on a core for half of the time that they ran."""
+    tasks = {key: Tasks(seconds, seconds / 2, 0.0) for key, seconds in (ran or {}).items()}
+    return Look(time, {each.id: each for each in workers}, tasks)
 
 
 def test_load_that_is_not_of_our_executor_is_told_apart() -> None:
@@ -27,11 +29,18 @@ def test_load_that_is_not_of_our_executor_is_told_apart() -> None:
     assert use.cores.tolist() == [1.0]
 
 
-def test_what_an_executor_used_is_divided_by_how_long_tasks_ran() -> None:
+def test_what_tasks_used_is_measured_and_only_the_rest_is_divided_by_how_long_they_ran() -> None:
     before = looked(0.0, [worker("0", passed=0.0, worked=0.0)])
-    ran = {("long", "0"): 9.0, ("short", "0"): 3.0}
-    after = looked(10.0, [worker("0", passed=10.0, worked=9.0, own=8.0)], ran)
-    assert used(before, after, ["0"], ["long", "short"]).cpu.tolist() == pytest.approx([0.6, 0.2])
+    ran = {("long", "0"): 6.0, ("short", "0"): 2.0, ("", "0"): 4.0}
+    after = looked(10.0, [worker("0", passed=10.0, worked=9.0, own=9.0)], ran)
+    assert used(before, after, ["0"], ["long", "short"]).cpu.tolist() == pytest.approx([0.45, 0.15])
+
+
+def test_what_python_used_is_of_those_that_waited_for_it() -> None:
+    tasks = np.array([Tasks(ran=6.0, cpu=5.0, python=0.0), Tasks(ran=4.0, cpu=0.5, python=3.5), Tasks(0.0, 0.0, 0.0)])
+    assert divided(9.5, 3.0, tasks).tolist() == pytest.approx([5.6, 3.9, 0.0])
+    without = np.array([Tasks(ran=3.0, cpu=2.0, python=0.0), Tasks(ran=1.0, cpu=1.0, python=0.0)])
+    assert divided(5.0, 2.0, without).tolist() == pytest.approx([3.5, 1.5])
 
 
 def test_a_core_of_a_faster_worker_counts_for_more() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -38,15 +39,22 @@ class ClusterPlace(Place):
     ) -> None:
         super().__init__(spark, servers, scenario, unit, cycle)
         self._cluster = cluster
+        self._warming: dict[str, float] = {}
+        self._longest_warm_up = 0.0
 
     def start(self, made: Made, folder: Path, options: Mapping[str, Any]) -> Run:
-        return placement.start(made.pipeline, self.spark, folder=folder, channels="kafka", layout="fused", **options)
+        given = {**options, "folder": folder, "channels": "kafka", "layout": "fused"}
+        return placement.start(made.pipeline, self.spark, instances=self.scenario.instances, **given)
 
     def begin(self, phase: Phase) -> None:
         self._cluster.have(phase.workers)
 
     def workers(self, run: Run) -> dict[str, tuple[float, float]]:
-        found = _status(run)["workers"]
+        status = _status(run)
+        found = status["workers"]
+        now = time.monotonic()
+        self._warming = {hop: self._warming.get(hop, now) for hop in status["warming"]}
+        self._longest_warm_up = max([self._longest_warm_up, *(now - began for began in self._warming.values())])
         return {name: (worker["used"], worker["used_by_others"] or 0.0) for name, worker in found.items()}
 
     def results(self, run: Run, made: Made, sent: Mapping[str, int]) -> dict[str, Any]:
@@ -56,6 +64,7 @@ class ClusterPlace(Place):
         return {
             **super().results(run, made, sent),
             "moves": [move for move in status["moves"] if move["origin"]],
+            "longest_warm_up_s": round(self._longest_warm_up, 2),
             "rows_lost": sum(max(came - rows, 0) for rows in taken.values()),
             "rows_doubled": sum(max(rows - came, 0) for rows in taken.values()),
         }

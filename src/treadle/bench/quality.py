@@ -6,6 +6,7 @@ and broker: without shedding, and with it.
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import time
@@ -16,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treadle.bench.claims import Deaths
+from treadle.bench.consumers import Consumers
 from treadle.bench.quality_figures import Course, Cycle, Look, figures
 from treadle.bench.quality_scenarios import Made, Phase, Scenario
 from treadle.observe.cores import Cores
-from treadle.pipelines import jvm
+from treadle.pipelines import graph, jvm
 from treadle.workloads.injector import Injector
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ LEAST = 4
 STARTING = 180.0
 """Seconds that the broker may take, on a machine that does much else."""
 ALL = 10**9
+MOST_CYCLES = 10
+"""In which a sink that stalls must show, or it never does."""
 
 
 class Place:
@@ -71,18 +75,19 @@ class Place:
         return {} if made.figures is None else made.figures(sent)
 
     @contextmanager
-    def running(self, *, shed: bool) -> Iterator[tuple[Run, Injector, Made, Mapping[str, str]]]:
+    def running(self, *, shed: bool) -> Iterator[tuple[Run, Injector, Made, Consumers, Mapping[str, str]]]:
         """The scenario's pipeline on topics of its own, and what fills them: source -> topic."""
         prefix = f"{uuid.uuid4().hex[:8]}-"
         topics = {source: f"{prefix}{source}" for source in self.scenario.rows}
         make_topics(self.servers, topics.values())
         made = self.scenario.make(self.unit, prefix)
+        consumers = Consumers(made.pipeline)
         folder = Path(tempfile.mkdtemp(prefix="treadle-"))
         rows = {topics[source]: maker for source, maker in self.scenario.rows.items()}
         options = {"kafka": self.servers, "limit_rows": ALL, "cycle": self.cycle, "shed": shed}
         try:
             with self.start(made, folder, options) as run, Injector(self.servers, rows) as fill:
-                yield run, fill, made, topics
+                yield run, fill, made, consumers, topics
                 run.stop(timeout=1.0)  # what had to wait is of no interest
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -156,7 +161,7 @@ def capacity(place: Place) -> dict[str, float]:
     Heaps are worked off, each larger than the last, until one takes long enough and the JVM has got no faster by it.
     """
     found: dict[str, float] = {}
-    with place.running(shed=False) as (run, fill, _, topics):
+    with place.running(shed=False) as (run, fill, _, _, topics):
         for application in place.scenario.applications:
             rows, before = HEAP, 0.0
             while True:
@@ -185,9 +190,11 @@ def _course(
     scenario = place.scenario
     whole = sum(phase.seconds for phase in scenario.phases) * pace
     cores = Cores([jvm.pid(place.spark)])
-    with place.running(shed=shed) as (run, fill, made, topics):
+    with place.running(shed=shed) as (run, fill, made, consumers, topics):
         course = Course(time.monotonic(), topics)
         for phase in scenario.phases:
+            if phase is not scenario.phases[0] and not course.consumed:
+                course.consumed = consumers.rows
             rates = {
                 source: able[source] * load
                 for application, load in zip(scenario.applications, phase.load, strict=True)
@@ -205,12 +212,45 @@ def _course(
                 time.sleep(LOOK)
         course.ended = time.monotonic()
         if shed:
+            fill.rates({})
+            _drained(run)
+            course.consumed = {name: rows - course.consumed[name] for name, rows in consumers.rows.items()}
+            course.fed_by = {
+                sink: [topics[name] for name in graph.needed_by([sink], run.nodes) if name in topics]
+                for sink in consumers.rows
+            }
+            fill.rates({topics[source]: rate for source, rate in rates.items()})
+            course.stall_cycles = _stall(run, consumers)
             sent = fill.stop()
             _drained(run)
             course.results = place.results(run, made, {source: sent[topic] for source, topic in topics.items()})
         course.sent = fill
     cores.close()
     return course
+
+
+def _stall(run: Run, consumers: Consumers) -> int:
+    """Let the sink of the highest priority stall: the cycles after which less than half of its accuracy is left."""
+    sinks = _quality(run)["sinks"]
+    sink = max(sinks, key=lambda name: sinks[name]["priority"])
+    while (before := _quality(run)["sinks"][sink]["accuracy"]) in (None, 0.0) or run.hops[sink].batches == 0:
+        time.sleep(0.02)
+    consumers.stall(sink)
+    times = {_quality(run)["time"]}
+    while len(times) <= MOST_CYCLES:
+        quality = _quality(run)
+        times.add(quality["time"])
+        if quality["sinks"][sink]["accuracy"] < before / 2:
+            break
+        run.check()
+        time.sleep(0.02)
+    consumers.go_on(sink)
+    return len(times) - 1
+
+
+def _quality(run: Run) -> dict[str, Any]:
+    assert run.promises is not None
+    return run.promises.status()
 
 
 def _enough(course: Course, before: tuple[int, int], shed: bool) -> bool:
@@ -237,7 +277,7 @@ def _note_cycle(run: Run, course: Course) -> None:
         Cycle(
             status["time"],
             {name: each["promised"] for name, each in sinks.items()},
-            {name: each["accuracy"] for name, each in sinks.items()},
+            {name: math.nan if each["accuracy"] is None else each["accuracy"] for name, each in sinks.items()},
             status["rates"],
         )
     )

@@ -1,13 +1,13 @@
 """The scenarios of `treadle bench quality`: which pipeline, which rows, and how the load changes, by number.
 
-1 to 3 are those of Stream-Economics section 7, 4 is ours. A load is a part of what the machine, or one worker, can do,
-as measured.
+1 to 3 are those of Stream-Economics section 7, 4 and 5 are ours. A load is a part of what the machine, or one
+worker, can do, as measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from treadle.pipelines.pipeline import Pipeline
@@ -49,6 +49,10 @@ class Scenario:
     make: Callable[[float, str], Made]
     applications: Sequence[Mapping[str, str]]
     phases: Sequence[Phase]
+    instances: Mapping[str, int] = field(default_factory=dict)
+    """By sink: on how many workers it may be at once, if not on one."""
+    leaves: str = ""
+    """The sink that Alg. 2 chooses to leave its worker, where minima of all can't be paid for."""
 
     @property
     def rows(self) -> dict[str, str]:
@@ -64,9 +68,12 @@ def _taxi_and_knn(unit: float, prefix: str) -> Made:
     return Made(p)
 
 
-def _taxi(unit: float, prefix: str) -> Made:
-    hashes = max(1, round(ROW / unit))
-    return Made(taxi.pipeline((hashes, hashes), minimum=(0.4, 0.4), prefix=prefix))
+def _taxi(minimum: tuple[float, float]) -> Callable[[float, str], Made]:
+    def make(unit: float, prefix: str) -> Made:
+        hashes = max(1, round(ROW / unit))
+        return Made(taxi.pipeline((hashes, hashes), minimum=minimum, prefix=prefix))
+
+    return make
 
 
 def _knn(_: float, prefix: str) -> Made:
@@ -84,10 +91,12 @@ _PAYMENTS = {payments.PAYMENTS: "treadle.workloads.payments:payment"}
 
 SCENARIOS: dict[str, Scenario] = {
     "1": Scenario(
-        "Taxi Drives, drivers and cells alike, on one worker, and then on two",
-        _taxi,
+        "Taxi Drives, drivers and cells alike: a second worker is idle until the first can't pay for both minima",
+        _taxi((0.4, 0.6)),
         (_TAXI,),
-        (Phase(30, (0.5,), 1), Phase(40, (1.4,), 1), Phase(120, (1.4,), 2)),
+        (Phase(25, (0.5,), 1), Phase(15, (0.5,), 2), Phase(70, (2.0,), 2)),
+        instances={"cells": 2},
+        leaves="cells",
     ),
     "2": Scenario(
         "Taxi Drives and KNN, drivers before cells before labels",
@@ -106,5 +115,11 @@ SCENARIOS: dict[str, Scenario] = {
         _payments,
         (_PAYMENTS,),
         (Phase(20, (0.5,)), Phase(40, (1.5,)), Phase(20, (0.5,))),
+    ),
+    "5": Scenario(
+        "Taxi Drives, drivers and cells alike, on one worker with too much to do, and then on two",
+        _taxi((0.4, 0.4)),
+        (_TAXI,),
+        (Phase(30, (0.5,), 1), Phase(40, (1.4,), 1), Phase(120, (1.4,), 2)),
     ),
 }

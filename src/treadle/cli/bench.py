@@ -141,7 +141,7 @@ def bench_truth(as_json: bool, report_only: bool) -> None:
 @bench.command("quality")
 @_json
 @_report_only
-@click.option("--scenario", type=click.Choice(["1", "2", "3", "4"]), default="2", show_default=True)
+@click.option("--scenario", type=click.Choice(["1", "2", "3", "4", "5"]), default="2", show_default=True)
 @click.option("--cycle", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds of a decision.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="A picture of it goes there.")
 def bench_quality(as_json: bool, report_only: bool, scenario: str, cycle: float, plot: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""The knob `place`: the worker of a cluster on which a query runs (Stream-Economics section 4).
+"""The knob `place`: the workers of a cluster on which a query runs (Stream-Economics section 4).
 
 It knows queries and workers by their ids and a table that says who is where; how an engine keeps to it is its business.
 Left alone, a query is anywhere: that is what is restored.
@@ -36,5 +36,7 @@ class PlaceKnob:
 
     def write(self, target: Target, value: Value) -> None:
         if not isinstance(value, str):
-            raise ConfigError(f"can't be {value!r}", where=f"knob '{self.name}'", remedy="use the id of a worker")
+            raise ConfigError(
+                f"can't be {value!r}", where=f"knob '{self.name}'", remedy="use ids of workers, by a comma"
+            )
         self._places.set(label(target), value)

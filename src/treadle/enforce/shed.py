@@ -64,7 +64,7 @@ class Count(NamedTuple):
     @property
     def part(self) -> float:
         """The achieved part; everything, where nothing came."""
-        return self.kept / self.seen if self.seen else EVERYTHING
+        return min(self.kept / self.seen, EVERYTHING) if self.seen else EVERYTHING
 
 
 class Table(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,8 @@ from treadle.enforce import Enforcer
 from treadle.enforce.place import PlaceKnob
 from treadle.errors import ConfigError
 from treadle.model import Bools, Floats
-from treadle.pipelines.promises import COLD, WINDOW, Promises, may_shed
+from treadle.pipelines.promises import WINDOW, Promises, flow_of, may_shed
+from treadle.pipelines.query_work import COLD
 from treadle.pipelines.workers import Look, Table, Use, Worker, can_place, used
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ FAIR = 0.5
 what is shed would be taken by others, for which more would be shed."""
 
 
+SHORT = "its worker can't pay for the minima of all"
+"""Why a query moves by Alg. 2."""
+
+
 class Moved(NamedTuple):
     """A query that went from one worker to another, or was first given one (`origin` is empty)."""
 
@@ -56,30 +61,46 @@ class Moved(NamedTuple):
 
 
 def start(
-    pipeline: Pipeline, spark: SparkSession, *, prefer: Mapping[str, Sequence[str]] | None = None, **options: Any
+    pipeline: Pipeline,
+    spark: SparkSession,
+    *,
+    prefer: Mapping[str, Sequence[str]] | None = None,
+    instances: Mapping[str, int] | None = None,
+    **options: Any,
 ) -> Run:
     """As `pipeline.start`, with each query on a worker of its own or shared. The session is of `workers.session`.
 
-    `prefer` names for a sink, or in layout `hops` any node, workers or hosts that it is to be on while they have room.
+    `prefer` names for a sink, or in layout `hops` any node, workers or hosts that it is to be on while they have room;
+    `instances` on how many workers it may be at once, if not on one: each has its even part of the partitions.
     """
     if not can_place(spark):
         remedy = "make it with treadle.pipelines.workers.session"
         raise ConfigError("the session can't place queries", where="spark", remedy=remedy)
     table = Table(spark)
-    run: Run = pipeline.start(spark, keeper=lambda made: Placement(made, table, prefer or {}), **options)
+    for name, count in (instances or {}).items():
+        if not isinstance(count, int) or count < 1:
+            raise ConfigError(
+                f"'{name}' can't have {count!r}", where="instances", remedy="use a whole number from 1 on"
+            )
+    keeper = partial(Placement, table=table, prefer=prefer or {}, instances=instances or {})
+    run: Run = pipeline.start(spark, keeper=keeper, **options)
     return run
 
 
 class Placement(Promises):
     """Keeps the promises of a run whose queries are on several workers."""
 
-    def __init__(self, run: Run, table: Table, prefer: Mapping[str, Sequence[str]]) -> None:
-        super().__init__(run)
+    def __init__(
+        self, run: Run, table: Table, prefer: Mapping[str, Sequence[str]], instances: Mapping[str, int]
+    ) -> None:
+        flow = flow_of(run.nodes, run.options.layout, {})
+        queries = [flow.tasks[task] for task in flow.task_of.tolist()]
+        for where, names in (("prefer", prefer), ("instances", instances)):
+            for name in names.keys() - set(queries):
+                remedy = f"use one of {', '.join(queries)}"
+                raise ConfigError(f"'{name}' is no query of this run", where=where, remedy=remedy)
+        super().__init__(run, instances)
         self._names = [self.flow.tasks[task] for task in self.flow.task_of.tolist()]
-        for name in prefer.keys() - set(self._names):
-            super().close()
-            remedy = f"use one of {', '.join(self._names)}"
-            raise ConfigError(f"'{name}' is no query of this run", where="prefer", remedy=remedy)
         self.moved: list[Moved] = []
         self._sheds = may_shed(run.nodes)
         self._set_slots = run.set_slots if run.options.slots == "auto" and run.realtime is None else None
@@ -100,8 +121,12 @@ class Placement(Promises):
 
     @cached_property
     def _queries(self) -> list[str]:
-        """By instance: its id in Spark. All have started before the first step."""
+        """By instance: the id of its query in Spark. All have started before the first step."""
         return [str(self._hops[name].query.id) for name in self._names]  # type: ignore[union-attr]
+
+    @property
+    def _cpu_measured(self) -> bool:
+        return True
 
     def shed(self, rows: DataFrame, producer: str, consumer: str) -> DataFrame:
         return super().shed(rows, producer, consumer) if self._sheds else rows
@@ -118,11 +143,12 @@ class Placement(Promises):
             self._rearrange(now, self.decision)
 
     def move(self, hop: str, worker: str, now: float, why: str = "somebody wished it") -> None:
-        """Let it go on at another worker, known by its name or host, from its next stage on."""
+        """Let it, or one of its instances, go on at another worker (its name or host), from its next stage on."""
         found = [number for number in self._living() if worker in self._called(number)]
         if hop not in self._names or not found:
             raise ConfigError(f"'{hop}' can't move to '{worker}'", where="placement", remedy="see status for both")
-        self._go(self._names.index(hop), found[0], now, why)
+        there = [instance for instance, name in enumerate(self._names) if name == hop]
+        self._go(next((each for each in there if self._at[each] != found[0]), there[0]), found[0], now, why)
 
     def close(self) -> None:
         self._knob.restore()
@@ -159,10 +185,12 @@ class Placement(Promises):
         """What the promises measure, with CPU and workers as the executors tell of them."""
         seen = super()._measured(now, on_average)
         first, last = self._look_at[0], self._look_at[-1]
-        use = used(first, last, self._ids, self._queries)
+        copies = self.flow.copies[self.flow.task_of]
+        use = self._instances_use(first, last)
         use = self._use = use._replace(cpu=np.where(self._are_cold(), 0.0, use.cpu))
         if not self._sheds:  # then nobody counts what was kept
-            seen = seen._replace(in_rate=(self._rows[-1] - self._rows[0]) / max(last.time - first.time, 1e-9))
+            taken = (self._rows[-1] - self._rows[0]) / max(last.time - first.time, 1e-9)
+            seen = seen._replace(in_rate=taken / copies)
         own = np.bincount(self._at, weights=use.cpu, minlength=len(use.cores))
         return seen._replace(
             cpu=use.cpu,
@@ -171,6 +199,13 @@ class Placement(Promises):
             cores=HEADROOM * use.cores,
             most=self._most(),
         )
+
+    def _instances_use(self, first: Look, last: Look) -> Use:
+        """With the CPU of each instance: an even part of what its query used, whose partitions they share evenly."""
+        ids = list(dict.fromkeys(self._queries))
+        use = used(first, last, self._ids, ids)
+        by_query = use.cpu[[ids.index(query) for query in self._queries]]
+        return use._replace(cpu=by_query / self.flow.copies[self.flow.task_of])
 
     def _are_cold(self) -> Bools:
         """By query: whether the first batches on its worker, which compile what the others use, are still counted."""
@@ -218,12 +253,12 @@ class Placement(Promises):
     def _free(self) -> Floats:
         """By worker: what all but our queries leave of it, as far as that is known."""
         look, first = self._latest, self._look_at[0] if self._look_at else self._latest
-        use = used(first, look, self._ids, self._queries)
-        return _room(use)
+        return _room(self._instances_use(first, look))
 
     def _rearrange(self, now: float, decision: Decision) -> None:
-        """Alg. 2's moves; where there are none, one that lets more be done."""
-        whole = equations.required(np.ones(1), self._use.cpu, decision.current[self.flow.task_of], self._most())
+        """Alg. 2's moves; where there are none, and none are about to be, one that lets more be done."""
+        kept = equations.current_accuracy(self.flow, self._local_kept)  # rows that are late cost nothing yet
+        whole = equations.required(np.ones(1), self._use.cpu, kept[self.flow.task_of], self._most())
         minimum = self.flow.minimum[self.flow.task_of]
         self._needs = np.where(self._use.cpu > 0.0, np.minimum(minimum * whole, UNKNOWN), self._needs)
         for move in decision.moves:
@@ -232,9 +267,8 @@ class Placement(Promises):
             )
             wishes = [n for n in self._living() if self._called(n) & set(self._prefer[move.instance])]
             target = best_worker(decision.free, float(self._needs[move.instance]), others, wishes)
-            why = "its worker can't pay for the minima of all"
-            self._go(move.instance, move.target if target is None or not wishes else target, now, why)
-        if decision.moves or self._controller.warming or self._cold_for.any():
+            self._go(move.instance, move.target if target is None or not wishes else target, now, SHORT)
+        if decision.moves or self._controller.doubtful or self._controller.warming or self._cold_for.any():
             self._wish, self._wished = None, 0
             return
         found = relief(whole, np.minimum(minimum * whole, whole), self._at, _room(self._use))
@@ -253,12 +287,16 @@ class Placement(Promises):
         origin = int(self._at[instance])
         if origin == target:
             return
-        queries = tuple(self._queries)
         self._at[instance] = target
         self._warm_at[instance] = self._hops[self._names[instance]].batches + COLD
-        wanted = np.array([self._ids[at] if at >= 0 else None for at in self._at.tolist()], dtype=np.object_)
-        self._knob.apply(self._knob.diff(queries, wanted))
-        self._controller.moved(instance, now)
+        places: dict[str, list[str]] = {query: [] for query in self._queries}
+        for query, at in zip(self._queries, self._at.tolist(), strict=True):
+            places[query] += [self._ids[at]] if at >= 0 else []
+        wanted = np.array([",".join(ids) or None for ids in places.values()], dtype=np.object_)
+        self._knob.apply(self._knob.diff(tuple(places), wanted))
+        if origin >= 0:
+            self._controller.moved(instance, now)
+            self._on_time.restart(int(self.flow.task_of[instance]), now)
         before = self._name_of(origin) if origin >= 0 else ""
         self.moved.append(Moved(now, self._names[instance], before, self._name_of(target), why))
         log.info(

@@ -9,29 +9,29 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from treadle.decide.quality import Controller, Decision, Flow, Kept, Measured, Promise, Short, least_part
 from treadle.decide.quality.equations import current_accuracy
-from treadle.decide.quality.room import HEADROOM, ceilings, room
 from treadle.decide.quality.shortages import Shortages
 from treadle.enforce import Enforcer
 from treadle.enforce.shed import Count, ShedKnob
 from treadle.model import Bools, Floats
-from treadle.observe.cores import Cores, Used
-from treadle.pipelines import graph, jvm
+from treadle.pipelines import graph
 from treadle.pipelines.drops import Drops
-from treadle.pipelines.hop import Hop, State
+from treadle.pipelines.hop import Hop
 from treadle.pipelines.node import Kind, Node
+from treadle.pipelines.on_time import OnTime, Progress
+from treadle.pipelines.query_work import QueryWork
 from treadle.pipelines.shedding import Shedding
 from treadle.pipelines.source_rates import SourceRates
 from treadle.pipelines.spread import Spread
-from treadle.pipelines.workers import ClusterCores, Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from treadle.pipelines.runner import Run
 
@@ -40,10 +40,6 @@ log = logging.getLogger("treadle.pipelines")
 WHOLE = 1.0
 WINDOW = 3
 """Cycles over which work is averaged."""
-COLD = 2
-"""Batches of a hop that say nothing of what the others will cost."""
-LONGEST_COLD = 15
-"""Cycles that such batches are waited for at most before anything is decided."""
 DRAIN = 4
 """Cycles in which what waits is to be worked off."""
 SILENT_CYCLES = 5
@@ -60,8 +56,11 @@ def promised(nodes: Mapping[str, Node]) -> dict[str, Promise]:
     }
 
 
-def flow_of(nodes: Mapping[str, Node], layout: str) -> Flow:
-    """What runs and what it reads: in `hops` each node, else each sink. Feeds and topics are tasks that nobody runs."""
+def flow_of(nodes: Mapping[str, Node], layout: str, instances: Mapping[str, int]) -> Flow:
+    """What runs and what it reads: in `hops` each node, else each sink. Feeds and topics are tasks that nobody runs.
+
+    A task has one instance, unless `instances` names more.
+    """
     if layout == "hops":
         inputs = {node.name: node.inputs for node in graph.in_order(nodes)}
         copies = {node.name: int(node.kind.runs) for node in nodes.values()}
@@ -73,7 +72,7 @@ def flow_of(nodes: Mapping[str, Node], layout: str) -> Flow:
             if node.kind.ends
         }
         inputs, copies = {**starts, **ends}, {**dict.fromkeys(starts, 0), **dict.fromkeys(ends, 1)}
-    return Flow.of(inputs, promised(nodes), copies)
+    return Flow.of(inputs, promised(nodes), {**copies, **instances})
 
 
 def may_shed(nodes: Mapping[str, Node]) -> bool:
@@ -91,7 +90,12 @@ class Cycle(NamedTuple):
 
     time: float
     rates: Mapping[str, float]
+    kept: Floats
+    """The part of the rows that were read for it."""
     accuracy: Floats
+    """The part of the rows that were due to it; NaN while that is not known."""
+    cpu: Floats
+    """The cores that it used, over some cycles; NaN where that is not measured."""
     decision: Decision
     short: tuple[Short, ...]
     """Minima that can't be kept, as their owners measure accuracy."""
@@ -103,15 +107,15 @@ class Promises:
     Where the run is not to shed (`shed=False`) rows have their weight all the same: who corrects by it needs it.
     """
 
-    def __init__(self, run: Run) -> None:
-        self.flow = flow_of(run.nodes, run.options.layout)
+    def __init__(self, run: Run, instances: Mapping[str, int] = MappingProxyType({})) -> None:
+        self.flow = flow_of(run.nodes, run.options.layout, instances)
         self.last: Cycle | None = None
         self._nodes = run.nodes
         self._pipeline = run.pipeline.name
         self._period = run.options.cycle
-        self._gate = run.gate if run.realtime is None else None
+        self._real_time = run.realtime is not None
         self._off = not run.options.shed
-        self._cores = None if self._off else _cores(run.spark, gated=self._gate is not None)
+        self._work = None if self._off else QueryWork(run, self.flow)
         self._shedding = Shedding(run.spark, live=run.realtime is not None)
         self._enforcer = Enforcer(ShedKnob(self._shedding))
         self._controller = Controller(self.flow, drain=DRAIN * self._period, cycle=self._period)
@@ -123,12 +127,13 @@ class Promises:
         self._is_source = np.isin(np.arange(len(self.flow)), self.flow.sources)
         self._hops: Mapping[str, Hop] = run.hops
         self._looks: deque[tuple[float, Floats]] = deque(maxlen=WINDOW + 1)
+        self._local_kept = np.ones(len(self.flow))
+        """By task: the part of what is read for it that it takes, over some cycles."""
+        self._on_time = OnTime(len(self.flow), self._period, WINDOW)
         sources = tuple(tasks[task] for task in self.flow.sources.tolist())
         self._sources = SourceRates(sources, self._readers(), run.channels, run.hops, self._period)
         self._counts: tuple[Mapping[str, Count], Mapping[str, Count]] = ({}, {})
         self._shortages = Shortages("sink", log)
-        self._cold: dict[str, float] = {}
-        self._cold_batches = self._cold_cycles = 0
         self._spreads = {node.name: Spread(node) for node in run.nodes.values() if node.accuracy is not None}
         self._drops = Drops(self.flow, self._streams, self._spreads.keys())
 
@@ -136,6 +141,10 @@ class Promises:
     def decision(self) -> Decision | None:
         """The last one."""
         return None if self.last is None else self.last.decision
+
+    @property
+    def _cpu_measured(self) -> bool:
+        return self._work is not None and self._work.measures
 
     @property
     def sheds(self) -> bool:
@@ -154,11 +163,11 @@ class Promises:
 
     def step(self, now: float) -> None:
         """A cycle, if it is time for one. After one that fails nothing is dropped until one has decided again."""
-        if self._off or (self._looks and now - self._looks[-1][0] < self._period):
+        if self._work is None or (self._looks and now - self._looks[-1][0] < self._period):
             return
         try:
-            if self._cores is None or self._cores.count:  # else there is no executor yet
-                self._cycle()
+            if self._work.ready:
+                self._cycle(self._work)
         except Exception:
             if self.last is not None:
                 log.warning("all rows are kept until promises can be kept again")
@@ -167,9 +176,9 @@ class Promises:
             self._enforcer.restore()
             raise
 
-    def _cycle(self) -> None:
+    def _cycle(self, work: QueryWork) -> None:
         self._shedding.hold(max(SILENT_SECONDS, SILENT_CYCLES * self._period))
-        if self._cold_work():
+        if work.cold():
             self._looks.clear()
         self._looks.append(self._look())
         if len(self._looks) < 2:
@@ -177,12 +186,18 @@ class Promises:
         (first, oldest), (last, before), (now, latest) = self._looks[0], self._looks[-2], self._looks[-1]
         lately = np.maximum(latest - before, 0.0) / (now - last)
         on_average = np.maximum(latest - oldest, 0.0) / (now - first)
-        accuracy = current_accuracy(self.flow, self._kept(lately, on_average))
+        local = self._kept(lately, on_average)
+        on_time = np.where(self._on_time.known, self._on_time.part(1), np.nan)
+        kept = current_accuracy(self.flow, local)
+        accuracy = np.minimum(current_accuracy(self.flow, local * on_time), WHOLE)
         if self._spreads:
             self._controller.promise(self._minima())
-        decision = self._controller.cycle(self._measured(now, on_average))
+        seen = self._measured(now, on_average)
+        decision = self._controller.cycle(seen)
+        used = seen.cpu if self._cpu_measured else np.full(len(seen.cpu), np.nan)
+        cpu: Floats = np.bincount(self.flow.task_of, weights=used, minlength=len(self.flow)).astype(np.float64)
         short = tuple(self._in_own_units(each) for each in decision.short)
-        self.last = Cycle(now, dict(self._sources.rates), accuracy, decision, short)
+        self.last = Cycle(now, dict(self._sources.rates), kept, accuracy, cpu, decision, short)
         # A source drops nothing itself: what comes from outside is dropped where it is read, by each of its readers.
         keep = decision.streams * np.where(self._is_source, decision.outside, 1.0)[self.flow.start]
         self._enforcer.apply(self._enforcer.diff(self._streams, np.round(keep, 4)))
@@ -192,15 +207,15 @@ class Promises:
     def close(self) -> None:
         """Nothing is shed any more."""
         self._enforcer.restore()
-        if self._cores is not None:
-            self._cores.close()
+        if self._work is not None:
+            self._work.close()
         self._drops.close(self._shedding.counts())
         self._shedding.forget(f"{self._pipeline}/")
         self._shedding.release()  # another run of this session says so again in its next cycle
 
     def lost(self) -> float:
         """The part of the input that does not reach the sinks because it was shed, on average."""
-        return 0.0 if self.last is None else float(np.mean(1.0 - self.last.accuracy[self.flow.sinks]))
+        return 0.0 if self.last is None else float(np.mean(1.0 - self.last.kept[self.flow.sinks]))
 
     def status(self) -> dict[str, Any]:
         """Each sink with what it was promised, is to have and has; each stream with what is kept and was kept.
@@ -218,7 +233,8 @@ class Promises:
                 "own_accuracy": flow.tasks[sink] in self._spreads,
                 "promised": None if last is None else self._told_of(sink, float(last.decision.desired[sink])),
                 "accuracy": None if last is None else self._told_of(sink, float(last.accuracy[sink])),
-                "kept": None if last is None else round(float(last.accuracy[sink]), 4),
+                "cpu": None if last is None or np.isnan(last.cpu[sink]) else round(float(last.cpu[sink]), 3),
+                "kept": None if last is None else round(float(last.kept[sink]), 4),
                 "kept_in_all": round(self._drops.kept(flow.tasks[sink]), 4),
                 "since": self._drops.since(flow.tasks[sink]),
             }
@@ -251,8 +267,10 @@ class Promises:
     def _kept_of(self, sink: int, part: float) -> Kept:
         return Kept(part, float(self._controller.whole_rate[sink]), self._spreads[self.flow.tasks[sink]].value)
 
-    def _told_of(self, sink: int, part: float) -> float:
-        """An accuracy as its owner means it."""
+    def _told_of(self, sink: int, part: float) -> float | None:
+        """An accuracy as its owner means it; None where it is not known."""
+        if np.isnan(part):
+            return None
         measure = self._nodes[self.flow.tasks[sink]].accuracy
         return round(part if measure is None else float(measure(self._kept_of(sink, part))), 4)
 
@@ -260,7 +278,7 @@ class Promises:
         """A shortage as the owner of its sink measures accuracy."""
         if self._nodes[short.sink].accuracy is None:
             return short
-        gets = self._told_of(self.flow.tasks.index(short.sink), short.gets)
+        gets = self._told_of(self.flow.tasks.index(short.sink), short.gets) or 0.0
         return short._replace(wants=self.flow.promises[short.sink].accuracy, gets=gets, of="accuracy")
 
     def _readers(self) -> dict[str, dict[str, str | None]]:
@@ -286,45 +304,40 @@ class Promises:
         tasks = self.flow.tasks
         seen, kept = np.array([counts.get(stream, Count(0, 0)) for stream in self._streams]).reshape(-1, 2).T
         out = [self._hops[name].tuples_out if name in self._hops else 0 for name in tasks]
-        held = [self._held(self._hops[name]) if name in self._hops else 0.0 for name in tasks]
         batches = [self._hops[name].batches if name in self._hops else 0 for name in tasks]
-        used = (0.0, 0.0) if self._cores is None else self._cores.read()
-        return now, np.array([*seen, *kept, *out, *held, *batches, *used, *self._backlogs(now)], dtype=np.float64)
+        waiting = self._note_progress(now, seen)
+        work = () if self._work is None else self._work.read()
+        return now, np.array([*seen, *kept, *out, *batches, *waiting, *work], dtype=np.float64)
 
-    def _backlogs(self, now: float) -> list[float]:
-        return [self._waiting(self._hops[name], now) if name in self._hops else 0.0 for name in self.flow.tasks]
+    def _note_progress(self, now: float, seen: Floats) -> list[float]:
+        """Let it be known how far each query is; by task what waits for it.
+
+        What is done is read first: a batch that ends meanwhile would count twice otherwise. In real time a batch is
+        long, and rows are done as they pass; none are more than have come, also where some are read again.
+        """
+        hops = [self._hops.get(name) for name in self.flow.tasks]
+        done = np.array([0 if hop is None else hop.tuples_in for hop in hops], dtype=np.float64)
+        waiting = [0.0 if hop is None else self._waiting(hop, now) for hop in hops]
+        came = done + waiting
+        if self._real_time:
+            passed = np.bincount(self.flow.end, weights=seen, minlength=len(hops))
+            done = np.minimum(np.maximum(done, passed), came)
+        batches = np.array([0 if hop is None else hop.batches for hop in hops], dtype=np.float64)
+        ended = np.array([0.0 if hop is None else hop.well for hop in hops])
+        self._on_time.look(now, Progress(done, came, batches, ended))
+        return waiting
 
     def _waiting(self, hop: Hop, now: float) -> float:
         return sum(backlog.rows for backlog in hop.backlogs()) + self._sources.waiting(hop, now)
 
-    def _held(self, hop: Hop) -> float:
-        """Without its first batches: these start workers and compile what the others use."""
-        if hop.batches < COLD:
-            return 0.0
-        return hop.busy - self._cold.setdefault(hop.name, hop.busy)
-
-    def _cold_work(self) -> bool:
-        """Whether first batches of a hop have run since the last cycle, or run.
-
-        What they use would be held to be used by the others, where the CPU of all is divided among them.
-        """
-        if self._gate is None or self._cores is None:
-            return False
-        hops = list(self._hops.values())
-        done = sum(min(hop.batches, COLD) for hop in hops)
-        cold = done != self._cold_batches or any(hop.batches < COLD and hop.state is State.RUNNING for hop in hops)
-        self._cold_batches = done
-        self._cold_cycles = self._cold_cycles + 1 if cold else 0
-        return 0 < self._cold_cycles <= LONGEST_COLD
-
     def _split(self, counters: Floats) -> list[Floats]:
         """What `_look` has put in a row."""
         tasks, streams = len(self.flow), len(self._streams)
-        return np.split(counters, np.cumsum([streams, streams, tasks, tasks, tasks, 2]))
+        return np.split(counters, np.cumsum([streams, streams, tasks, tasks, tasks]))
 
     def _standing(self) -> Floats:
         """Task -> rows that have waited at each of the last looks: more wait whenever a batch runs, as they should."""
-        waited: Floats = np.min([self._split(counters)[-1] for _, counters in self._looks], axis=0)
+        waited: Floats = np.min([self._split(counters)[-2] for _, counters in self._looks], axis=0)
         return waited
 
     def _kept(self, lately: Floats, on_average: Floats) -> Floats:
@@ -338,18 +351,19 @@ class Promises:
         """Who comes counts as of the last cycle; what was done with it over some, since batches come and go."""
         flow = self.flow
         tasks = len(flow)
-        _, kept, out, held, batches, used, _ = self._split(on_average)
+        _, kept, out, batches, _, work = self._split(on_average)
         came = np.array([self._sources.rates.get(name, 0.0) for name in flow.tasks])
         taken: Floats = np.bincount(flow.end, weights=kept, minlength=tasks).astype(np.float64)
         own_source = self._is_source & (flow.copies > 0)
         taken = np.where(own_source, out, taken)  # what it reads elsewhere is known by what it gives
+        self._local_kept = self._kept(on_average, on_average)
         waiting = self._standing()
         behind = waiting.sum() > came.sum() * self._period / 2
-        parts = taken if self._gate is None else held
-        cpu, cores, most = self._work(parts, held, Used(*used.tolist()), behind=bool(behind))
+        assert self._work is not None
+        cpu, cores, most = self._work.of(work, behind=bool(behind))
         return Measured(
             time=now,
-            in_rate=taken[flow.task_of],
+            in_rate=(taken / np.maximum(flow.copies, 1))[flow.task_of],
             out_rate=np.where(self._is_source, came, out),
             arriving=came,
             waiting=waiting,
@@ -357,9 +371,10 @@ class Promises:
             worker=np.zeros(len(flow.task_of), dtype=np.int64),
             busy=np.array([cpu.sum()]),
             cores=np.array([cores]),
-            batches=None if self._gate is None else batches[flow.task_of],
+            batches=None if self._real_time else batches[flow.task_of],
             behind=bool(behind),
-            local=self._kept(on_average, on_average),
+            local=self._local_kept * self._on_time.part(WINDOW),
+            unknown=~self._on_time.known,
             fixed=own_source | self._unsheddable(),
             most=most[flow.task_of],
         )
@@ -369,32 +384,6 @@ class Promises:
         unknown = np.isin(self.flow.tasks, list(self._sources.unknown))
         fed: Bools = self.flow.downstream(np.where(unknown, 0.0, 1.0)) == 0.0
         return fed
-
-    def _work(self, parts: Floats, held: Floats, used: Used, *, behind: bool) -> tuple[Floats, float, Floats]:
-        """By task what it uses and the most that it could, and what there is for all: cores, or slots if unknown.
-
-        Spark says of no query what it uses: what all use together is divided by these `parts`. What there is is what
-        others leave of the cores, or what the slots let through, whichever is less.
-        """
-        if self._cores is None:
-            assert self._gate is not None
-            return held, HEADROOM * self._gate.slots, np.ones(len(held))
-        count = self._cores.count
-        cpu = used.ours * parts / max(parts.sum(), 1e-9)
-        cores = room(count, used.ours, used.others, behind=behind)
-        most = np.full(len(held), float(count))
-        if self._gate is not None and held.sum() > 0.0:
-            at_once = min(self._gate.slots, int((self.flow.copies > 0).sum()))
-            cores = min(cores, HEADROOM * at_once * used.ours / held.sum())
-            most = ceilings(cpu, held, count, used.ours + used.others)
-        return cpu, cores, most
-
-
-def _cores(spark: SparkSession, *, gated: bool) -> Cores | ClusterCores | None:
-    """Those that Spark works on; None where a gate's slots are as good."""
-    if str(spark.sparkContext.master).startswith("local"):
-        return Cores([jvm.pid(spark)])
-    return None if gated else ClusterCores(Table(spark))
 
 
 def _lowest(flow: Flow, part: Floats) -> Floats:

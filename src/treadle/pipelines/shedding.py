@@ -18,6 +18,9 @@ from treadle.pipelines import jvm
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+ARRIVED = " arrived"
+"""What is added to the name of a stream to count its rows behind the drops."""
+
 
 class Shedding:
     """The streams of one Spark session that may be shed, by name. With a `seed` the same rows have the same fate.
@@ -46,7 +49,9 @@ class Shedding:
         drawn = f"{WEIGHT}_drawn"
         chosen = self._weight(stream, choice or Choice())
         kept = self.weighed(rows).withColumn(drawn, chosen).where(f.col(drawn) > 0.0)
-        return kept.withColumn(WEIGHT, f.col(WEIGHT) * f.col(drawn)).drop(drawn)
+        # In the way of every row, so no optimizer can leave it out, as it does with a column that nobody reads.
+        arrived = kept.where(self._arrived(stream))
+        return arrived.withColumn(WEIGHT, f.col(WEIGHT) * f.col(drawn)).drop(drawn)
 
     @staticmethod
     def weighed(rows: DataFrame) -> DataFrame:
@@ -74,10 +79,14 @@ class Shedding:
         self._jvm.treadle.Shed.release()
 
     def counts(self) -> dict[str, Count]:
-        """By stream, as far as known: executors report twice a second. Rows that are worked on again count once."""
+        """By stream the rows before the drops, and those that arrived behind them, by a count of their own.
+
+        As far as known: executors report twice a second. Rows that are worked on again count once.
+        """
         lines = str(self._jvm.treadle.Shed.counts()).splitlines()
-        parts = [line.rsplit("\t", 2) for line in lines]
-        return {name: Count(int(seen), int(kept)) for name, seen, kept in parts}
+        rows = {name: int(count) for name, count in (line.rsplit("\t", 1) for line in lines)}
+        streams = [name for name in rows if not name.endswith(ARRIVED)]
+        return {name: Count(rows[name], rows.get(name + ARRIVED, 0)) for name in streams}
 
     def forget(self, prefix: str) -> None:
         """Streams whose names begin so are kept whole again."""
@@ -85,25 +94,33 @@ class Shedding:
 
     def _weight(self, stream: str, choice: Choice) -> Column:
         """The expression in the JVM: what a row counts for, 0 if it is dropped."""
-        from pyspark.sql import Column
         from pyspark.sql import functions as f
 
         keep = self._jvm.treadle.Keep
         where = (stream, self._host, self._port, self._secret, self._seed, self._live)
+        if choice.utility is not None:
+            return self._called(keep.ByUtility(*where), stream, f.expr(choice.utility).cast("double"))
+        if choice.key:
+            return self._called(keep.ByKey(*where), stream, f.xxhash64(*[f.expr(each) for each in choice.key]))
+        return self._called(keep.AtRandom(*where), stream)
+
+    def _arrived(self, stream: str) -> Column:
+        """True for each row, which is counted."""
+        name = stream + ARRIVED
+        function = self._jvm.treadle.Keep.Arrived(name, self._host, self._port, self._secret)
+        return self._called(function, name, result="BooleanType")
+
+    def _called(self, function: Any, stream: str, *more: Column, result: str = "DoubleType") -> Column:
+        """A function of rows in the JVM, given what identifies a row within its batch."""
+        from pyspark.sql import Column
+        from pyspark.sql import functions as f
+
         # Spark gives these again whenever it works on a batch again. The time, a constant there, stands for the batch.
         random = f.rand(self._seed or zlib.crc32(stream.encode()))
-        given: list[Column] = [f.unix_millis(f.current_timestamp()), f.spark_partition_id(), random]
-        if choice.utility is not None:
-            function = keep.ByUtility(*where)
-            given.append(f.expr(choice.utility).cast("double"))
-        elif choice.key:
-            function = keep.ByKey(*where)
-            given.append(f.xxhash64(*[f.expr(each) for each in choice.key]))
-        else:
-            function = keep.AtRandom(*where)
+        given: list[Column] = [f.unix_millis(f.current_timestamp()), f.spark_partition_id(), random, *more]
         context: Any = self._spark.sparkContext
-        double = self._jvm.org.apache.spark.sql.types.DataTypes.DoubleType
-        called = self._jvm.org.apache.spark.sql.functions.udf(function, double).asNondeterministic()
+        kind = getattr(self._jvm.org.apache.spark.sql.types.DataTypes, result)
+        called = self._jvm.org.apache.spark.sql.functions.udf(function, kind).asNondeterministic()
         arguments = context._gateway.new_array(self._jvm.org.apache.spark.sql.Column, len(given))
         for position, column in enumerate(given):
             arguments[position] = column._jc

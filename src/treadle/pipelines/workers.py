@@ -13,7 +13,7 @@ import numpy as np
 
 from treadle.errors import ConfigError
 from treadle.model import Floats
-from treadle.observe.cores import Used
+from treadle.observe.cores import Cores, Used
 from treadle.pipelines import jvm
 from treadle.pipelines.session import session as plain_session
 
@@ -53,9 +53,21 @@ class Worker(NamedTuple):
     worked: float
     """Seconds of its cores, whoever they worked for."""
     own: float
-    """Seconds of the CPU that it has used, with the processes that it started: Python."""
+    """Seconds of the CPU that it has used, with the processes that it started."""
+    python: float = 0.0
+    """Those of the processes that it started."""
     which: str = ""
     """Its cores as its machine numbers them."""
+
+
+class Tasks(NamedTuple):
+    """Seconds of a query's tasks, those that run included."""
+
+    ran: float
+    cpu: float
+    """In which their threads were on a core."""
+    python: float
+    """In which they were not, while Python worked for them."""
 
 
 class Look(NamedTuple):
@@ -63,8 +75,8 @@ class Look(NamedTuple):
 
     time: float
     workers: Mapping[str, Worker]
-    ran: Mapping[tuple[str, str], float]
-    """By query and worker: the seconds of all tasks that have ended."""
+    tasks: Mapping[tuple[str, str], Tasks]
+    """By query and worker; the query of other tasks is empty."""
 
 
 class Table:
@@ -85,19 +97,39 @@ class Table:
 
     def look(self, now: float) -> Look:
         workers = [_worker(line.split("\t")) for line in str(self._places.executors()).splitlines()]
-        ran = {}
-        for line in str(self._places.ran()).splitlines():
-            query, at, seconds = line.split("\t")
-            ran[query, at] = float(seconds)
         workers.sort(key=lambda worker: int(worker.id))
-        return Look(now, {worker.id: worker for worker in workers}, ran)
+        return Look(now, {worker.id: worker for worker in workers}, tasks_of(self._places))
+
+
+def tasks_of(places: Any) -> dict[tuple[str, str], Tasks]:
+    """By query and executor, as the driver's table has it."""
+    lines = [line.split("\t") for line in str(places.ran()).splitlines()]
+    return {(query, at): Tasks(*map(float, seconds)) for query, at, *seconds in lines}
 
 
 def _worker(parts: Sequence[str]) -> Worker:
     identity, lives, host, name, slots, *numbers = parts
-    cores, speed, passed, worked, own, which = numbers
-    seconds = (float(passed), float(worked), float(own))
+    cores, speed, passed, worked, own, python, which = numbers
+    seconds = (float(passed), float(worked), float(own), float(python))
     return Worker(identity, lives == "true", host, name, int(slots), int(cores), float(speed), *seconds, which)
+
+
+class LocalCores(Cores):
+    """This machine, where the driver's JVM works on all tasks."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._places: Any = jvm.load(spark).treadle.Places
+        self._places.watch(spark.sparkContext._jsc.sc())
+        self._began = float(self._places.process())
+        super().__init__([jvm.pid(spark)])
+
+    @property
+    def python(self) -> float:
+        """Core seconds, until the last `read`, of the processes that the JVM has started."""
+        return max(self._ours - (float(self._places.process()) - self._began), 0.0)
+
+    def tasks(self) -> Mapping[tuple[str, str], Tasks]:
+        return tasks_of(self._places)
 
 
 class ClusterCores:
@@ -110,7 +142,8 @@ class ClusterCores:
     def __init__(self, table: Table) -> None:
         self._table = table
         self._last: Mapping[str, Worker] = {}
-        self._ours = self._others = 0.0
+        self._ours = self._others = self.python = 0.0
+        self._tasks: Mapping[tuple[str, str], Tasks] = {}
 
     @property
     def count(self) -> int:
@@ -118,15 +151,19 @@ class ClusterCores:
         return sum(shared[0].cores for shared in self._places(self._table.look(0.0).workers))
 
     def read(self) -> Used:
-        workers = self._table.look(0.0).workers
+        _, workers, self._tasks = self._table.look(0.0)
         for shared in self._places(workers):
             known = [(self._last[each.id], each) for each in shared if each.id in self._last]
             own = sum(max(now.own - before.own, 0.0) for before, now in known)
             worked = max((now.worked - before.worked for before, now in known), default=0.0)
             self._ours += own
+            self.python += sum(max(now.python - before.python, 0.0) for before, now in known)
             self._others += max(worked - own, 0.0)
         self._last = workers
         return Used(self._ours, self._others)
+
+    def tasks(self) -> Mapping[tuple[str, str], Tasks]:
+        return self._tasks
 
     def close(self) -> None:
         """There is nothing to close: the executors tell as long as they live."""
@@ -153,7 +190,7 @@ class Use(NamedTuple):
 
 
 def used(before: Look, after: Look, workers: Sequence[str], queries: Sequence[str]) -> Use:
-    """What there was and what was used of it. What an executor used is divided by how long tasks of each query ran."""
+    """What there was and what was used of it."""
     count = len(workers)
     cores, others, speed = np.zeros(count), np.zeros(count), np.ones(count)
     cpu = np.zeros(len(queries))
@@ -166,13 +203,35 @@ def used(before: Look, after: Look, workers: Sequence[str], queries: Sequence[st
         cores[column] = now.cores
         if earlier is not None and now.passed > earlier.passed:
             passed = now.passed - earlier.passed
-            own = max(now.own - earlier.own, 0.0) / passed
-            others[column] = max((now.worked - earlier.worked) / passed - own, 0.0)
-            cpu += speed[column] * own * _parts(before, after, name, queries)
+            own, python = max(now.own - earlier.own, 0.0), max(now.python - earlier.python, 0.0)
+            others[column] = max((now.worked - earlier.worked) - own, 0.0) / passed
+            tasks = by_query(after.tasks, queries, name) - by_query(before.tasks, queries, name)
+            cpu += speed[column] * divided(own, python, tasks)[:-1] / passed
     return Use(cores * speed, others * speed, cpu)
 
 
-def _parts(before: Look, after: Look, worker: str, queries: Sequence[str]) -> Floats:
-    ran = np.array([after.ran.get((query, worker), 0.0) - before.ran.get((query, worker), 0.0) for query in queries])
-    parts: Floats = ran / max(float(ran.sum()), 1e-9)
-    return parts
+def by_query(tasks: Mapping[tuple[str, str], Tasks], queries: Sequence[str], worker: str | None = None) -> Floats:
+    """A row of `Tasks` for each query, on one worker or on all, and in the last row all other tasks."""
+    row = {query: number for number, query in enumerate(queries)}
+    found = np.zeros((len(queries) + 1, len(Tasks._fields)))
+    for (query, at), seconds in tasks.items():
+        if worker in (None, at):
+            found[row.get(query, -1)] += seconds
+    return found
+
+
+def divided(own: float, python: float, tasks: Floats) -> Floats:
+    """By row of `by_query`: what it used of `own` seconds of the CPU, of which `python` had a part.
+
+    What the threads of tasks used is measured. What Python used is divided by how long tasks waited for it; the rest
+    (planner, collector, compiler, the helpers of shuffles) by how long tasks ran.
+    """
+    ran, cpu, waited = np.maximum(tasks, 0.0).T
+    rest = max(own - python - float(cpu.sum()), 0.0)
+    used: Floats = cpu + python * _shares(waited if waited.any() else ran) + rest * _shares(ran)
+    return used
+
+
+def _shares(of: Floats) -> Floats:
+    shares: Floats = of / max(float(of.sum()), 1e-9)
+    return shares

@@ -124,8 +124,10 @@ def test_the_smallest_of_the_least_important_moves_to_where_there_is_room() -> N
     controller = Controller(flow, patience=2, drain=1e9)
     cluster = Cluster(flow, [0.004, 0.006, 0.006], [0, 0, 0], [1.0, 1.0])
     first = controller.cycle(cluster.measure(0.0, 100.0, None))
+    assert controller.doubtful
     second = controller.cycle(cluster.measure(5.0, 100.0, first))
     assert first.moves == ()
+    assert not controller.doubtful
     assert [(move.instance, move.target) for move in second.moves] == [(1, 1)]
 
 
@@ -150,6 +152,19 @@ def test_while_one_warms_up_all_on_its_worker_stay_at_their_minimum() -> None:
     assert controller.cycle(seen).outside.tolist() == [0.5, 0.5]
     assert list(controller.warming) == [0]
     controller.cycle(seen._replace(time=161.0))
+    assert not controller.warming
+
+
+def test_a_warm_up_ends_by_what_is_known_of_the_new_place_only() -> None:
+    flow = knn(Promise(1, 0.5))
+    controller = Controller(flow, warm_up=60.0)
+    cluster = Cluster(flow, [0.001], [0], [1.0])
+    settle(controller, cluster, 100.0)
+    controller.moved(0, time=100.0)
+    seen = cluster.measure(105.0, 100.0, None)
+    controller.cycle(seen._replace(unknown=np.array([True])))
+    assert controller.warming == (0,)
+    controller.cycle(seen._replace(time=110.0, unknown=np.array([False])))
     assert not controller.warming
 
 

@@ -47,6 +47,8 @@ class Measured(NamedTuple):
     """Whether more rows wait than come in half a cycle: without that no minimum is in danger."""
     local: Floats | None = None
     """By task: the part that it takes of what it is sent, where rows are counted; without it, Eq. 4 tells by rates."""
+    unknown: Bools | None = None
+    """By task: True if that is not known yet, since it has just begun or moved."""
     most: Floats | None = None
     """By instance: the cores that it can use at most; without it, one."""
     fixed: Bools | None = None
@@ -145,6 +147,11 @@ class Controller:
     def warming(self) -> tuple[int, ...]:
         """The instances that have moved and are not yet what they were."""
         return tuple(self._warming)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether a worker is short of CPU for minima, but not for long enough yet that somebody moves for that."""
+        return any(cycles < self._patience for cycles in self._short_for.values())
 
     @property
     def whole_rate(self) -> Floats:
@@ -288,7 +295,8 @@ class Controller:
         """The workers of instances that have moved and are not yet at their minimum, as long as that may take."""
         for instance, since in list(self._warming.items()):
             task = self.flow.task_of[instance]
-            there = seen.time > since and current[task] >= self._minimum[task]
+            known = seen.time > since and (seen.unknown is None or not seen.unknown[task])
+            there = known and current[task] >= self._minimum[task]
             if there or seen.time - since > self._warm_up:
                 del self._warming[instance]
         return {int(seen.worker[instance]) for instance in self._warming}

@@ -98,8 +98,15 @@ public final class Keep {
     }
 
     double counted(double probability, double drawn) {
-      double weight = probability >= 1.0 && keep < 1.0 ? ALWAYS : 1.0 / probability;
-      return rows.count(place, drawn < probability) ? weight : 0.0;
+      count();
+      if (drawn >= probability) {
+        return 0.0;
+      }
+      return probability >= 1.0 && keep < 1.0 ? ALWAYS : 1.0 / probability;
+    }
+
+    void count() {
+      rows.count(place + 1);
     }
 
     /** The finaliser of SplitMix64: each bit of the result depends on each of the number. */
@@ -107,6 +114,22 @@ public final class Keep {
       long mixed = (number ^ (number >>> 30)) * 0xbf58476d1ce4e5b9L;
       mixed = (mixed ^ (mixed >>> 27)) * 0x94d049bb133111ebL;
       return mixed ^ (mixed >>> 31);
+    }
+  }
+
+  /** Counts rows where they arrive, and lets all of them pass. It has no part in what was dropped before. */
+  public static final class Arrived extends Stream implements UDF3<Long, Integer, Double, Boolean> {
+    private static final long serialVersionUID = 1L;
+
+    public Arrived(String name, String host, int port, String secret) {
+      super(name, host, port, secret, 0, false);
+    }
+
+    @Override
+    public Boolean call(Long time, Integer part, Double random) {
+      begin(time, part, random);
+      count();
+      return true;
     }
   }
 

@@ -26,8 +26,8 @@ import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
 
 /**
- * The last step of a stage in the plan of a streaming query that has a place: its tasks prefer the executor that {@link
- * Places} names when they are scheduled.
+ * The last step of a stage in the plan of a streaming query that has a place: its tasks prefer the executors that {@link
+ * Places} names when they are scheduled, each partition the one whose turn it is.
  *
  * <p>What a stage does is as before; Spark's delay scheduling holds its tasks back until that executor has room, and where
  * the executor is gone they go to any other.
@@ -129,7 +129,7 @@ public final class Placed extends SparkPlan {
     @Override
     public Seq<String> getPreferredLocations(Partition part) {
       ListBuffer<String> found = new ListBuffer<String>();
-      String location = Places.location(query);
+      String location = Places.location(query, part.index());
       if (location != null) {
         found.addOne(location);
       }

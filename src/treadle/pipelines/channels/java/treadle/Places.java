@@ -1,23 +1,67 @@
 package treadle;
 
+import com.sun.management.OperatingSystemMXBean;
+import java.lang.management.ManagementFactory;
+import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import org.apache.spark.SparkContext;
 import org.apache.spark.executor.TaskMetrics;
+import org.apache.spark.scheduler.AccumulableInfo;
 import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerExecutorAdded;
 import org.apache.spark.scheduler.SparkListenerExecutorRemoved;
 import org.apache.spark.scheduler.SparkListenerStageCompleted;
 import org.apache.spark.scheduler.SparkListenerStageSubmitted;
 import org.apache.spark.scheduler.SparkListenerTaskEnd;
+import org.apache.spark.scheduler.SparkListenerTaskStart;
+import org.apache.spark.scheduler.TaskInfo;
+import scala.Option;
+import scala.collection.Iterator;
 
 /**
  * Where each streaming query is to run, in the driver's JVM, and what is known of the executors: whether they live, how busy
- * their machines are, and how long tasks of each query ran on each.
+ * their machines are, and what tasks of each query used on each.
  */
 public final class Places {
   private static final Map<String, String> CHOSEN = new ConcurrentHashMap<String, String>();
   private static final Map<String, Executor> EXECUTORS = new ConcurrentHashMap<String, Executor>();
-  private static final Map<String, Double> RAN = new ConcurrentHashMap<String, Double>();
+  private static final Map<String, Times> ENDED = new ConcurrentHashMap<String, Times>();
+  private static final Map<Long, Running> RUNNING = new ConcurrentHashMap<Long, Running>();
+  private static final TaskThreads OWN_TASKS = new TaskThreads(); // of local mode
+  private static final String OWN_EXECUTOR = "driver"; // its name in local mode
+  private static final String TO_PYTHON = "data sent to Python workers";
+  private static SparkContext watched = null;
+
+  /** Seconds of tasks: how long they ran, their threads were on a core, and they were not while Python worked for them. */
+  private static final class Times {
+    final double ran;
+    final double cpu;
+    final double python;
+
+    Times(double ran, double cpu, double python) {
+      this.ran = ran;
+      this.cpu = cpu;
+      this.python = python;
+    }
+
+    Times plus(Times more) {
+      return new Times(ran + more.ran, cpu + more.cpu, python + more.python);
+    }
+  }
+
+  /** A task that has not ended. */
+  private static final class Running {
+    final String key;
+    final String executor;
+    final long began;
+
+    Running(String key, String executor, long began) {
+      this.key = key;
+      this.executor = executor;
+      this.began = began;
+    }
+  }
 
   /** One executor, since it came. */
   private static final class Executor {
@@ -29,12 +73,12 @@ public final class Places {
 
   private Places() {}
 
-  /** From its next stage on, tasks of the query go to this executor; to any if it is empty. */
-  public static void set(String query, String executor) {
-    if (executor.isEmpty()) {
+  /** From its next stage on, tasks of the query go to these executors, by a comma, in turns; to any if it is empty. */
+  public static void set(String query, String executors) {
+    if (executors.isEmpty()) {
       CHOSEN.remove(query);
     } else {
-      CHOSEN.put(query, executor);
+      CHOSEN.put(query, executors);
     }
   }
 
@@ -43,16 +87,17 @@ public final class Places {
   }
 
   /** As Spark's scheduler spells it; null if its tasks may be anywhere, as they may where the executor is gone. */
-  static String location(String query) {
-    String id = CHOSEN.get(query);
-    Executor executor = id == null ? null : EXECUTORS.get(id);
+  static String location(String query, int partition) {
+    String[] chosen = CHOSEN.getOrDefault(query, "").split(",");
+    String id = chosen[partition % chosen.length];
+    Executor executor = EXECUTORS.get(id);
     return executor == null || !executor.lives || executor.host.isEmpty() ? null : "executor_" + executor.host + "_" + id;
   }
 
   /**
    * A line for each executor that was ever heard of: id, whether it lives, host, its worker's name, task slots, cores, speed, and
-   * seconds so far: passed, in which its cores worked for anybody, and of the CPU for it and all that it started; its cores. By
-   * a tab.
+   * seconds so far: passed, in which its cores worked for anybody, of the CPU for it and all that it started, and for the
+   * latter alone; its cores. By a tab.
    */
   public static String executors() {
     StringBuilder text = new StringBuilder();
@@ -68,13 +113,42 @@ public final class Places {
     return text.toString();
   }
 
-  /** A line for each query and executor: both, and the seconds that its tasks ran there. By a tab. */
+  /**
+   * A line for each query and executor: both, and the seconds that its tasks ran there, were on a core, and waited for Python.
+   * By a tab. The query of other tasks is empty.
+   */
   public static String ran() {
+    Map<String, Times> all = new HashMap<String, Times>(ENDED);
+    HashMap<Long, Double> own = OWN_TASKS.seconds();
+    long now = System.currentTimeMillis();
+    for (Map.Entry<Long, Running> entry : RUNNING.entrySet()) {
+      Running task = entry.getValue();
+      Workers.Load load = executor(task.executor).load;
+      Map<Long, Double> tasks = task.executor.equals(OWN_EXECUTOR) ? own : load == null ? null : load.tasks;
+      double cpu = tasks == null ? 0.0 : tasks.getOrDefault(entry.getKey(), 0.0);
+      all.merge(task.key, new Times((now - task.began) / 1e3, cpu, 0.0), Times::plus);
+    }
     StringBuilder text = new StringBuilder();
-    for (Map.Entry<String, Double> entry : RAN.entrySet()) {
-      text.append(entry.getKey()).append('\t').append(entry.getValue()).append('\n');
+    for (Map.Entry<String, Times> entry : all.entrySet()) {
+      Times times = entry.getValue();
+      text.append(entry.getKey()).append('\t').append(times.ran).append('\t').append(times.cpu);
+      text.append('\t').append(times.python).append('\n');
     }
     return text.toString();
+  }
+
+  /** The CPU seconds of this process, without those that it has started. */
+  public static double process() {
+    return ((OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean()).getProcessCpuTime() / 1e9;
+  }
+
+  /** Hear of the tasks of a session from now on. */
+  public static synchronized void watch(SparkContext context) {
+    if (watched != context) {
+      watched = context;
+      RUNNING.clear();
+      context.addSparkListener(new Listener());
+    }
   }
 
   static void heard(Workers.Load load) {
@@ -85,8 +159,8 @@ public final class Places {
     return EXECUTORS.computeIfAbsent(id, ignored -> new Executor());
   }
 
-  /** Hears of executors that come and go, and of tasks that end. */
-  static final class Listener extends SparkListener {
+  /** Hears of executors that come and go, and of tasks. */
+  private static final class Listener extends SparkListener {
     private final Map<Integer, String> queries = new ConcurrentHashMap<Integer, String>();
 
     @Override
@@ -99,6 +173,7 @@ public final class Places {
     @Override
     public void onExecutorRemoved(SparkListenerExecutorRemoved event) {
       executor(event.executorId()).lives = false;
+      RUNNING.values().removeIf(task -> task.executor.equals(event.executorId()));
     }
 
     @Override
@@ -115,13 +190,32 @@ public final class Places {
     }
 
     @Override
+    public void onTaskStart(SparkListenerTaskStart event) {
+      TaskInfo task = event.taskInfo();
+      String key = queries.getOrDefault(event.stageId(), "") + '\t' + task.executorId();
+      RUNNING.put(task.taskId(), new Running(key, task.executorId(), task.launchTime()));
+    }
+
+    @Override
     public void onTaskEnd(SparkListenerTaskEnd event) {
-      String query = queries.get(event.stageId());
-      if (query != null && event.taskMetrics() != null) {
+      Running task = RUNNING.remove(event.taskInfo().taskId());
+      if (task != null && event.taskMetrics() != null) {
         TaskMetrics done = event.taskMetrics();
-        double seconds = (done.executorRunTime() + done.executorDeserializeTime()) / 1e3;
-        RAN.merge(query + '\t' + event.taskInfo().executorId(), seconds, Double::sum);
+        double ran = (done.executorRunTime() + done.executorDeserializeTime()) / 1e3;
+        double cpu = (done.executorCpuTime() + done.executorDeserializeCpuTime()) / 1e9;
+        double python = asksPython(event.taskInfo()) ? Math.max(ran - cpu, 0.0) : 0.0;
+        ENDED.merge(task.key, new Times(ran, cpu, python), Times::plus);
       }
+    }
+
+    private static boolean asksPython(TaskInfo task) {
+      for (Iterator<AccumulableInfo> all = task.accumulables().iterator(); all.hasNext(); ) {
+        Option<String> name = all.next().name();
+        if (name.isDefined() && name.get().equals(TO_PYTHON)) {
+          return true;
+        }
+      }
+      return false;
     }
   }
 }

@@ -32,7 +32,6 @@ public final class Shed {
   /** One stream. */
   static final class Edge {
     private final LongAdder seen = new LongAdder();
-    private final LongAdder kept = new LongAdder();
     private final Map<Long, Batch> batches = new LinkedHashMap<Long, Batch>();
     private final ArrayDeque<Change> changes = new ArrayDeque<Change>();
     private volatile double keep = 1.0;
@@ -108,13 +107,13 @@ public final class Shed {
       }
     }
 
-    /** A line for each partition of a batch with more rows than were reported: batch, partition, rows seen and kept. */
+    /** A line for each partition of a batch with more rows than were reported: batch, partition, rows. */
     synchronized void report(String name, boolean all, PrintWriter out) {
       for (Map.Entry<Long, Batch> batch : batches.entrySet()) {
         for (Map.Entry<Integer, Rows> part : batch.getValue().partitions.entrySet()) {
-          long[] counted = part.getValue().news(all);
-          if (counted != null) {
-            out.println(name + "\t" + batch.getKey() + "\t" + part.getKey() + "\t" + counted[0] + "\t" + counted[1]);
+          long counted = part.getValue().news(all);
+          if (counted > 0) {
+            out.println(name + "\t" + batch.getKey() + "\t" + part.getKey() + "\t" + counted);
           }
         }
       }
@@ -142,9 +141,7 @@ public final class Shed {
     private final Edge edge;
     private final Batch batch;
     private final boolean counted;
-    private long next = 0;
     private long seen = 0;
-    private long kept = 0;
     private long reported = 0;
 
     /** Those of a batch that was forgotten are not {@code counted}: they were before. */
@@ -154,28 +151,23 @@ public final class Shed {
       this.counted = counted;
     }
 
-    /** The row at this place stays or not, which is returned. */
-    synchronized boolean count(long place, boolean stays) {
-      if (place >= next) {
-        next = place + 1;
-        add(1, stays ? 1 : 0);
-      }
-      return stays;
-    }
-
-    /** What an executor has counted, or another one that works on the same partition. */
-    synchronized void merge(long seen, long kept) {
-      if (seen > this.seen) {
-        add(seen - this.seen, kept - this.kept);
+    /** So many have come, by whoever works on the partition: this JVM, an executor, or another one that does it again. */
+    synchronized void count(long rows) {
+      if (rows > seen) {
+        if (counted) {
+          edge.seen.add(rows - seen);
+        }
+        seen = rows;
       }
     }
 
-    synchronized long[] news(boolean all) {
+    /** The rows so far, if there are more than were reported, or {@code all} are to be reported again; else 0. */
+    synchronized long news(boolean all) {
       if (seen == reported && !all) {
-        return null;
+        return 0;
       }
       reported = seen;
-      return new long[] {seen, kept};
+      return seen;
     }
 
     /** What was known of the use of rows when the batch began. Who takes it goes on from there; the last one is remembered. */
@@ -186,15 +178,6 @@ public final class Shed {
         }
         edge.utility = batch.before.copy();
         return edge.utility;
-      }
-    }
-
-    private void add(long more, long moreKept) {
-      seen += more;
-      kept += moreKept;
-      if (counted) {
-        edge.seen.add(more);
-        edge.kept.add(moreKept);
       }
     }
   }
@@ -268,12 +251,11 @@ public final class Shed {
     }
   }
 
-  /** A line for each stream: name, rows seen, rows kept, by a tab, of this JVM and all that follow it. */
+  /** A line for each stream: name and rows, by a tab, of this JVM and all that follow it. */
   public static String counts() {
     StringBuilder text = new StringBuilder();
     for (Map.Entry<String, Edge> entry : EDGES.entrySet()) {
-      Edge edge = entry.getValue();
-      text.append(entry.getKey()).append('\t').append(edge.seen.sum()).append('\t').append(edge.kept.sum()).append('\n');
+      text.append(entry.getKey()).append('\t').append(entry.getValue().seen.sum()).append('\n');
     }
     return text.toString();
   }
@@ -338,7 +320,7 @@ public final class Shed {
         }
         String[] parts = line.split("\t");
         Rows rows = edge(parts[0]).rows(Long.parseLong(parts[1]), Integer.parseInt(parts[2]));
-        rows.merge(Long.parseLong(parts[3]), Long.parseLong(parts[4]));
+        rows.count(Long.parseLong(parts[3]));
       }
     } catch (IOException gone) {
       return;

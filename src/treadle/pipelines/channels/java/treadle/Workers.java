@@ -7,6 +7,7 @@ import java.lang.management.ThreadMXBean;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Collections;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Map;
 import java.util.Set;
@@ -23,6 +24,7 @@ import org.apache.spark.api.plugin.SparkPlugin;
  */
 public final class Workers implements SparkPlugin {
   private static final long PERIOD_MILLIS = 1000;
+  private static final int LOOKS = 4; // at running tasks in a period: what a new one used before the first is not known
   private static final String NAME = "TREADLE_WORKER";
 
   @Override
@@ -30,7 +32,7 @@ public final class Workers implements SparkPlugin {
     return new DriverPlugin() {
       @Override
       public Map<String, String> init(SparkContext context, PluginContext plugin) {
-        context.addSparkListener(new Places.Listener());
+        Places.watch(context);
         return Collections.emptyMap();
       }
 
@@ -76,15 +78,18 @@ public final class Workers implements SparkPlugin {
     double passed;
     double worked;
     double own;
+    double python;
     String which;
+    HashMap<Long, Double> tasks;
 
     String numbers() {
-      return cores + "\t" + speed + "\t" + passed + "\t" + worked + "\t" + own + "\t" + which;
+      return cores + "\t" + speed + "\t" + passed + "\t" + worked + "\t" + own + "\t" + python + "\t" + which;
     }
   }
 
   private static void tell(PluginContext plugin) {
     double speed = 0.0;
+    TaskThreads threads = new TaskThreads();
     try {
       while (true) {
         speed = Math.max(speed, speed());
@@ -92,8 +97,12 @@ public final class Workers implements SparkPlugin {
         load.executor = plugin.executorID();
         load.worker = System.getenv().getOrDefault(NAME, "");
         load.speed = speed;
+        load.tasks = threads.seconds();
         plugin.send(load);
-        Thread.sleep(PERIOD_MILLIS);
+        for (int look = 0; look < LOOKS; look++) {
+          Thread.sleep(PERIOD_MILLIS / LOOKS);
+          threads.seconds();
+        }
       }
     } catch (InterruptedException over) {
       return;
@@ -120,8 +129,9 @@ public final class Workers implements SparkPlugin {
     load.passed /= Math.max(1, load.cores);
     load.own = cpu(ProcessHandle.current().pid());
     for (ProcessHandle child : ProcessHandle.current().descendants().collect(Collectors.toList())) {
-      load.own += cpu(child.pid()); // Python workers
+      load.python += cpu(child.pid());
     }
+    load.own += load.python;
     return load;
   }
 

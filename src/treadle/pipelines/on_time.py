@@ -1,0 +1,91 @@
+"""Which part of the rows that came to a query it has finished, by rates: what shows that a query stalls.
+
+Rows come one by one and are finished batch by batch, so a rate of the one over a rate of the other swings from 0 to
+far above 1 in a query that is well. So a row is due only when its query had the time of two of its batches for it. It
+knows counters, and nothing of what is dropped. Stream-Economics, Eq. 4.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from treadle.model import Bools, Floats, Ints
+
+BATCHES = 2
+"""A row that comes just after a batch was planned is finished with the next one: the time of two is in order."""
+LEAST, MOST = 1, 2
+"""Cycles between which that time is held: a query whose batches take longer is late, whatever the reason."""
+
+
+class Progress(NamedTuple):
+    """By query, at a moment: all since it began."""
+
+    done: Floats
+    """Rows in batches that have ended."""
+    came: Floats
+    """Those, and all that wait."""
+    batches: Floats
+    ended: Floats
+    """When the last batch ended (monotonic)."""
+
+
+class OnTime:
+    """For so many queries that are looked at once a `cycle` (seconds). The last `window` cycles can be asked for."""
+
+    def __init__(self, queries: int, cycle: float, window: int) -> None:
+        self._cycle = cycle
+        self._looks: deque[tuple[float, Progress]] = deque(maxlen=window + MOST + 1)
+        self._since = np.full(queries, -np.inf)
+        self._known = np.zeros(queries, dtype=np.bool_)
+
+    def restart(self, query: int, now: float) -> None:
+        """What it did before says nothing of it any more: it runs at another place."""
+        self._since[query], self._known[query] = now, False
+
+    def look(self, now: float, progress: Progress) -> None:
+        self._looks.append((now, progress))
+        finished, fell_due, cycles = self._lately(len(self._looks))
+        nothing_waits = (cycles > 0) & (progress.came <= progress.done)
+        self._known |= (finished > 0.0) | (fell_due > 0.0) | nothing_waits
+
+    @property
+    def known(self) -> Bools:
+        """By query: False until it has finished rows, or rows are due that it has not finished."""
+        return self._known.copy()
+
+    def part(self, cycles: int) -> Floats:
+        """By query, over the last cycles: rows done over rows due. Above 1 while it works off what was late.
+
+        Where no row is due all are done: 1.
+        """
+        finished, fell_due, _ = self._lately(cycles)
+        asked = fell_due > 0.0
+        return np.where(asked, finished / np.where(asked, fell_due, 1.0), 1.0)
+
+    def _lately(self, cycles: int) -> tuple[Floats, Floats, Ints]:
+        """By query: the rows that it finished and those that fell due, in so many cycles or since it was restarted."""
+        times = np.array([time for time, _ in self._looks])
+        done = np.array([each.done for _, each in self._looks])
+        due = self._due(times, done)
+        begin = np.maximum(self._since, times[max(len(times) - 1 - cycles, 0)])
+        first = np.minimum((times[:, None] < begin).sum(axis=0), len(times) - 1)
+        query = np.arange(len(first))
+        return done[-1] - done[first, query], due[-1] - due[first, query], len(times) - 1 - first
+
+    def _due(self, times: Floats, done: Floats) -> Floats:
+        """By look and query: the rows that were due then. What is done already is due, too."""
+        came = np.array([each.came for _, each in self._looks])
+        ago = times[:, None] - self._allowed()
+        due = np.stack([np.interp(ago[:, query], times, came[:, query]) for query in range(came.shape[1])], axis=1)
+        return np.maximum(due, done)
+
+    def _allowed(self) -> Floats:
+        """By query: the seconds that its rows may take."""
+        batches = np.diff(np.array([each.batches for _, each in self._looks]), axis=0)
+        passed = np.diff(np.array([each.ended for _, each in self._looks]), axis=0)
+        each = np.where(batches > 0.0, passed / np.where(batches > 0.0, batches, 1.0), 0.0)
+        longest = each.max(axis=0, initial=0.0)
+        return np.clip(BATCHES * longest, LEAST * self._cycle, MOST * self._cycle)
