@@ -70,8 +70,10 @@ def test_the_pipeline_has_a_feed_the_operators_and_an_urgent_or_other_sink_for_e
 
 def test_operators_keep_their_share_and_rows_stay_uniform(spark: SparkSession) -> None:
     rows = spark.range(4000).selectExpr("id", "id / 4000.0D AS v", "repeat('x', 68) AS payload")
-    once = multi_class._operator(3, 0.5)(rows)
-    twice = multi_class._operator(2, 0.4)(once).selectExpr("count(*)", "max(v)", "avg(v)", "max(length(payload))")
+    once = multi_class._operator(3, 0.5, whole=False)(rows)
+    twice = multi_class._operator(2, 0.4, whole=True)(once).selectExpr(
+        "count(*)", "max(v)", "avg(v)", "max(length(payload))"
+    )
     found = twice.first()
     assert found is not None
     assert tuple(found) == (800, pytest.approx(1.0, abs=0.01), pytest.approx(0.5, abs=0.01), 68)

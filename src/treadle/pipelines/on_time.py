@@ -80,7 +80,8 @@ class OnTime:
         came = np.array([each.came for _, each in self._looks])
         ago = times[:, None] - self._allowed()
         due = np.stack([np.interp(ago[:, query], times, came[:, query]) for query in range(came.shape[1])], axis=1)
-        return np.maximum(due, done)
+        found: Floats = np.maximum(due, done)
+        return found
 
     def _allowed(self) -> Floats:
         """By query: the seconds that its rows may take."""
@@ -88,4 +89,5 @@ class OnTime:
         passed = np.diff(np.array([each.ended for _, each in self._looks]), axis=0)
         each = np.where(batches > 0.0, passed / np.where(batches > 0.0, batches, 1.0), 0.0)
         longest = each.max(axis=0, initial=0.0)
-        return np.clip(BATCHES * longest, LEAST * self._cycle, MOST * self._cycle)
+        found: Floats = np.clip(BATCHES * longest, LEAST * self._cycle, MOST * self._cycle)
+        return found

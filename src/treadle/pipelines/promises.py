@@ -56,7 +56,7 @@ def promised(nodes: Mapping[str, Node]) -> dict[str, Promise]:
     }
 
 
-def flow_of(nodes: Mapping[str, Node], layout: str, instances: Mapping[str, int]) -> Flow:
+def flow_of(nodes: Mapping[str, Node], layout: str, instances: Mapping[str, int] = MappingProxyType({})) -> Flow:
     """What runs and what it reads: in `hops` each node, else each sink. Feeds and topics are tasks that nobody runs.
 
     A task has one instance, unless `instances` names more.
