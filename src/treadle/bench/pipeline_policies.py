@@ -97,12 +97,12 @@ def claims(runs: Runs) -> Claims:
             others = [name for name in POLICIES if name != policy]
             best = partial(_against, runs, layout, policy, others, figure)
             text = f"{layout}: {figure}, {policy} : the best other"
-            made.append(at_most(text, lambda best=best: statistics.geometric_mean(best()), EQUAL))
-            made.append(at_most(f"{text}, least of its interval", lambda best=best: _least(best()), 1.0))
+            made.append(at_most(text, partial(_mean, best), EQUAL))
+            made.append(at_most(f"{text}, least of its interval", partial(_least, best), 1.0))
             for name in ("fifo", *(each for each in GOALS if each != policy)):
                 worse = partial(_against, runs, layout, name, [policy], figure)
                 text = f"{layout}: {figure}, {name} : {policy}, least of its interval"
-                made.append(at_least(text, lambda worse=worse: _least(worse()), 1.0))
+                made.append(at_least(text, partial(_least, worse), 1.0))
     return made
 
 
@@ -118,8 +118,12 @@ def _against(runs: Runs, layout: str, policy: str, others: Sequence[str], figure
     return _ratios(of(policy), best, figure)
 
 
-def _least(ratios: Sequence[float]) -> float:
-    return intervals.of_ratios(ratios)[0]
+def _mean(ratios: Callable[[], list[float]]) -> float:
+    return statistics.geometric_mean(ratios())
+
+
+def _least(ratios: Callable[[], list[float]]) -> float:
+    return intervals.of_ratios(ratios())[0]
 
 
 def _ratios(over: Sequence[Mapping[str, float]], under: Sequence[Mapping[str, float]], figure: str) -> list[float]:
