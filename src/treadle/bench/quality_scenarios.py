@@ -94,7 +94,7 @@ SCENARIOS: dict[str, Scenario] = {
         "Taxi Drives, drivers and cells alike: a second worker is idle until the first can't pay for both minima",
         _taxi((0.4, 0.6)),
         (_TAXI,),
-        (Phase(25, (0.5,), 1), Phase(15, (0.5,), 2), Phase(70, (2.0,), 2)),
+        (Phase(40, (0.5,), 1), Phase(20, (0.5,), 2), Phase(90, (2.0,), 2)),
         instances={"cells": 2},
         leaves="cells",
     ),
