@@ -150,8 +150,9 @@ def claims(found: Mapping[str, Any], rate: float, cycle: float, leaves: str = ""
     """What ought to hold. Where a sink `leaves` its worker, minima can't be had before it has done so."""
     queries = found["queries"]
     below = WARM_UP if leaves else PERIODS * cycle
+    until = " that ends with a move" if leaves else ""
     listed = [
-        at_most("seconds below a minimum, in a stretch", found["longest_violation_s"], below),
+        at_most(f"seconds below a minimum, in a stretch{until}", found["longest_violation_s"], below),
         at_most("mean |promised - current accuracy|", found["mean_abs_accuracy_error"], ERROR),
         at_most("mean |accuracy - what the consumer counted|", found["mean_abs_count_error"], ERROR),
         at_most("mean |promised - what the consumer counted|", found["mean_abs_promise_error"], ERROR),
