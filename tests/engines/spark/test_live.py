@@ -161,6 +161,22 @@ def test_counts_go_on_in_the_next_batch_and_no_queue_is_left_from_the_one_before
             counters.update(1, chain.counts(time + 0.01 * ended))
 
 
+def test_a_batch_that_is_over_has_taken_in_all_that_was_put_out() -> None:
+    """Also what its tasks took after they were last read."""
+    counters = LiveCounters(locate)
+    chain = Chain()
+    time = run(chain, counters, (3000, 2500, 2000), 0.0, 10)
+    for ended in range(3):
+        chain.ended.add(ended)
+        counters.update(1, chain.counts(time + 0.01 * ended))
+    following = Chain(batch=1, offset=chain.rows[SOURCE])
+    counters.update(1, following.counts(time + 0.1))
+    assert counters.reading is not None
+    assert counters.reading.taken == pytest.approx([chain.rows[SOURCE]] * 3)
+    assert counters.reading.put_out == pytest.approx([chain.rows[SOURCE]] * 3)
+    assert counters.reading.queue[1:] == pytest.approx([0, 0])
+
+
 def test_a_process_that_has_ended_is_forgotten() -> None:
     chain, counters = Chain(), LiveCounters(locate)
     run(chain, counters, (5000, 2500, 2500), 0.0, 5)

@@ -161,10 +161,13 @@ class _Past:
 
     def add(self, wired: _Wired, running: Collection[int]) -> None:
         """Take over what the jobs that do not run any more have counted to their end."""
+        if wired.last is None:
+            return
+        all_taken, all_put_out = wired.when_over(wired.last)
         for row, each in enumerate(wired.located):
-            if each is None or each.job in running or wired.last is None:
+            if each is None or each.job in running:
                 continue
-            taken, put_out = float(wired.last.taken[row]), float(wired.last.put_out[row])
+            taken, put_out = float(all_taken[row]), float(all_put_out[row])
             before = self.rows.get(each.place, (math.nan, math.nan))
             self.rows[each.place] = _either(taken, before[0]), _either(put_out, before[1])
             if (size := float(wired.size_of_stage[row])) > 0.0:
@@ -335,6 +338,18 @@ class _Wired:
             external,
         )
         return self.last
+
+    def when_over(self, last: Reading) -> tuple[Floats, Floats]:
+        """Rows taken in and put out by tasks whose job is over: whatever was put out has been taken in by then."""
+        taken, put_out = last.taken - self._base[0], last.put_out - self._base[1]
+        for level, readers in self._levels:
+            given = np.bincount(self._reader[level], put_out[self._writer[level]] * self._share[level], len(taken))
+            of_stage, count = self._stage[readers], len(self.places)
+            missing = np.bincount(of_stage, given[readers] - taken[readers], count)
+            taken[readers] += np.fmax(missing / np.maximum(np.bincount(of_stage, minlength=count), 1), 0.0)[of_stage]
+            with np.errstate(all="ignore"):
+                self._pass_on(readers, taken, put_out)
+        return self._base[0] + taken, self._base[1] + put_out
 
     def _follow(self, values: Floats, sent: Floats) -> None:
         """Where each reader is: in the middle of the message that it reads, or behind the last that it has got."""
