@@ -37,12 +37,13 @@ bench: setup
 		$(BIN)/treadle bench $$name || failed="$$failed $$name"; \
 	done; test -z "$$failed" || { echo "claims that do not hold, or variants that died:$$failed" >&2; exit 1; }
 
-# 40 minutes: 50 hops for ten, 20 kills of a driver on each kind of channel, 100 of an enforcer and 100 of attach; five minutes
+# 45 minutes: 50 hops for ten, 20 kills of a driver on each kind of channel, 100 of an enforcer and 100 of attach; five minutes
 # in which queries, executors and applications come and go under attach, and a line of JSON about whose priority threads had.
 soak: setup
 	$(BIN)/python benchmarks/soak.py
 	TREADLE_SOAK=1 TREADLE_KILLS=100 $(BIN)/python -m pytest tests/bench/test_orderings.py tests/enforce/test_guardian.py \
-		tests/cli/test_kills.py tests/attachment/test_livelock.py tests/pipelines/test_cluster.py
+		tests/cli/test_kills.py tests/attachment/test_livelock.py tests/pipelines/test_cluster.py tests/pipelines/test_promises.py \
+		tests/bench/test_quality.py tests/bench/test_adaptive.py
 	TREADLE_SOAK=1 $(BIN)/python -m pytest -s tests/soak
 
 # Writes the lock file anew from pyproject.toml; the only target that chooses versions.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -99,6 +100,7 @@ def test_the_load_changes_its_character_but_not_its_height() -> None:
     assert sum(toil[name] for name in toil if name.startswith("dear")) > 0.05 * sum(toil.values())
 
 
+@pytest.mark.skipif("TREADLE_SOAK" not in os.environ, reason="a whole benchmark in small: make soak")
 def test_a_short_run_gives_all_figures(spark: SparkSession) -> None:
     """How good they are is for a long one on a quiet machine; a longer one where nothing came out yet."""
     policy = f"{variants(CANDIDATES, OBJECTIVES)['adaptive']},delay=0.3"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -160,6 +161,7 @@ def test_what_an_injector_says_is_what_came(broker: Broker) -> None:
     assert abs(ends[0] - ends[1]) <= 1
 
 
+@pytest.mark.skipif("TREADLE_SOAK" not in os.environ, reason="a whole benchmark in small: make soak")
 def test_a_short_run_finds_every_suspicious_payment_and_gives_all_figures(
     spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
