@@ -290,8 +290,8 @@ final class Counters {
             Object callbacks = inside.field(task.context, "onCompleteCallbacks");
             int count = accumulators == null ? 0 : (Integer) inside.call(accumulators, "size");
             int calls = callbacks == null ? 0 : ((Collection<?>) callbacks).size();
-            if (count == task.accumulators && calls == task.callbacks) {
-                return false;
+            if (count == task.accumulators && calls == task.callbacks || calls < task.callbacks) {
+                return false; // nothing is new, or it is ending, and what it has counted is read to the last
             }
             task.accumulators = count;
             task.callbacks = calls;
