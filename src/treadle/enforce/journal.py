@@ -229,6 +229,9 @@ class Journal:
 
     def _anew(self) -> None:
         """Write down what is still to be put back, and nothing else, in the place of the old file."""
+        if self._file >= 0 and not _is_at(self.path, self._file):  # nor is its folder known to be ours any more
+            self._stay_in_place()
+            return
         text = as_text(self._book.lines())
         try:
             file = _write_new(self.path, text)
