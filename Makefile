@@ -43,7 +43,7 @@ soak: setup
 	$(BIN)/python benchmarks/soak.py
 	TREADLE_SOAK=1 TREADLE_KILLS=100 $(BIN)/python -m pytest tests/bench/test_orderings.py tests/enforce/test_guardian.py \
 		tests/cli/test_kills.py tests/attachment/test_livelock.py tests/pipelines/test_cluster.py tests/pipelines/test_promises.py \
-		tests/bench/test_quality.py tests/bench/test_adaptive.py
+		tests/bench/test_quality.py tests/bench/test_adaptive.py tests/bench/test_pipelines.py tests/pipelines/test_crash.py
 	TREADLE_SOAK=1 $(BIN)/python -m pytest -s tests/soak
 
 # Writes the lock file anew from pyproject.toml; the only target that chooses versions.

@@ -28,6 +28,7 @@ PER_LIFE = 1000
 LONGEST = 240.0
 
 
+@pytest.mark.skipif("TREADLE_SOAK" not in os.environ, reason="benchmarks/soak.py kills 20 of each kind")
 def test_embedded_channels_lose_and_double_nothing_when_the_driver_is_killed(tmp_path: Path) -> None:
     folder = tmp_path / "embedded"
     end = crash(folder, lambda first, last: None, ())
