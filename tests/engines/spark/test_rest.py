@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from applications import SparkProcess
@@ -146,7 +146,8 @@ ANSWERS = st.builds(
 
 
 @FUZZ
-@given(st.one_of(st.binary(max_size=60), ANSWERS))
+@example(answer=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-8000000000000001")
+@given(answer=st.one_of(st.binary(max_size=60), ANSWERS))
 def test_any_answer_is_survived(server: Server, answer: bytes) -> None:
     server.answer = answer
     with suppress(TreadleError):

@@ -93,7 +93,7 @@ class Rest:
             raise self._trouble(f"does not answer within {self._timeout:g} s") from error
         except EngineError as error:
             raise self._trouble(error.message) from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, http.client.HTTPException, ValueError, OverflowError) as error:  # of sizes that make no sense
             raise self._trouble(f"does not answer: {excerpt(str(error))}") from error
         finally:
             connection.close()
