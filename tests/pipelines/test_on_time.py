@@ -14,7 +14,7 @@ RATE = 100.0
 
 
 class Query:
-    """Rows come at a rate, and each batch takes those that have come when it begins, until the query stalls."""
+    """Rows arrive at a constant rate. Each batch takes all that have arrived when it begins, until the query stalls."""
 
     def __init__(self, batch: float, stalls: float = np.inf) -> None:
         self.begins = np.arange(0.0, 100.0, batch)

@@ -9,9 +9,7 @@ moments of Treadle's readings, while the load is below what the application can 
 
 from __future__ import annotations
 
-import math
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +19,17 @@ import numpy as np
 from treadle.bench import truth_batches
 from treadle.bench.attach import Rig
 from treadle.bench.claims import Claims, at_most
-from treadle.bench.truth_taps import FEW_ROWS, SMALL_PART, Progress, Taps, grown, median, part, read_taps
+from treadle.bench.truth_taps import (
+    FEW_ROWS,
+    Progress,
+    Taps,
+    claims_of,
+    median,
+    queue_error,
+    rate_errors,
+    read_taps,
+    readings,
+)
 from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
 from treadle.errors import EngineError
@@ -31,7 +39,6 @@ from treadle.workloads.realtime import Chain
 from treadle.workloads.tapped import STAGES, Tapped
 
 METRICS = ("queue", "external_queue", "tuples_in", "tuples_out", "head_age", "cpu_time", "output_queue", "latency")
-PERIOD = 0.05
 PHASES = (0.7, 1.4, 0.7)
 """Parts of what the application can do that come in, one after the other."""
 BATCH = "10 seconds"
@@ -78,14 +85,7 @@ def _real_time(seconds: float, tell: Progress) -> tuple[dict[str, Any], float]:
 
 def claims(figures: Mapping[str, Mapping[str, Any]]) -> Claims:
     """What ought to hold of each stage."""
-    made: Claims = []
-    for stage, found in figures.items():
-        if (queue := found["queue_error"]) is not None:
-            made.append(at_most(f"{stage}: queue, part of moments with a large error", queue["large"], 0.5))
-        made += [
-            at_most(f"{stage}: {name}", found[name], aim)
-            for name, aim in (("rate_error", 0.02), ("selectivity_error", 0.02), ("age_error_ms", 100.0))
-        ]
+    made = [claim for stage, found in figures.items() for claim in claims_of(stage, found)]
     made.append(at_most("block: taken for idle while rows wait", figures["block"]["taken_for_idle"], 0.0))
     return made
 
@@ -127,21 +127,14 @@ def _work_off(rig: Rig, file: Path) -> None:
 def _watch(engine: SparkEngine, provider: Provider, rig: Rig, seconds: float) -> list[Moment]:
     """All moments at which Treadle has read the counters."""
     found: list[Moment] = []
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        began = time.monotonic()
-        if engine.news():
-            topology = engine.topology()
-            snapshot = provider.update(topology, engine.sample(provider.base))
-            rows = [row for row, each in enumerate(topology.instances) if each.query == "tapped"]
-            stages = [topology.instances[row].operators for row in rows]
-            order = list(dict.fromkeys(stages))
-            if len(order) == len(STAGES) and engine.counted_at > (found[-1].time if found else -math.inf):
-                of_stage = np.array([order.index(each) for each in stages])
-                columns = {name: _together(name, snapshot[name][rows], of_stage) for name in METRICS}
-                found.append(Moment(engine.counted_at, columns))
-        rig.take_some()
-        time.sleep(max(0.0, PERIOD - (time.monotonic() - began)))
+    for when, snapshot in readings(engine, provider, rig, seconds):
+        instances = snapshot.topology.instances
+        rows = [row for row, each in enumerate(instances) if each.query == "tapped"]
+        stages = [instances[row].operators for row in rows]
+        order = list(dict.fromkeys(stages))
+        if len(order) == len(STAGES):
+            of_stage = np.array([order.index(each) for each in stages])
+            found.append(Moment(when, {name: _together(name, snapshot[name][rows], of_stage) for name in METRICS}))
     return found
 
 
@@ -167,26 +160,17 @@ def _stage(number: int, stage: str, when: Floats, said: Mapping[str, Floats], ta
     queue = said[name][:, number]
     # The application does not count what waits in Kafka, so the source's queue has nothing to be compared with.
     true = taps.at(taps.rows, f"{STAGES[number - 1]} out", when) - taken if number else np.full(len(when), np.nan)
-    off = np.abs(queue - true)
-    large = off > np.maximum(FEW_ROWS, SMALL_PART * true)
     age = when - taps.at(taps.created, f"{stage} in", when)
     waits = (true > 0.0) & (queue > 0.0)
-    of = {"in": said["tuples_in"][:, number], "out": said["tuples_out"][:, number], "cpu": said["cpu_time"][:, number]}
-    mine = {key: grown(when, column) for key, column in of.items()}
-    truly = {key: grown(when, column) for key, column in (("in", taken), ("out", left), ("cpu", cpu))}
+    mine = {
+        "in": said["tuples_in"][:, number],
+        "out": said["tuples_out"][:, number],
+        "cpu": said["cpu_time"][:, number],
+    }
     return {
         "moments": len(when),
-        "queue_error": {
-            "median_rows": median(off),
-            "median_part": median(off / np.maximum(true, 1.0)),
-            "large": float(np.mean(large)),
-            "median_queue": median(true),
-        }
-        if number
-        else None,
-        "rate_error": median(part(mine["in"], truly["in"])),
-        "selectivity_error": median(part(mine["out"] / mine["in"], truly["out"] / truly["in"])),
-        "cost_error": median(part(mine["cpu"] / mine["in"], truly["cpu"] / truly["in"])),
+        "queue_error": queue_error(queue, true) if number else None,
+        **rate_errors(when, mine, {"in": taken, "out": left, "cpu": cpu}),
         "age_error_ms": median(np.abs(said["head_age"][:, number] - age)[waits]) * 1e3
         if number
         else median(np.abs(said["latency"][:, number] - age)) * 1e3,

@@ -7,10 +7,7 @@ it. What rows cost is what the kernel says of the threads of tasks and of Python
 
 from __future__ import annotations
 
-import math
-import os
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,17 +15,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from treadle.bench.attach import Rig
-from treadle.bench.claims import Claims, at_most
-from treadle.bench.truth_taps import FEW_ROWS, SMALL_PART, Progress, Taps, grown, median, part, read_taps
+from treadle.bench.claims import Claims
+from treadle.bench.truth_taps import (
+    Progress,
+    Taps,
+    claims_of,
+    median,
+    queue_error,
+    rate_errors,
+    read_taps,
+    readings,
+)
 from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
 from treadle.model import Floats
 from treadle.observe.provider import Provider
+from treadle.observe.threads import ThreadTimes
 from treadle.workloads.realtime import Chain
 from treadle.workloads.tapped_batches import TappedBatches
 
 METRICS = ("queue", "tuples_in", "tuples_out", "head_age", "cpu_time")
-PERIOD = 0.05
 RATES = (400.0, 2500.0, 400.0)
 """Rows a second, one after the other: small batches, large ones, and small ones again."""
 WARM = 10
@@ -61,7 +67,7 @@ def run(*, seconds: float = 20.0, progress: Progress = lambda *_: None) -> dict[
         with Rig([QUERY], application=start) as rig:
             progress("warming up", 0.1)
             rig.produce({QUERY.name: RATES[0]})
-            while len(_text(str(batches)).splitlines()) < WARM:
+            while len(_text(batches).splitlines()) < WARM:
                 rig.take(0.5)
             moments: list[Moment] = []
             with SparkEngine(Application.find(pid=rig.application.pid), knobs={}, mbeans=False) as engine:
@@ -76,42 +82,31 @@ def run(*, seconds: float = 20.0, progress: Progress = lambda *_: None) -> dict[
 
 def claims(found: Mapping[str, Any]) -> Claims:
     """What ought to hold of a query in micro-batches."""
-    aims = (("rate_error", 0.02), ("selectivity_error", 0.02), ("age_error_ms", 100.0))
-    return [
-        at_most("micro-batch: queue, part of moments with a large error", found["queue_error"]["large"], 0.5),
-        *(at_most(f"micro-batch: {name}", found[name], aim) for name, aim in aims),
-    ]
+    return claims_of("micro-batch", found)
 
 
 def _watch(engine: SparkEngine, provider: Provider, rig: Rig, seconds: float) -> list[Moment]:
     found: list[Moment] = []
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        began = time.monotonic()
-        if engine.news():
-            topology = engine.topology()
-            snapshot = provider.update(topology, engine.sample(provider.base))
-            rows = [row for row, each in enumerate(topology.instances) if each.query == QUERY.name]
-            if len(rows) == 1 and engine.counted_at > (found[-1].time if found else -math.inf):
-                said = {name: float(snapshot[name][rows[0]]) for name in METRICS}
-                found.append(Moment(engine.counted_at, said, rig.came(QUERY.name), _task_cpu(rig.application.pid)))
-        rig.take_some()
-        time.sleep(max(0.0, PERIOD - (time.monotonic() - began)))
+    times = ThreadTimes()
+    for when, snapshot in readings(engine, provider, rig, seconds):
+        rows = [row for row, each in enumerate(snapshot.topology.instances) if each.query == QUERY.name]
+        if len(rows) == 1:
+            said = {name: float(snapshot[name][rows[0]]) for name in METRICS}
+            found.append(Moment(when, said, rig.came(QUERY.name), _task_cpu(times, rig.application.pid)))
+    times.close()
     return found
 
 
-def _task_cpu(pid: int) -> float:
+def _task_cpu(times: ThreadTimes, pid: int) -> float:
     """Seconds of all threads that have worked on tasks, which Spark keeps for a minute, and of Python's workers."""
-    tids = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
-    tasks = [
-        f"/proc/{pid}/task/{tid}/schedstat" for tid in tids if _text(f"/proc/{pid}/task/{tid}/comm").startswith(TASK)
-    ]
-    workers = [f"/proc/{child}/schedstat" for child in _descendants(pid)]
-    return sum(int(_text(path).split()[0]) for path in (*tasks, *workers) if _text(path)) / 1e9
+    names = {int(file.parent.name): _text(file) for file in Path(f"/proc/{pid}/task").glob("*/comm")}
+    tasks = [(pid, tid) for tid, name in names.items() if name.startswith(TASK)]
+    workers = [(child, child) for child in _descendants(pid)]
+    return float(np.nansum(times.sample((*tasks, *workers)).cpu_time))
 
 
 def _descendants(pid: int) -> list[int]:
-    lists = [_text(str(file)) for file in Path(f"/proc/{pid}/task").glob("*/children")]
+    lists = [_text(file) for file in Path(f"/proc/{pid}/task").glob("*/children")]
     children = [int(child) for each in lists for child in each.split()]
     return [*children, *(each for child in children for each in _descendants(child))]
 
@@ -123,35 +118,24 @@ def compare(moments: Sequence[Moment], taps: Taps, batches: Floats) -> dict[str,
     came = np.array([moment.came for moment in moments])
     done = np.append(0.0, np.cumsum(batches[:, 1]))[np.searchsorted(batches[:, 0], when, side="right")]
     true = came - done
-    off = np.abs(said["queue"] - true)
     # The broker's counts at other moments tell when it had the oldest row that no batch has read.
     age = when - np.interp(done + 1.0, came, when)
     waits = (true > 0.0) & (done + 1.0 >= came[0])
     taken, left = (taps.at(taps.rows, place, when) for place in ("in", "out"))
     cpu = np.array([moment.cpu for moment in moments])
-    mine = {
-        key: grown(when, said[name]) for key, name in (("in", "tuples_in"), ("out", "tuples_out"), ("cpu", "cpu_time"))
-    }
-    true_of = {key: grown(when, column) for key, column in (("in", taken), ("out", left), ("cpu", cpu))}
+    mine = {"in": said["tuples_in"], "out": said["tuples_out"], "cpu": said["cpu_time"]}
     return {
         "moments": len(when),
-        "queue_error": {
-            "median_rows": median(off),
-            "median_part": median(off / np.maximum(true, 1.0)),
-            "large": float(np.mean(~(off <= np.maximum(FEW_ROWS, SMALL_PART * true)))),
-            "median_queue": median(true),
-        },
-        "rate_error": median(part(mine["in"], true_of["in"])),
-        "selectivity_error": median(part(mine["out"] / mine["in"], true_of["out"] / true_of["in"])),
-        "cost_error": median(part(mine["cpu"] / mine["in"], true_of["cpu"] / true_of["in"])),
+        "queue_error": queue_error(said["queue"], true),
+        **rate_errors(when, mine, {"in": taken, "out": left, "cpu": cpu}),
         "age_error_ms": median(np.abs(said["head_age"] - age)[waits]) * 1e3,
         "median_age_ms": median(age[waits]) * 1e3,
         "batches": len(batches),
     }
 
 
-def _text(path: str) -> str:
+def _text(path: Path) -> str:
     try:
-        return Path(path).read_text()
+        return path.read_text()
     except OSError:  # it has ended, or has not begun
         return ""

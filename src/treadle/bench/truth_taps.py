@@ -1,17 +1,27 @@
-"""What an application has counted itself (`workloads/java/treadle/tap/Tap.java`), and how far other counts are off."""
+"""What an application counts itself (`workloads/java/treadle/tap/Tap.java`), and how far Treadle's figures are off.
+
+Both parts of `treadle bench truth` watch and compare in the same way.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from treadle.bench.attach import Rig
+from treadle.bench.claims import Claims, at_most
+from treadle.engines.spark.engine import SparkEngine
 from treadle.model import Floats
+from treadle.observe.provider import Provider
+from treadle.values import Snapshot
 
 Progress = Callable[[str, float], None]
+PERIOD = 0.05
 WINDOW = 2.0
 """Seconds over which rates, selectivities and costs are compared."""
 FEW_ROWS, SMALL_PART = 20.0, 0.05
@@ -51,7 +61,51 @@ def read_taps(file: Path) -> Taps:
     return Taps(times, rows, created, cpu)
 
 
-def grown(when: Floats, column: Floats) -> Floats:
+def readings(engine: SparkEngine, provider: Provider, rig: Rig, seconds: float) -> Iterator[tuple[float, Snapshot]]:
+    """Whenever the engine has read the counters of tasks anew: when that was, and all that is known then."""
+    end, last = time.monotonic() + seconds, -math.inf
+    while time.monotonic() < end:
+        began = time.monotonic()
+        if engine.news():
+            snapshot = provider.update(engine.topology(), engine.sample(provider.base))
+            if engine.counted_at > last:
+                last = engine.counted_at
+                yield last, snapshot
+        rig.take_some()
+        time.sleep(max(0.0, PERIOD - (time.monotonic() - began)))
+
+
+def queue_error(queue: Floats, true: Floats) -> dict[str, float]:
+    """A queue that is not known is a large error."""
+    off = np.abs(queue - true)
+    return {
+        "median_rows": median(off),
+        "median_part": median(off / np.maximum(true, 1.0)),
+        "large": float(np.mean(~(off <= np.maximum(FEW_ROWS, SMALL_PART * true)))),
+        "median_queue": median(true),
+    }
+
+
+def rate_errors(when: Floats, said: Mapping[str, Floats], true: Mapping[str, Floats]) -> dict[str, float]:
+    """Of rows `in` and `out` and seconds of `cpu`, all counted from some beginning on."""
+    mine, truly = ({key: _grown(when, column) for key, column in each.items()} for each in (said, true))
+    return {
+        "rate_error": median(_part(mine["in"], truly["in"])),
+        "selectivity_error": median(_part(mine["out"] / mine["in"], truly["out"] / truly["in"])),
+        "cost_error": median(_part(mine["cpu"] / mine["in"], truly["cpu"] / truly["in"])),
+    }
+
+
+def claims_of(name: str, found: Mapping[str, Any]) -> Claims:
+    """What ought to hold of a stage or query."""
+    made: Claims = []
+    if (queue := found["queue_error"]) is not None:
+        made.append(at_most(f"{name}: queue, part of moments with a large error", queue["large"], 0.5))
+    aims = (("rate_error", 0.02), ("selectivity_error", 0.02), ("age_error_ms", 100.0))
+    return made + [at_most(f"{name}: {error}", found[error], aim) for error, aim in aims]
+
+
+def _grown(when: Floats, column: Floats) -> Floats:
     """By how much it has grown over each window."""
     known = np.isfinite(column)
     if not known.any():
@@ -61,8 +115,7 @@ def grown(when: Floats, column: Floats) -> Floats:
     return np.where(growth > 0.0, growth, np.nan)
 
 
-def part(value: Floats, true: Floats) -> Floats:
-    """By which part of the true one a value is wrong."""
+def _part(value: Floats, true: Floats) -> Floats:
     return np.abs(value - true) / true
 
 

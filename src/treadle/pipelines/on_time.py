@@ -33,7 +33,10 @@ class Progress(NamedTuple):
 
 
 class OnTime:
-    """For so many queries that are looked at once a `cycle` (seconds). The last `window` cycles can be asked for."""
+    """Which part of the rows that were due a number of queries have finished.
+
+    It is updated once a `cycle` (seconds) and remembers the last `window` cycles.
+    """
 
     def __init__(self, queries: int, cycle: float, window: int) -> None:
         self._cycle = cycle

@@ -16,7 +16,7 @@ LONGEST = 30.0
 MOST = 256
 """Answers that are kept."""
 SHORT = 0.1
-"""Seconds after which it is noted again that no record has come."""
+"""Seconds between two notes of the same end, while no new record arrives."""
 
 
 class SourceLag:

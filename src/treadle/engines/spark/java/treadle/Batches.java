@@ -1,7 +1,6 @@
 package treadle;
 
 import java.util.ArrayList;
-import java.util.HashMap;
 import java.util.IdentityHashMap;
 import java.util.List;
 import java.util.Map;
@@ -18,18 +17,17 @@ import java.util.regex.Pattern;
  * metric that counts them in tasks that still run; -1: none), and `left` and `left-by` of what leaves its last operator. A
  * job of a micro-batch has `cpu`: nanoseconds of its tasks that have ended. Of those that run, `Counters` tells.
  *
- * Plans are read by their fields alone: a method may begin to plan, or wait for who does.
+ * Plans and their metrics are read from fields where a method would compute them, or wait for the thread that does.
  */
 final class Batches {
     private static final int DEEPEST = 200;
     private static final Pattern KEEPS_ROWS =
-            Pattern.compile("(Project|WholeStageCodegen|InputAdapter|ShuffleExchange|AQEShuffleRead|Sort|ColumnarToRow"
+            Pattern.compile("(Project|WholeStageCodegen|ShuffleExchange|AQEShuffleRead|Sort|ColumnarToRow"
                     + "|WriteToDataSourceV2|EventTimeWatermark|CollectMetrics|Coalesce|ReusedExchange)Exec|InputAdapter");
     private static final Pattern OFFSET = Pattern.compile(":(-?\\d+)");
     private final Inside inside;
     private final Counters counters;
     private final Map<Thread, Query> queries = new IdentityHashMap<>();
-    private final Map<Integer, List<Object>> stages = new HashMap<>();
 
     Batches(Inside inside, Counters counters) {
         this.inside = inside;
@@ -227,9 +225,8 @@ final class Batches {
     }
 
     void end(Thread thread) {
-        if (queries.remove(thread) != null) {
-            counters.end(thread);
-        }
+        queries.remove(thread);
+        counters.end(thread);
     }
 
     /** Whether a run has micro-batches; its number is in the name of its thread. */
@@ -239,14 +236,11 @@ final class Batches {
 
     /** A job has begun, with these of the scheduler's stages. */
     void begin(int job, int first, List<Object> its) {
-        stages.put(job, its);
         counters.begin(job, first, -1).add("cpu", () -> cpu(its));
     }
 
     void end(int job) {
-        if (stages.remove(job) != null) {
-            counters.end(job);
-        }
+        counters.end(job);
     }
 
     /** Before all columns are read. */

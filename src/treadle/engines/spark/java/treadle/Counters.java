@@ -151,10 +151,7 @@ final class Counters {
 
     /** A thread works on another task now, or on none. */
     void follow(Thread thread, boolean works) {
-        Task before = tasks.get(thread);
-        if (before != null) {
-            before.ended = changed = true;
-        }
+        end(thread);
         if (works) {
             unplaced.put(thread, RARELY);
         } else {
@@ -169,8 +166,12 @@ final class Counters {
         return row;
     }
 
+    /** Nothing, if nobody has added columns by this key. */
     void end(Object key) {
-        tasks.get(key).ended = changed = true;
+        Task row = tasks.get(key);
+        if (row != null) {
+            row.ended = changed = true;
+        }
     }
 
     /** Whether what is read is out of date: a task has begun or ended. */

@@ -9,7 +9,7 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * Reads Spark's objects by the names of their fields and methods, each of which is looked up once for each class.
+ * Reads fields and calls methods of Spark's objects by name. Each name is looked up once for each class, and then kept.
  *
  * For one thread.
  */
