@@ -28,6 +28,7 @@ from treadle.attachment.newcomers import Newcomers
 from treadle.attachment.plan import Plan
 from treadle.attachment.published import Published, ask
 from treadle.attachment.targets import Claims, Target
+from treadle.attachment.task_order import Ordering
 from treadle.attachment.urgency import ahead
 from treadle.decide.policy import Policy
 from treadle.durations import Duration
@@ -202,6 +203,7 @@ class Attachment:
         try:
             self._engines = self._prepare()
             bindings, self._seen = chosen.bindings(self._knobs.version)
+            self._ordering = None if dry_run else Ordering.of(bindings, chosen.orders_tasks_by)
             patience = PART_OF_PERIOD * chosen.period
             self.loop = Loop(self._engines, bindings, dry_run=dry_run, journal=self._journal, patience=patience)
             self._keep_promises(promised)
@@ -464,6 +466,8 @@ class Attachment:
         while not self._stopping and not self.ended and time.monotonic() < end:
             self._welcome()
             batches = loop.round()
+            if self._ordering is not None:
+                self._ordering.update(each.engine for each in self._engines if not each.ended)
             if batches:
                 self._unread.extend(batches)
                 if told is not None:

@@ -158,6 +158,14 @@ class Plan:
         seen = Seen(Caps(self.caps) if set(self.parts) == {"quota"} else self.policy)
         return [self._binding(name, seen, version) for name in self.parts], seen
 
+    @property
+    def orders_tasks_by(self) -> int | None:
+        """The number of the binding that says what a query is worth as a whole; None if none does."""
+        names = list(self.parts)
+        if "cgroup" in names:
+            return None if self.parts["cgroup"]["by"] == NESTED else names.index("cgroup")
+        return next((names.index(name) for name in ("nice", "rt") if name in names), None)
+
     def _binding(self, name: str, seen: Seen, version: int) -> Binding:
         options = self.parts[name]
         within = name != "quota" and "cgroup" in self.parts and len(self.parts) > 1

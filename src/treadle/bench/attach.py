@@ -94,7 +94,7 @@ def run(
     tell = progress or (lambda *_: None)
     from treadle.bench import policies  # which is built on this
 
-    measures = {"contention": contention, "chain": chain, "policies": policies.run}
+    measures = {"contention": contention, "chain": chain, "policies": policies.run, "batches": policies.run_batches}
     found: dict[str, Any] = {}
     deaths = Deaths()
     for number, part in enumerate(parts):
@@ -106,7 +106,10 @@ def run(
         with died.noted(SET_UP):
             found[part] = measures[part](repetitions, seconds, told, died)
         deaths |= {f"{part}: {name}": why for name, why in died.items()}
-    made = claims(found, parts) + (policies.claims(found.get("policies", {})) if "policies" in parts else [])
+    made = claims(found, parts)
+    for part in ("policies", "batches"):
+        if part in parts:
+            made += policies.claims(found.get(part, {}), part)
     return {**found, **deaths.figures(), "claims": made}
 
 
@@ -390,11 +393,11 @@ class Rig:
 
     @property
     def seen(self) -> int:
-        """Rows of all queries that have come out and were taken."""
+        """Output rows of all queries that were consumed so far."""
         return sum(self._seen.values())
 
     def sent(self, query: str) -> int:
-        """Rows that a query has been given that come out, when rates were last set."""
+        """Rows sent to a query until rates were last set, without those that its filter drops."""
         return next(self._sent[sink] for sink, each in self.queries.items() if each.name == query)
 
     def came(self, query: str) -> float:

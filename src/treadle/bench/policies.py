@@ -1,8 +1,8 @@
-"""`treadle bench attach --part policies`: whether each policy reaches its own goal under `treadle attach`.
+"""`treadle bench attach --part policies` and `--part batches`: does each policy reach its goal under `treadle attach`?
 
-Five queries of three stages in Real-Time Mode, of different cost, selectivity and rate, ask for nearly all of one core.
-All policies and the OS alone take turns on one running application. What waits before each stage is read by an observer
-of its own, in each variant alike, so that it costs all the same.
+Five queries of different cost, selectivity and rate ask for nearly all of one core: in Real-Time Mode with three stages
+each, or in micro-batches with a shuffle into 200 partitions. All policies and the OS alone take turns on one running
+application. The queues are read by a second observer, in each variant alike, so that it costs all the same.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import statistics
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,10 @@ from treadle.bench.attach import Outcome, Rig, attached
 from treadle.bench.claims import Claims, Deaths, at_least, at_most, in_turns
 from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
-from treadle.engines.spark.layout import of_driver
+from treadle.engines.spark.layout import WHOLE, of_driver
 from treadle.errors import TreadleError
 from treadle.model import Floats
+from treadle.workloads import realtime
 from treadle.workloads.producer import SIXTEEN
 from treadle.workloads.realtime import Chain
 
@@ -36,6 +38,7 @@ QUERIES = (
     Chain("q80", (80, 80, 80), keeps=4),
     Chain("q160", (160, 160, 160)),
 )
+PARTITIONS, SLOTS = 200, 4
 LOADS = {"near": 0.95, "above": 1.15}
 """Parts of what the core can do."""
 VARIANTS: Mapping[str, dict[str, Any] | None] = {
@@ -64,27 +67,52 @@ def run(
     repetitions: int, seconds: float, tell: Progress, deaths: Deaths, loads: Sequence[str] = tuple(LOADS)
 ) -> dict[str, Any]:
     """By load and variant the figures of each repetition, and how they compare with the OS alone."""
+    return _run(Rig(QUERIES), QUERIES, repetitions, seconds, tell, deaths, loads)
+
+
+def run_batches(
+    repetitions: int, seconds: float, tell: Progress, deaths: Deaths, loads: Sequence[str] = ("near",)
+) -> dict[str, Any]:
+    """The same in micro-batches, which last for seconds, so that each measurement takes longer."""
+    queries = [replace(query, costs=query.costs[:2]) for query in QUERIES]
+
+    def start(servers: str, core: int | None) -> realtime.Application:
+        return realtime.Application(queries, servers, batch=None, core=core, partitions=PARTITIONS, slots=SLOTS)
+
+    return _run(Rig(queries, application=start), queries, repetitions, 3 * seconds, tell, deaths, loads)
+
+
+def _run(
+    rig: Rig,
+    queries: Sequence[Chain],
+    repetitions: int,
+    seconds: float,
+    tell: Progress,
+    deaths: Deaths,
+    loads: Sequence[str],
+) -> dict[str, Any]:
     found: dict[str, dict[str, list[dict[str, float]]]] = {load: {name: [] for name in VARIANTS} for load in loads}
-    with Rig(QUERIES) as rig:
+    with rig:
         tell("policies: warming up", 0.0)
-        work = _work(rig.capacity(seconds))
+        work = _work(rig.capacity(seconds), queries)
         turns = [f"{load}: {name}" for load in loads for name in VARIANTS]
 
         def measure(turn: str, number: int) -> None:
             load, name = turn.split(": ")
             tell(f"policies: {name}, {load} saturation", number / (repetitions * len(turns)))
             with attached(rig, VARIANTS[name]), _observed(rig.application.pid) as queues:
-                outcome = rig.measure(_rates(LOADS[load] * work), seconds)
+                outcome = rig.measure(_rates(LOADS[load] * work, queries), seconds)
             found[load][name].append(_figures(outcome, queues, seconds))
 
         in_turns(turns, repetitions, measure, deaths, stop=True)
     return {load: _compared(each) for load, each in found.items()}
 
 
-def claims(found: Mapping[str, Any]) -> Claims:
+def claims(found: Mapping[str, Any], part: str = "policies") -> Claims:
     """Each policy is best at its own goal among all, and better than the OS by more than chance; `random` is not."""
     made: Claims = []
-    for load, variants in found.items():
+    for level, variants in found.items():
+        load = level if part == "policies" else f"{part}, {level}"
         for policy, figure in GOALS.items():
 
             def best(policy: str = policy, figure: str = figure, variants: Mapping[str, Any] = variants) -> float:
@@ -109,10 +137,10 @@ def claims(found: Mapping[str, Any]) -> Claims:
     return made
 
 
-def _work(capacity: float) -> float:
+def _work(capacity: float, queries: Sequence[Chain]) -> float:
     """Hashes a second, from the rows a second of all queries that are flooded alike."""
-    each = capacity / sum(query.keeps / SIXTEEN for query in QUERIES)
-    return each * sum(map(_hashes, QUERIES))
+    each = capacity / sum(query.keeps / SIXTEEN for query in queries)
+    return each * sum(map(_hashes, queries))
 
 
 def _hashes(query: Chain) -> float:
@@ -120,14 +148,14 @@ def _hashes(query: Chain) -> float:
     return sum(query.costs) * query.keeps / SIXTEEN
 
 
-def _rates(work: float) -> dict[str, float]:
+def _rates(work: float, queries: Sequence[Chain]) -> dict[str, float]:
     """As much work for each query."""
-    return {query.name: work / len(QUERIES) / _hashes(query) for query in QUERIES}
+    return {query.name: work / len(queries) / _hashes(query) for query in queries}
 
 
 @contextmanager
 def _observed(pid: int) -> Iterator[list[Floats]]:
-    """Sample the input queues of all stages except the sources, every `PERIOD` seconds while the block runs."""
+    """Sample the queues of all stages except the sources, or of micro-batches, every `PERIOD` seconds in the block."""
     found: list[Floats] = []
     over = threading.Event()
 
@@ -139,8 +167,8 @@ def _observed(pid: int) -> Iterator[list[Floats]]:
                     queue = engine.sample(frozenset({"queue"})).columns["queue"]
                 except TreadleError:
                     continue
-                inner = [row for row, each in enumerate(topology.instances)
-                         if not of_driver(each.query) and not topology.is_source[row]]  # fmt: skip
+                inner = [row for row, each in enumerate(topology.instances) if not of_driver(each.query)
+                         and (not topology.is_source[row] or each.operators == (WHOLE,))]  # fmt: skip
                 if inner and not np.isnan(queue[inner]).any():
                     found.append(queue[inner])
 

@@ -16,7 +16,7 @@ from treadle import durations
 from treadle.errors import ConfigError
 from treadle.text import visible
 
-ATTACH_PARTS = ("contention", "chain", "policies")
+ATTACH_PARTS = ("contention", "chain", "policies", "batches")
 PIPELINES_PARTS = ("classes", "policies")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _report_only = click.option("--report-only", is_flag=True, help="Exit code 0 also where a claim does not hold.")
@@ -81,12 +81,10 @@ def bench_channels(as_json: bool, report_only: bool) -> None:
 @bench.command("attach")
 @_json
 @_report_only
-@click.option(
-    "--part", "parts", type=click.Choice(["contention", "chain", "policies"]), multiple=True, help="Only this one."
-)
+@click.option("--part", "parts", type=click.Choice(ATTACH_PARTS), multiple=True, help="Only this one.")
 @click.option("--repetitions", type=click.IntRange(min=1), default=1, show_default=True)
 def bench_attach(as_json: bool, report_only: bool, parts: tuple[str, ...], repetitions: int) -> None:
-    """Real-Time Mode under the OS alone and under treadle attach, on one core (30 minutes)."""
+    """Running applications under the OS alone and under treadle attach, on one core (45 minutes)."""
     from treadle.bench import attach
 
     chosen = parts or ATTACH_PARTS

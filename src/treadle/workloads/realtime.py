@@ -76,10 +76,30 @@ class Started:
 
 
 class Application(Started):
-    """An application with some chains. It runs on `core` alone, if that is given."""
+    """An application with some chains. It runs on `core` alone, if that is given.
 
-    def __init__(self, chains: Sequence[Chain], servers: str, *, batch: str, core: int | None = None) -> None:
-        order = {"chains": [asdict(chain) for chain in chains], "servers": servers, "batch": batch, "core": core}
+    `batch` is how long a Real-Time batch lasts. If it is None, queries work in micro-batches, with `partitions` tasks
+    in each stage behind a shuffle and `slots` for all tasks.
+    """
+
+    def __init__(
+        self,
+        chains: Sequence[Chain],
+        servers: str,
+        *,
+        batch: str | None,
+        core: int | None = None,
+        partitions: int = 1,
+        slots: int | None = None,
+    ) -> None:
+        order = {
+            "chains": [asdict(chain) for chain in chains],
+            "servers": servers,
+            "batch": batch,
+            "core": core,
+            "partitions": partitions,
+            "slots": slots or 2 * sum(len(chain.costs) for chain in chains) + 2,
+        }
         super().__init__("treadle.workloads.realtime", order)
 
 
@@ -88,9 +108,9 @@ def _main() -> None:
     if order["core"] is not None:
         os.sched_setaffinity(0, {order["core"]})
     chains = [Chain(chain["name"], tuple(chain["costs"]), chain["keeps"]) for chain in order["chains"]]
-    spark = session(sum(len(chain.costs) for chain in chains))
+    spark = session(order["slots"])
     for chain in chains:
-        _start(spark, chain, order["servers"], order["batch"])
+        _start(spark, chain, order["servers"], order["batch"], order["partitions"])
     serve(spark)
 
 
@@ -102,12 +122,12 @@ def serve(spark: SparkSession) -> None:
     os._exit(0)  # Spark's own way to stop waits for the end of a batch
 
 
-def session(stages: int, extra: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
-    """A session for queries in Real-Time Mode with so many stages in all, and settings beside the usual ones."""
+def session(slots: int, extra: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
+    """A session with slots for so many tasks, and settings beside the usual ones."""
     from pyspark.sql import SparkSession
 
     connector = ",".join(map(str, sorted(jars.fetch("spark-kafka")["spark-kafka"].glob("*.jar"))))
-    builder = SparkSession.builder.master(f"local[{2 * stages + 2}]").appName("realtime")
+    builder = SparkSession.builder.master(f"local[{slots}]").appName("realtime")
     for key, value in {
         "spark.jars": connector,
         "spark.ui.showConsoleProgress": "false",
@@ -125,22 +145,24 @@ def session(stages: int, extra: Mapping[str, str] = MappingProxyType({})) -> Spa
     return spark
 
 
-def _start(spark: SparkSession, chain: Chain, servers: str, batch: str) -> None:
+def _start(spark: SparkSession, chain: Chain, servers: str, batch: str | None, partitions: int) -> None:
     source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers)
     rows = source.option("subscribe", chain.source).option("startingOffsets", "earliest")
-    stream = _stages(rows.option("kafka.fetch.max.wait.ms", "5").load(), chain)
+    stream = _stages(rows.option("kafka.fetch.max.wait.ms", "5").load(), chain, partitions)
     out = stream.writeStream.queryName(chain.name).format("kafka").option("kafka.bootstrap.servers", servers)
     out = out.option("topic", chain.sink).option("checkpointLocation", tempfile.mkdtemp(prefix="treadle-"))
-    out.outputMode("update").trigger(realTime=batch).start()  # type: ignore[call-overload]
+    if batch is not None:
+        out = out.outputMode("update").trigger(realTime=batch)  # type: ignore[call-overload]
+    out.start()
 
 
-def _stages(rows: DataFrame, chain: Chain) -> DataFrame:
+def _stages(rows: DataFrame, chain: Chain, partitions: int) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 
     rows = rows.select(F.col("value").cast("string").alias("v"), F.col("value").cast("string").alias("h"))
     for number, cost in enumerate(chain.costs):
         if number:
-            rows = rows.repartition(1, "h")  # in Real-Time Mode the boundary between two threads
+            rows = rows.repartition(partitions, "h")  # in Real-Time Mode the boundary between two threads
         rows = rows.withColumn("h", F.expr(burn("h", cost)))
         if not number and chain.keeps < SIXTEEN:
             rows = rows.where(f"cast(v as bigint) % {SIXTEEN} < {chain.keeps}")

@@ -42,7 +42,7 @@ def _main() -> None:
     if order["core"] is not None:
         os.sched_setaffinity(0, {order["core"]})
     extra = {"spark.sql.streaming.realTimeMode.allowlistCheck": "false"}
-    spark = session(len(STAGES) + 1, extra | tap(Path(order["file"])))
+    spark = session(2 * len(STAGES) + 4, extra | tap(Path(order["file"])))
     source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", order["servers"])
     source = source.option("subscribe", f"{order['name']}-in").option("startingOffsets", "earliest")
     rows = source.option("kafka.fetch.max.wait.ms", "5").load()

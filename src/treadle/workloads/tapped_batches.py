@@ -58,7 +58,7 @@ def _main() -> None:
     if order["core"] is not None:
         os.sched_setaffinity(0, {order["core"]})
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = session(PARTITIONS, tap(Path(order["file"])))
+    spark = session(2 * PARTITIONS + 2, tap(Path(order["file"])))
     spark.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
     spark.streams.addListener(Batches())
     source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", order["servers"])

@@ -40,9 +40,9 @@ ROUNDS = 20
 """After so many it is seen whether the looks are in time."""
 TRIES, PAUSE = 6, 0.1
 """How often it is tried to load one, and seconds before it is tried again, which double each time."""
-PROTOCOL = 6
+PROTOCOL = 7
 """A class that is loaded stays, also when its jar is replaced: it has to say what it speaks."""
-_TIMES = struct.Struct(">qqqq")
+_TIMES = struct.Struct(">qqqqq")
 _MANIFEST = "Agent-Class: treadle.Agent\n"
 
 
@@ -52,8 +52,8 @@ class Agent(Reports):
     def __init__(self, pid: int) -> None:
         super().__init__(f"process {pid}")
         self.pid = pid
-        self.told: tuple[float, ...] = ()
-        """What it was last told: when to look, and how often at what."""
+        self.told: tuple[object, ...] = ()
+        """What it was last told: when to look, how often at what, and whose tasks come first."""
         self._connection = call(pid, jar())
         end = time.monotonic() + START
         try:
@@ -76,10 +76,15 @@ class Agent(Reports):
     def close(self) -> None:
         self._connection.close()
 
-    def tell(self, first: float, period: float, stacks: float, counts: float) -> None:
-        """To look at this time of the monotonic clock, which is Java's, and from then on in these periods."""
-        self.told = (first, period, stacks, counts)
-        self._connection.send(_TIMES.pack(*(int(each * 1e9) for each in self.told)))
+    def tell(self, first: float, period: float, stacks: float, counts: float, order: tuple[str, ...]) -> None:
+        """To look at this time of the monotonic clock, which is Java's, and from then on in these periods.
+
+        `order` are the runs of queries whose tasks get the next free slots, in this order; empty: as Spark has it.
+        """
+        self.told = (first, period, stacks, counts, order)
+        runs = ",".join(order).encode()
+        times = (int(each * 1e9) for each in (first, period, stacks, counts))
+        self._connection.send(_TIMES.pack(*times, len(runs)) + runs)
 
     def hear(self) -> None:
         """Take what has come."""
@@ -104,6 +109,8 @@ class Agents:
         self.stacks = stacks
         """It may be changed at any time."""
         self._counts = counts
+        self.task_order: tuple[str, ...] = ()
+        """Runs of queries: whose tasks get the next free slot. It may be changed at any time."""
         self._agents: dict[int, Agent] = {}
         self._tried: dict[int, int] = {}
         """How often, by process."""
@@ -169,10 +176,10 @@ class Agents:
     def look(self) -> None:
         """Take what they have said. As this is called once in each round, they are told when the next one is."""
         self._time(time.monotonic())
-        times = (self._first, self._period, self.stacks, self._counts)
+        told = (self._first, self._period, self.stacks, self._counts, self.task_order)
         for agent in list(self._agents.values()):
-            if agent.told != times:
-                self._tried_with(agent, lambda agent: agent.tell(*times))
+            if agent.told != told:
+                self._tried_with(agent, lambda agent: agent.tell(*told))
         for file, _ in self._speaking.poll(0):
             for agent in list(self._agents.values()):
                 if agent.fileno() == file:

@@ -28,9 +28,11 @@ class BatchReading(NamedTuple):
     cpu_time: float
     """Seconds of the CPU that its tasks have used, without Python workers."""
     queue: float
-    """Rows that have come and no batch is done with."""
+    """Rows that are in the source and in no finished batch."""
     head_age: float
     """Seconds since the oldest of them came."""
+    works: bool
+    """Whether a job of it runs."""
 
 
 FindOwner = Callable[[Task], str]
@@ -113,6 +115,7 @@ class BatchQueries:
             past.cpu + NANO * cpu,
             sum(lag.waiting for lag in lags) if known else math.nan,
             max(lag.age for lag in lags) if known else math.nan,
+            works=bool(tasks),
         )
 
 

@@ -20,8 +20,9 @@ from treadle.enforce import Knob, kernel
 from treadle.engines.spark import live_columns
 from treadle.engines.spark.agent import Agents
 from treadle.engines.spark.application import Application, Process, is_alive
+from treadle.engines.spark.batches import BatchReading
 from treadle.engines.spark.counters import Counters
-from treadle.engines.spark.layout import Layout, Place, Rows
+from treadle.engines.spark.layout import WHOLE, Layout, Place, Rows
 from treadle.engines.spark.live_columns import LiveColumns
 from treadle.engines.spark.naming import COMPILERS, NETWORK
 from treadle.engines.spark.pulse import Pulse
@@ -132,6 +133,7 @@ class SparkEngine:
         self._topology = Topology((), ())
         self._rows = Rows((), (), ())
         self._own = _owned(self._rows, self._topology)
+        self._batch_rows: dict[str, int] = {}
         self._cpu, self._wait, self._taken = Counters(), Counters(), Counters()
         self._estimate = Estimate()
         self._found: list[Doing] | None = None
@@ -236,6 +238,20 @@ class SparkEngine:
     def busy(self) -> Floats:
         """By row an estimate of what waits; above 0 also while a task is not done with its last row (`needs_busy`)."""
         return self._queue
+
+    @property
+    def batch_rows(self) -> Mapping[str, int]:
+        """By run the row of each query that works in micro-batches."""
+        return self._batch_rows
+
+    @property
+    def batches(self) -> Mapping[str, BatchReading]:
+        """By run the last reading of each of them."""
+        return self._live.batches
+
+    def order_tasks(self, runs: tuple[str, ...]) -> None:
+        """Whose tasks get the next free slot, until this is closed: those of the first run. Empty: as Spark has it."""
+        self._agents.task_order = runs
 
     def cpu_seconds(self) -> float:
         """What all threads of the application that are scheduled have used so far, at this moment."""
@@ -345,6 +361,11 @@ class SparkEngine:
         self._rows, self._topology = rows, topology
         self._own, self._all_counted = _owned(rows, topology), False
         self._others = self._kafka = None
+        self._batch_rows = {
+            place.run: row
+            for row, place in enumerate(rows.places)
+            if place is not None and rows.instances[row].operators == (WHOLE,)
+        }
         self._live.lay_out(rows.places)
         if self._found is not None:  # nobody has asked for it yet
             self._found = self._look_at_mains()

@@ -38,7 +38,8 @@ class LiveColumns:
         self._directory = directory
         self._counters = LiveCounters(self._locate)
         self._batches = BatchQueries(self._find_owner, self._find_run)
-        self._batch_readings: dict[str, BatchReading] = {}
+        self.batches: dict[str, BatchReading] = {}
+        """By run the last reading of each query in micro-batches."""
         self._stages: dict[int, tuple[StageCounters, ...]] = {}
         self._unknown = False
         self._generation = -1
@@ -65,14 +66,14 @@ class LiveColumns:
                 took, self._last = True, counts.time
         if took:
             # A task that has just ended is read once more, when the driver counts it already: the newest reading holds.
-            self._batch_readings = self._batches.read()
+            self.batches = self._batches.read()
             self._fill()
         return took
 
     @property
     def time(self) -> float:
         """Of the last reading; NaN while there is none."""
-        return self._last if self._counters.reading is not None or self._batch_readings else math.nan
+        return self._last if self._counters.reading is not None or self.batches else math.nan
 
     def lay_out(self, places: Sequence[Place | None]) -> None:
         """Rows are these from now on."""
@@ -96,7 +97,7 @@ class LiveColumns:
             for name in COLUMNS
         }
         at = {place: row for row, place in enumerate(self._places) if place is not None}
-        for run, batches in self._batch_readings.items():
+        for run, batches in self.batches.items():
             if (row := at.get(Place.whole(run))) is not None:
                 self._put(row, batches)
         if reading is None:
@@ -116,7 +117,7 @@ class LiveColumns:
 
     def _put(self, row: int, batches: BatchReading) -> None:
         """A query in micro-batches: what no batch is done with waits before its source, and for itself."""
-        values = batches._asdict()
+        values = {name: getattr(batches, name) for name in ("tuples_in", "tuples_out", "cpu_time", "queue", "head_age")}
         values |= {"external_queue": batches.queue, "latency": batches.head_age}
         for name, value in values.items():
             self._columns[name][row] = value

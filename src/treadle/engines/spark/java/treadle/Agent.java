@@ -32,9 +32,11 @@ import java.util.concurrent.locks.LockSupport;
  * Says, from inside of a running Spark process, which threads there are and whose the stages are that run.
  *
  * It is loaded with the path of a Unix socket, connects to it, and ends when that connection ends: it listens on no port
- * and changes nothing. It looks at once, and then at the times that it is told in messages of four numbers of 8 bytes: a
- * time of System.nanoTime() to count from, and the nanoseconds between two looks, between two looks at the stacks of task
- * threads, and between two looks at the counters of tasks (0: never). For a second after a change it looks twice as often.
+ * and changes nothing but the order of waiting tasks, if it is told to (`TaskOrder`), until its end. It looks when it is
+ * loaded, and then periodically. The other side sets the periods by a message of five numbers of 8 bytes: a time of
+ * System.nanoTime() to count from; the nanoseconds between two looks, between two looks at the stacks of task threads, and
+ * between two looks at the counters of tasks (0: never); and the length of the order of tasks, a text that follows. For a
+ * second after a change it looks twice as often.
  *
  * If anything differs from the last look it sends a length and then what differs, one thing a line, fields apart by tabs:
  * at first `agent protocol`, then `thread id address name`, `gone id`; from a driver also `driver 0 application's-id name`,
@@ -50,7 +52,7 @@ import java.util.concurrent.locks.LockSupport;
  */
 public final class Agent {
     private static final String EXECUTION = "spark.sql.execution.root.id";
-    private static final int PROTOCOL = 6;
+    private static final int PROTOCOL = 7;
     private static final String TASK = "Executor task launch worker";
     private static final String QUERY = "stream execution thread for";
     static final Map<String, String> KINDS = Map.of("number of output rows", "rows", "data size", "bytes");
@@ -58,6 +60,7 @@ public final class Agent {
     private static final int FRAMES = 8; // what tells waiting for a shuffle from being blocked by one is the sixth
     private static final long SELDOM = 1_000_000_000;
     private static final long RESTLESS = 1_000_000_000;
+    private static final int LONGEST = 1 << 20; // bytes of an order of tasks
     private final Instrumentation tools;
     private final StringBuilder answer = new StringBuilder();
     private final Map<Thread, String> threads = new IdentityHashMap<>();
@@ -75,11 +78,13 @@ public final class Agent {
     private boolean hello = true;
     private final Counters counters;
     private final Batches whole;
+    private final TaskOrder order;
 
     private Agent(Instrumentation tools) {
         this.tools = tools;
         this.counters = new Counters(tools, inside);
         this.whole = new Batches(inside, counters);
+        this.order = new TaskOrder(inside);
     }
 
     public static void agentmain(String path, Instrumentation tools) throws IOException {
@@ -93,7 +98,8 @@ public final class Agent {
         try (channel; Selector waiting = Selector.open()) {
             channel.configureBlocking(false);
             channel.register(waiting, SelectionKey.OP_READ);
-            ByteBuffer told = ByteBuffer.allocate(4 * Long.BYTES);
+            ByteBuffer told = ByteBuffer.allocate(5 * Long.BYTES);
+            ByteBuffer ordered = ByteBuffer.allocate(0);
             long first = System.nanoTime();
             long pause = SELDOM;
             long next = first;
@@ -103,14 +109,20 @@ public final class Agent {
             long counts = 0;
             long nextCounts = first;
             findSpark();
-            while (channel.read(told) >= 0) {
-                if (!told.hasRemaining()) {
+            while (channel.read(told.hasRemaining() ? told : ordered) >= 0) {
+                if (!told.hasRemaining() && !ordered.hasRemaining()) {
+                    if (ordered.capacity() == 0 && told.getLong(4 * Long.BYTES) > 0) {
+                        ordered = ByteBuffer.allocate((int) Math.min(told.getLong(4 * Long.BYTES), LONGEST));
+                        continue;
+                    }
                     told.flip();
                     next = first = told.getLong();
                     pause = told.getLong();
                     stacks = told.getLong();
                     counts = told.getLong();
+                    order.set(new String(ordered.array(), StandardCharsets.UTF_8));
                     told.clear();
+                    ordered = ByteBuffer.allocate(0);
                 }
                 long now = System.nanoTime();
                 if (now >= next) {
@@ -128,6 +140,8 @@ public final class Agent {
             }
         } catch (IOException | RuntimeException | LinkageError error) {
             // whoever asked is gone, or hears by the end of the connection that there is no more to come
+        } finally {
+            order.restore();
         }
     }
 
@@ -290,6 +304,7 @@ public final class Agent {
                     each.remove();
                 }
             }
+            order.apply(context);
             if (!planless.isEmpty()) {
                 lookForPlans(context);
             }

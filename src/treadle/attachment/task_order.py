@@ -1,0 +1,96 @@
+"""Whose tasks get the next free slot of Spark, where queries work in micro-batches.
+
+A task of some milliseconds is over before a round could change the priority of its thread, so its query's priority has
+to count when it starts. Spark itself starts tasks in the order of their jobs (FIFO). Here the order is that of stride
+scheduling: each query's CPU time is divided by its weight, and who has the least of that comes first. The weights are
+those by which the kernel divides a CPU, so a query gets the same part of the slots as of the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Self
+
+import numpy as np
+
+from treadle.attachment.policies import Seen
+from treadle.decide.transform import NICE_STEP, Scale
+from treadle.engines.spark.engine import SparkEngine
+from treadle.loop import Binding
+from treadle.model import Topology
+from treadle.values import Schedule
+
+STEPS = {"nice": 1.0 / NICE_STEP, "rt": NICE_STEP}
+"""By scale the ratio of two weights whose numbers are one apart; the numbers of other scales are weights."""
+
+
+class Ordering:
+    """Of all applications, by what was last decided."""
+
+    def __init__(self, decided: Seen, scale: Scale) -> None:
+        self._decided, self._scale = decided, scale
+        self._last: object = None
+        self._of: dict[SparkEngine, TaskOrder] = {}
+
+    @classmethod
+    def of(cls, bindings: list[Binding], number: int | None) -> Self | None:
+        """By one of the bindings, which is replaced by one that keeps what it decides."""
+        if number is None:
+            return None
+        decided = Seen(bindings[number].policy)
+        bindings[number] = replace(bindings[number], policy=decided)
+        return cls(decided, bindings[number].to_scale)
+
+    def update(self, engines: Iterable[SparkEngine]) -> None:
+        """After each round."""
+        last = self._decided.last
+        if last is None or last is self._last:
+            return
+        self._last = last
+        self._of = {each: self._of.get(each) or TaskOrder(each, self._scale) for each in engines}
+        for order in self._of.values():
+            order.update(last[0].topology, last[1])
+
+
+class TaskOrder:
+    """Of one application. `scale` is that of what else its threads are scheduled by."""
+
+    def __init__(self, engine: SparkEngine, scale: Scale) -> None:
+        self._engine, self._scale = engine, scale
+        self._used: dict[str, float] = {}
+        self._strides: dict[str, float] = {}
+        """By run: CPU seconds divided by weight, since it was first seen."""
+
+    def update(self, topology: Topology, schedule: Schedule) -> None:
+        """After a decision. Without a difference between queries the order is Spark's own."""
+        rows = self._engine.batch_rows
+        weights = self._weights(topology, schedule, rows) if len(rows) > 1 else {}
+        if len(set(weights.values())) < 2:
+            self._engine.order_tasks(())
+            return
+        self._engine.order_tasks(self._ordered(weights))
+
+    def _weights(self, topology: Topology, schedule: Schedule, rows: Mapping[str, int]) -> dict[str, float]:
+        """By run; a query of which nothing is decided is left out. The topology may be that of several engines."""
+        values = self._scale.apply(schedule.scalar, schedule.spacing)
+        if (step := STEPS.get(self._scale.name)) is not None:
+            values = step**values
+        instances = enumerate(topology.instances)
+        first = next((row for row, each in instances if each.engine == self._engine.name), len(topology))
+        found = {run: float(values[first + row]) for run, row in rows.items() if first + row < len(values)}
+        return {run: weight for run, weight in found.items() if np.isfinite(weight) and weight > 0.0}
+
+    def _ordered(self, weights: Mapping[str, float]) -> tuple[str, ...]:
+        batches = self._engine.batches
+        used = {run: batches[run].cpu_time if run in batches else 0.0 for run in weights}
+        strides = {
+            run: self._strides.get(run, 0.0) + (used[run] - self._used.get(run, used[run])) / weight
+            for run, weight in weights.items()
+        }
+        working = [run for run in weights if run in batches and batches[run].works]
+        # A query without a batch does not save up: it begins where the first of the others is.
+        least = min((strides[run] for run in working), default=0.0)
+        self._strides = {run: stride if run in working else max(stride, least) for run, stride in strides.items()}
+        self._used = used
+        return tuple(sorted(weights, key=lambda run: (self._strides[run], -weights[run], run)))

@@ -1,0 +1,94 @@
+"""Which query's tasks get the next free slot, in Spark's own scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from support import until
+from treadle.engines.spark.agent import Agents
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HOW_LONG = 10.0
+SLEEP = "java_method('java.lang.Thread', 'sleep', 20L + value * 0)"
+
+
+def test_tasks_start_in_the_order_that_is_set_and_in_sparks_own_afterwards(spark: SparkSession, tmp_path: Path) -> None:
+    with sleeping(spark, tmp_path, "one") as one, sleeping(spark, tmp_path, "two") as two:
+        agents = Agents()
+        try:
+            agents.keep([jvm(spark)])
+            agents.settle(HOW_LONG)
+            until(lambda: waiting(spark).keys() == {one, two} and own(spark))
+            for order in ((two, one), (one, two)):
+                agents.task_order = order
+                until(lambda order=order: is_so(spark, agents, order))  # type: ignore[misc]
+        finally:
+            agents.close()
+        until(lambda: waiting(spark).keys() == {one, two} and own(spark))
+
+
+def test_with_an_order_the_first_gets_the_slots(spark: SparkSession, tmp_path: Path) -> None:
+    """Both queries always have tasks that wait: then only those of the first are started."""
+    with sleeping(spark, tmp_path, "one") as one, sleeping(spark, tmp_path, "two") as two:
+        agents = Agents()
+        try:
+            agents.keep([jvm(spark)])
+            agents.settle(HOW_LONG)
+            agents.task_order = (two, one)
+            until(lambda: is_so(spark, agents, (two, one)))
+            before = done(spark)
+            until(lambda: is_so(spark, agents, (two, one)) and done(spark).get(two, 0) > before.get(two, 0) + 20)
+            after = done(spark)
+            assert after[two] - before.get(two, 0) > 3 * (after.get(one, 0) - before.get(one, 0))
+        finally:
+            agents.close()
+
+
+@contextmanager
+def sleeping(spark: SparkSession, folder: Path, name: str) -> Iterator[str]:
+    """A query whose batches have hundreds of tasks that sleep; its run."""
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 1000).option("numPartitions", 1).load()
+    rows = rows.repartition(500, "value").selectExpr(f"{SLEEP} as slept")
+    sink = rows.writeStream.queryName(name).format("noop").option("checkpointLocation", str(folder / name))
+    query = sink.start()
+    try:
+        yield str(query.runId)
+    finally:
+        query.stop()
+
+
+def scheduler(spark: SparkSession) -> Any:
+    return spark.sparkContext._jsc.sc().taskScheduler()
+
+
+def managers(spark: SparkSession) -> list[tuple[str, Any]]:
+    """By run the task sets that Spark has not finished."""
+    found = list(scheduler(spark).rootPool().schedulableQueue().toArray())
+    return [(str(each.taskSet().properties().getProperty("spark.jobGroup.id")), each) for each in found]
+
+
+def waiting(spark: SparkSession) -> dict[str, int]:
+    return {run: int(each.priority()) for run, each in managers(spark)}
+
+
+def done(spark: SparkSession) -> dict[str, int]:
+    return {run: int(each.tasksSuccessful()) for run, each in managers(spark) if int(each.numTasks()) > 1}
+
+
+def own(spark: SparkSession) -> bool:
+    return all(each.priority() == each.taskSet().priority() for _, each in managers(spark))
+
+
+def is_so(spark: SparkSession, agents: Agents, order: tuple[str, ...]) -> bool:
+    agents.look()
+    found = waiting(spark)
+    return found.keys() == set(order) and not own(spark) and tuple(sorted(found, key=lambda run: found[run])) == order
+
+
+def jvm(spark: SparkSession) -> int:
+    return int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
