@@ -27,6 +27,8 @@ class Sample:
     totals: Mapping[str, float] = field(default_factory=dict)
     estimated: Mapping[str, Bools] = field(default_factory=dict)
     """By metric the rows whose value is an estimate. What is not here was measured."""
+    given: Mapping[str, Floats] = field(default_factory=dict)
+    """By derived metric the rows of which the engine knows it itself; NaN: it is to be derived."""
 
 
 @dataclass(frozen=True)

@@ -358,15 +358,18 @@ class Rig:
             self.produce({})
             self._work_off()
 
-    def measure(self, rates: Mapping[str, float], seconds: float) -> Outcome:
+    def measure(self, rates: Mapping[str, float], seconds: float, settle: float = SETTLE) -> Outcome:
         """Let so much come in for so long, and wait until all of it is out."""
-        return self.follow([rates], seconds)[0]
+        return self.follow([rates], seconds, settle)[0]
 
-    def follow(self, phases: Sequence[Mapping[str, float]], seconds: float) -> list[Outcome]:
-        """Each phase for so long, one after the other without a pause, and wait until all is out."""
+    def follow(self, phases: Sequence[Mapping[str, float]], seconds: float, settle: float = SETTLE) -> list[Outcome]:
+        """Each phase for so long, one after the other without a pause, and wait until all is out.
+
+        Rows flow for `settle` seconds before anything is measured.
+        """
         marks = []
         with self.flowing(phases[0]):
-            self.take(SETTLE)
+            self.take(settle)
             self._came = {sink: [] for sink in self.queries}
             marks.append(self._mark())
             for following in (*phases[1:], {}):

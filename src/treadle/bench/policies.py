@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from treadle.bench import intervals
-from treadle.bench.attach import Outcome, Rig, attached
+from treadle.bench.attach import SETTLE, Outcome, Rig, attached
 from treadle.bench.claims import Claims, Deaths, at_least, at_most, in_turns
 from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
@@ -67,19 +67,19 @@ def run(
     repetitions: int, seconds: float, tell: Progress, deaths: Deaths, loads: Sequence[str] = tuple(LOADS)
 ) -> dict[str, Any]:
     """By load and variant the figures of each repetition, and how they compare with the OS alone."""
-    return _run(Rig(QUERIES), QUERIES, repetitions, seconds, tell, deaths, loads)
+    return _run(Rig(QUERIES), QUERIES, repetitions, seconds, SETTLE, tell, deaths, loads)
 
 
 def run_batches(
     repetitions: int, seconds: float, tell: Progress, deaths: Deaths, loads: Sequence[str] = ("near",)
 ) -> dict[str, Any]:
-    """The same in micro-batches, which last for seconds, so that each measurement takes longer."""
+    """The same in micro-batches, which last for seconds: so does it take longer to know them, and to measure."""
     queries = [replace(query, costs=query.costs[:2]) for query in QUERIES]
 
     def start(servers: str, core: int | None) -> realtime.Application:
         return realtime.Application(queries, servers, batch=None, core=core, partitions=PARTITIONS, slots=SLOTS)
 
-    return _run(Rig(queries, application=start), queries, repetitions, 3 * seconds, tell, deaths, loads)
+    return _run(Rig(queries, application=start), queries, repetitions, 2 * seconds, seconds, tell, deaths, loads)
 
 
 def _run(
@@ -87,6 +87,7 @@ def _run(
     queries: Sequence[Chain],
     repetitions: int,
     seconds: float,
+    settle: float,
     tell: Progress,
     deaths: Deaths,
     loads: Sequence[str],
@@ -101,7 +102,7 @@ def _run(
             load, name = turn.split(": ")
             tell(f"policies: {name}, {load} saturation", number / (repetitions * len(turns)))
             with attached(rig, VARIANTS[name]), _observed(rig.application.pid) as queues:
-                outcome = rig.measure(_rates(LOADS[load] * work, queries), seconds)
+                outcome = rig.measure(_rates(LOADS[load] * work, queries), seconds, settle)
             found[load][name].append(_figures(outcome, queues, seconds))
 
         in_turns(turns, repetitions, measure, deaths, stop=True)

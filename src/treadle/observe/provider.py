@@ -64,31 +64,39 @@ class Provider:
 
     def update(self, topology: Topology, sample: Sample) -> Snapshot:
         """A round: all columns of the plan. Whatever is in the data, NaN and infinities included, is no error."""
-        now = {name: self._taken(name, sample, len(topology)) for name in self.base}  # a bad sample changes nothing
+        now = {
+            name: self._taken(name, sample.columns, len(topology)) for name in self.base
+        }  # a bad sample changes nothing
         self._realign(topology)
         passed = sample.time - self._time
         seconds = passed if 0.0 < passed < math.inf else math.nan
-        totals = self._quiet.run(self._derive, now, Inputs(topology, now, self._before, seconds))
+        given = {name: self._taken(name, sample.given, len(topology)) for name in sample.given}
+        totals = self._quiet.run(self._derive, now, Inputs(topology, now, self._before, seconds), given)
         self._before, self._time = now, sample.time
         return Snapshot(topology, sample.time, now, {**totals, **sample.totals}, sample.estimated)
 
-    def _derive(self, now: dict[str, Floats], inputs: Inputs) -> dict[str, float]:
-        """Complete the columns of this round, which `inputs` shows to the formulas; returns their totals."""
+    def _derive(self, now: dict[str, Floats], inputs: Inputs, given: Mapping[str, Floats]) -> dict[str, float]:
+        """Complete the columns of this round, which `inputs` shows to the formulas; returns their totals.
+
+        What is `given` goes before what is derived, and is not averaged: its engine knows over what it holds.
+        """
         seconds = 0.0 if math.isnan(inputs.seconds) else inputs.seconds
         for name, formula, smoother in self._steps:
             column = formula(inputs) if formula else now[name]
             if smoother:
                 column = smoother.step(column, seconds)
+            if formula and name in given:
+                column = np.where(np.isnan(given[name]), column, given[name])
             column.setflags(write=False)  # the next round reads it as `before`
             now[name] = column
         return _queue_totals(now)
 
-    def _taken(self, name: str, sample: Sample, rows: int) -> Floats:
+    def _taken(self, name: str, sampled: Mapping[str, Floats], rows: int) -> Floats:
         """A sampled column as float64 of the right length. A copy, for an engine may reuse its buffers."""
-        if name not in sample.columns:
+        if name not in sampled:
             return np.full(rows, np.nan)
         try:
-            column = np.array(sample.columns[name], dtype=np.float64)
+            column = np.array(sampled[name], dtype=np.float64)
         except (TypeError, ValueError):
             raise EngineError(
                 f"metric '{name}' is not made of numbers", where=self._engine, remedy="sample floats, NaN for unknown"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from treadle.engines.spark.batch_costs import BatchCosts
 from treadle.engines.spark.reports import Counts, Task
 from treadle.engines.spark.source_lag import SourceLag
 from treadle.model import Ints
@@ -33,6 +34,10 @@ class BatchReading(NamedTuple):
     """Seconds since the oldest of them came."""
     works: bool
     """Whether a job of it runs."""
+    cost: float
+    """CPU seconds for a row, if its next batch has the rows that wait now: the fixed part of a batch is divided."""
+    selectivity: float
+    """Rows put out for each that the last batch with rows took in."""
 
 
 FindOwner = Callable[[Task], str]
@@ -50,6 +55,16 @@ class _Past:
     cpu: float = 0.0
     """Seconds, of jobs that are over."""
     lags: dict[str, SourceLag] = field(default_factory=dict)
+    done: tuple[int, int] = (0, 0)
+    """Rows in and out of all batches that are over."""
+    rows: int = 0
+    """Rows of batches that are over, and whose CPU time is not known yet: the next reading has it."""
+    paid: float = 0.0
+    """Seconds of `cpu` that belong to batches before those."""
+    costs: BatchCosts = field(default_factory=BatchCosts)
+    selectivity: float = math.nan
+    batch: float = math.nan
+    """Rows of the last batch that had some."""
 
 
 class BatchQueries:
@@ -98,6 +113,7 @@ class BatchQueries:
                 self._past.setdefault(run, _Past()).cpu += NANO * max(0, values().get("cpu", 0))
 
     def _read(self, past: _Past, values: dict[str, int], tasks: list[dict[str, int]], time: float) -> BatchReading:
+        _learn(past, values)
         lags = [past.lags.setdefault(name, SourceLag()) for name in values if name.startswith("committed:")]
         ends = [(values[f"committed:{at}"], values[f"latest:{at}"]) for at in range(len(lags))]
         known = bool(ends) and min(min(ends)) >= 0
@@ -109,14 +125,29 @@ class BatchQueries:
         past.rows_in = max(past.rows_in, values["in"] + taken)
         past.rows_out = max(past.rows_out, values["out"] + _so_far(values, "left", "left-by", tasks))
         cpu = sum(max(0, task.get("cpu", 0)) for task in tasks)
+        waiting = sum(lag.waiting for lag in lags) if known else math.nan
         return BatchReading(
             past.rows_in,
             past.rows_out if values["out"] >= 0 else math.nan,
             past.cpu + NANO * cpu,
-            sum(lag.waiting for lag in lags) if known else math.nan,
+            waiting,
             max(lag.age for lag in lags) if known else math.nan,
             works=bool(tasks),
+            cost=past.costs.of_row(past.batch if math.isnan(waiting) else waiting),
+            selectivity=past.selectivity,
         )
+
+
+def _learn(past: _Past, values: dict[str, int]) -> None:
+    """From batches that are over: what rows cost, and how many come out."""
+    if past.rows:
+        past.costs.add(past.rows, past.cpu - past.paid)
+        past.paid, past.rows = past.cpu, 0
+    rows_in, rows_out = values["in"] - past.done[0], values["out"] - past.done[1]
+    if rows_in > 0:
+        past.selectivity = rows_out / rows_in if values["out"] >= 0 else math.nan
+        past.rows, past.batch = rows_in, float(rows_in)
+        past.done = values["in"], values["out"]
 
 
 def _so_far(values: dict[str, int], ended: str, metric: str, tasks: list[dict[str, int]]) -> int:

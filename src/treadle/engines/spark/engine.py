@@ -198,7 +198,7 @@ class SparkEngine:
             return self._topology
         self._threads = self._look(now)
         facts = (self._roster.version, self._directory.generation, pulse.workers)
-        if facts != self._facts or (layout.waits and now - self._settled < WAITING):
+        if facts != self._facts or now >= layout.ripens or (layout.waits and now - self._settled < WAITING):
             drivers = [process.pid for process in pulse.processes if process.driver]
             rows = layout.lay_out(self._threads, drivers, pulse.workers)
             if rows != self._rows or not self._topology.version:
@@ -232,7 +232,8 @@ class SparkEngine:
             # A consumer that has records left hears of no new ones: those are taken to arrive as before.
             estimated["external_queue"] = columns["external_queue"] > 0.0
             totals = {"output_rate": self._pulse.flow.rate, "total_queue": self._pulse.flow.waiting}
-        return Sample(now, {metric: columns[metric] for metric in wanted & columns.keys()}, totals, estimated)
+        taken = {metric: columns[metric] for metric in wanted & columns.keys()}
+        return Sample(now, taken, totals, estimated, self._live.given)
 
     @property
     def busy(self) -> Floats:
@@ -342,7 +343,7 @@ class SparkEngine:
         hurry = not self._directory.told and (layout.hurries or (layout.waits and now - self._settled < WAITING))
         due = age >= (RARELY if self._roster.is_told(self._pids) else self._dump_period)
         waits = due and not self._roster.ask_for_dumps(now, self._pids)
-        return hurry or waits or signs != self._seen
+        return hurry or waits or now >= layout.ripens or signs != self._seen
 
     def _look(self, now: float) -> dict[int, list[JavaThread]]:
         """The threads of all processes that are still there."""

@@ -9,6 +9,7 @@ Instances stay while their query runs, also between batches.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -33,6 +34,8 @@ PLANS = "plan "
 """What a query's planner is called in the pseudo query of the driver, before the query's name."""
 WHOLE = "micro-batch"
 """The one operator of a query in micro-batches, which are scheduled as a whole."""
+STEADY = 0.15
+"""Seconds after which a task of a micro-batch gets its query's priority; those that are over by then never do."""
 JOBS = "jobs"
 """The pseudo query of tasks that belong to no streaming query."""
 
@@ -143,6 +146,10 @@ class Layout:
         """Queries at work whose plan is not known yet, so that their stages can't be told apart."""
         self.hurries = False
         """Whether there are tasks that do not run for long, so that threads change hands all the time."""
+        self._since: dict[int, tuple[int, float]] = {}
+        """By thread the task that it runs for a micro-batch, and since when."""
+        self.ripens = math.inf
+        """When to lay out again although nothing has changed: a task has run for long enough then."""
 
     def lay_out(
         self, dumps: Mapping[int, Sequence[JavaThread]], drivers: Collection[int], workers: Sequence[ThreadRef]
@@ -154,7 +161,7 @@ class Layout:
         found = self._sort(named)
         self._follow(found, planned=any(pid in dumps for pid in drivers))
         threads = {place: list(mains) for place, mains in found.tasks.items()}
-        self.mains = {place: mains[0] for place, mains in found.tasks.items()}
+        self.mains = {place: mains[0] for place, mains in found.tasks.items() if mains}
         self.sources = {place: ref for place, ref in self.mains.items() if self._stage(place).kafka_in}
         self.hurries = bool(found.other_tasks) or any(self._runs[place.run].batched for place in found.tasks)
         self._give_helpers(found, threads, workers)
@@ -204,9 +211,23 @@ class Layout:
                 jobs[job.run] = job
         for job in jobs.values():
             self._note(job)
+        since, self._since, self.ripens = self._since, {}, math.inf
         for job, what, ref in found.running:
-            if (place := self._place_of(job, what)) is not None:
-                found.tasks.setdefault(place, []).append(ref)
+            if (place := self._place_of(job, what)) is None:
+                continue
+            mains = found.tasks.setdefault(place, [])
+            if not self._runs[job.run].batched or self._is_steady(ref.tid, what.task, since):
+                mains.append(ref)
+
+    def _is_steady(self, thread: int, task: int, since: Mapping[int, tuple[int, float]]) -> bool:
+        """Whether it has run this task for some rounds: what comes and goes faster is ordered by its start only."""
+        now, known = time.monotonic(), since.get(thread)
+        began = known[1] if known is not None and known[0] == task else now
+        self._since[thread] = task, began
+        if now >= began + STEADY:
+            return True
+        self.ripens = min(self.ripens, began + STEADY)
+        return False
 
     def _place_of(self, job: Job, what: Named) -> Place | None:
         """None for a job whose stages are not those of the plan that its run is known by."""

@@ -122,6 +122,18 @@ class LiveColumns:
         for name, value in values.items():
             self._columns[name][row] = value
 
+    @property
+    def given(self) -> dict[str, Floats]:
+        """Derived metrics of queries in micro-batches, whose rows and CPU time belong together batch by batch only."""
+        if not self.batches:
+            return {}
+        found = {name: _unknown(self._places) for name in ("cost", "selectivity")}
+        at = {place: row for row, place in enumerate(self._places) if place is not None}
+        for run, batches in self.batches.items():
+            if (row := at.get(Place.whole(run))) is not None:
+                found["cost"][row], found["selectivity"][row] = batches.cost, batches.selectivity
+        return found
+
     def _find_run(self, pid: int, thread: int) -> str:
         agent = self._agents.of(pid)
         known = agent is not None and thread in agent.threads
