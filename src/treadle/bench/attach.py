@@ -73,6 +73,10 @@ COMPARED, COMPARISONS = ("os", "treadle"), 3
 KNOWN = 10.0
 """Seconds in which an attachment comes to know the queries, at most."""
 SETTLE = 2.0
+WARM, TWICE, WARM_UPS = 1.03, 2, 14
+"""An application is warm when it was not faster by this factor so often in a row; how often it is tried, at most."""
+FIRST_FLOOD, FLOOD, ENOUGH = 2000.0, 1.4, 0.9
+"""Rows a second of each query at first, then so many times what was done. It was a flood if less was done than so."""
 PATIENCE = 120.0
 """Seconds for which what waits is worked off after each measurement."""
 MOMENTS = 200
@@ -340,13 +344,28 @@ class Rig:
         self._closing.close()
 
     def capacity(self, seconds: float) -> float:
-        """Rows a second of all queries when they are flooded, after the JVM has compiled what they use."""
-        each = 2000.0
-        for _ in range(3):
-            outcome = self.measure({query.name: each for query in self.queries.values()}, 2 * seconds)
-            done = sum(outcome.rows.values()) / (2 * seconds)
-            each = 1.5 * done / len(self.queries)
-        return done
+        """Rows a second of all queries when they are flooded alike."""
+        return sum(self.flooded({query.name: 1.0 for query in self.queries.values()}, seconds).values())
+
+    def flooded(self, mix: Mapping[str, float], seconds: float) -> dict[str, float]:
+        """Rows a second that come out of each query when there is more of such a mix than can be done.
+
+        It is flooded again until the JVM has compiled what it uses: when it does not get faster any more.
+        """
+        best: dict[str, float] = {}
+        warm = 0
+        scale = FIRST_FLOOD * len(mix) / sum(mix.values())
+        for _ in range(WARM_UPS):
+            outcome = self.measure({name: scale * part for name, part in mix.items()}, seconds)
+            done = {name: rows / seconds for name, rows in outcome.rows.items()}
+            finished = min(1.0, sum(outcome.rows.values()) / max(1, sum(map(len, outcome.ages.values()))))
+            scale *= FLOOD * finished
+            is_same = finished < ENOUGH and sum(done.values()) < WARM * sum(best.values())
+            warm = warm + 1 if is_same else 0
+            best = done if sum(done.values()) > sum(best.values()) else best
+            if warm == TWICE:
+                break
+        return best
 
     @contextmanager
     def flowing(self, rates: Mapping[str, float]) -> Iterator[None]:

@@ -95,7 +95,7 @@ def _run(
     found: dict[str, dict[str, list[dict[str, float]]]] = {load: {name: [] for name in VARIANTS} for load in loads}
     with rig:
         tell("policies: warming up", 0.0)
-        work = _work(rig.capacity(seconds), queries)
+        work = _work(rig.flooded(_rates(1.0, queries), seconds), queries)
         turns = [f"{load}: {name}" for load in loads for name in VARIANTS]
 
         def measure(turn: str, number: int) -> None:
@@ -138,10 +138,9 @@ def claims(found: Mapping[str, Any], part: str = "policies") -> Claims:
     return made
 
 
-def _work(capacity: float, queries: Sequence[Chain]) -> float:
-    """Hashes a second, from the rows a second of all queries that are flooded alike."""
-    each = capacity / sum(query.keeps / SIXTEEN for query in queries)
-    return each * sum(map(_hashes, queries))
+def _work(done: Mapping[str, float], queries: Sequence[Chain]) -> float:
+    """Hashes a second, from the rows a second that come out of each query."""
+    return sum(done[query.name] * sum(query.costs) for query in queries)
 
 
 def _hashes(query: Chain) -> float:
