@@ -25,7 +25,7 @@ class Engine:
 
     def __init__(self, names: list[str]) -> None:
         self.batch_rows = {name: row for row, name in enumerate(names)}
-        self.batches = {name: BatchReading(0.0, 0.0, 0.0, 0.0, 0.0, True, 0.0, 0.0) for name in names}
+        self.batches = {name: BatchReading(0.0, 0.0, 0.0, 0.0, 0.0, True, 0.0, 0.0, 0.0) for name in names}
         self.order: tuple[str, ...] = ()
 
     def order_tasks(self, runs: tuple[str, ...]) -> None:

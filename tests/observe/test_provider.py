@@ -215,14 +215,40 @@ def test_without_queues_there_are_no_totals_of_queues() -> None:
 
 
 def test_no_number_breaks_a_round(amos: Topology) -> None:
-    provider = Provider(["run_wait", *LEAVES], [name for name in METRICS if METRICS[name].ways])
+    offers = ["run_wait", "batch_cost", *LEAVES]
+    provider = Provider(offers, [name for name in METRICS if METRICS[name].ways])
     wild = [np.nan, np.inf, -np.inf, -1.0, 0.0, 1e308, -1e308, 5e-324]
     for second in range(40):
         columns = {
             name: np.array([wild[(second * k + row) % len(wild)] for row in range(3)])
-            for k, name in enumerate(["run_wait", *LEAVES], start=1)
+            for k, name in enumerate(offers, start=1)
         }
         provider.update(amos, Sample(float(second), columns))
+
+
+def test_what_an_engine_gives_goes_before_what_is_derived(amos: Topology) -> None:
+    provider = Provider(LEAVES, ["cost", "global_cost"])
+    provider.update(amos, Sample(0.0, leaves(0)))
+    derived = provider.update(amos, Sample(1.0, leaves(8)))
+    assert derived["cost"].tolist() == list(COST)
+    given = {"cost": np.array([np.nan, 7.0, np.nan])}
+    snapshot = provider.update(amos, Sample(2.0, leaves(16), given=given))
+    assert snapshot["cost"].tolist() == [COST[0], 7.0, COST[2]]
+    assert snapshot["global_cost"][1] == pytest.approx(7.0 + SELECTIVITY[1] * COST[2])
+
+
+def test_the_fixed_part_of_a_batch_is_divided_among_what_waits_here_and_upstream(amos: Topology) -> None:
+    provider = Provider(["queue", "cost", "selectivity", "batch_cost"], ["next_cost"])
+    columns = {
+        "queue": np.array([np.nan, 100.0, 50.0]),
+        "cost": np.array([1.0, 1.0, 1.0]),
+        "selectivity": np.array([1.0, 0.5, 1.0]),
+        "batch_cost": np.array([10.0, 10.0, 10.0]),
+    }
+    found = provider.update(amos, Sample(0.0, columns))["next_cost"]
+    assert found.tolist() == pytest.approx([1.0, 1.0 + 10.0 / 100, 1.0 + 10.0 / 100])
+    columns["batch_cost"] = np.full(3, np.nan)
+    assert provider.update(amos, Sample(1.0, columns))["next_cost"].tolist() == [1.0, 1.0, 1.0]
 
 
 def test_a_metric_of_ones_own_can_be_added(amos: Topology) -> None:

@@ -25,6 +25,7 @@ from treadle.attachment.follow import Followed, Guard
 from treadle.attachment.knobs import Knobs, part
 from treadle.attachment.met import Met
 from treadle.attachment.newcomers import Newcomers
+from treadle.attachment.pace import Pace
 from treadle.attachment.plan import Plan
 from treadle.attachment.published import Published, ask
 from treadle.attachment.targets import Claims, Target
@@ -63,7 +64,7 @@ PATIENCE = 10.0
 WATCHED, UNWATCHED = 0.2, 1.0
 """Seconds between two looks at what was taken from Kafka: where the watchdog waits for it to move, and elsewhere."""
 COUNTED, GLANCED = 0.2, 1.0
-"""Seconds between two readings of what tasks count: where a policy decides by it, and where it is only shown."""
+"""Seconds between two readings of what tasks count: where a policy decides by it, at best, and where it is shown."""
 LEAST_PERIOD = 0.01
 """Seconds. A round costs some tenths of a millisecond, and agents read their JVMs 8 ms before each round."""
 PART_OF_PERIOD = 0.6
@@ -203,6 +204,8 @@ class Attachment:
         try:
             self._engines = self._prepare()
             bindings, self._seen = chosen.bindings(self._knobs.version)
+            often = chosen.counts_period(COUNTED, GLANCED) == COUNTED
+            self._pace = Pace(COUNTED, GLANCED) if often else None
             self._ordering = None if dry_run else Ordering.of(bindings, chosen.orders_tasks_by)
             patience = PART_OF_PERIOD * chosen.period
             self.loop = Loop(self._engines, bindings, dry_run=dry_run, journal=self._journal, patience=patience)
@@ -465,7 +468,7 @@ class Attachment:
         end = began + seconds
         while not self._stopping and not self.ended and time.monotonic() < end:
             self._welcome()
-            batches = loop.round()
+            batches = self._round()
             if self._ordering is not None:
                 self._ordering.update(each.engine for each in self._engines if not each.ended)
             if batches:
@@ -484,6 +487,22 @@ class Attachment:
                 time.sleep(min(rest, NAP))
                 if self._journal is not None:
                     self._journal.tend()
+
+    def _round(self) -> tuple[DecisionBatch, ...]:
+        """One round of the loop. What it costs with new readings of counters decides how often they are read."""
+        if self._pace is None:
+            return self.loop.round()
+        began, readings = time.thread_time(), self._readings
+        batches = self.loop.round()
+        if self._readings > readings:
+            self._pace.add(time.thread_time() - began)
+            for each in self._engines:
+                each.engine.read_counters_every(self._pace.period)
+        return batches
+
+    @property
+    def _readings(self) -> int:
+        return sum(each.engine.readings for each in self._engines)
 
     def _nap(self, end: float) -> None:
         """Leave out rounds that would have nothing to do, for a while, or until an agent speaks."""

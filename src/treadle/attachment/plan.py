@@ -18,6 +18,7 @@ from treadle.attachment.policies import (
     Caps,
     Grouped,
     HelpersFirst,
+    HelpersIfNamed,
     Judged,
     MainsOnly,
     Nested,
@@ -52,6 +53,9 @@ FINE = {1: {"low": 1024.0}, 2: {"low": 100.0}}
 """Limits of shares (cgroup v1) and weights (v2) within which a ratio of up to `WIDEST` is exact to a percent."""
 
 
+AUTO = "auto"
+
+
 class Part(NamedTuple):
     """One enforcer: the kernel's knobs that it turns, and the options it takes with their defaults."""
 
@@ -60,7 +64,7 @@ class Part(NamedTuple):
 
 
 PARTS: Mapping[str, Part] = {
-    "nice": Part(("nice",), {"low": -math.inf, "high": math.inf, "helpers": True}),
+    "nice": Part(("nice",), {"low": -math.inf, "high": math.inf, "helpers": AUTO}),
     "cgroup": Part(("group", "shares"), {"by": "query", "low": 0.0, "high": 0.0}),
     "rt": Part(("rt",), {"fifo": False, "share": 0.9, "low": 1.0, "high": 99.0, "helpers": True}),
     "slice": Part(("slice",), {"batch": True, "low": 0.0001, "high": 0.1}),
@@ -194,8 +198,11 @@ class Plan:
             policy = ByShare(seen, NICE_STEP**steps, strict=self.strict)
         elif within:
             policy = WithinQuery(seen)
-        if not options.get("helpers", True):
+        helpers = options.get("helpers", True)
+        if not helpers:
             policy = MainsOnly(policy)
+        elif helpers == AUTO and not self.by_users:
+            policy = HelpersIfNamed(policy)
         elif name == "rt":
             policy = HelpersFirst(policy, spare_least=options["low"] == 0)
         if name == "nice" and not within:
@@ -277,7 +284,9 @@ def _option(part: str, pair: str) -> tuple[str, Any]:
     where, known = f"{WHERE} '{part}'", PARTS[part].options
     if key not in known:
         raise ConfigError(f"there is no option '{key}'", where=where, remedy=suggestion(key, known, "it takes none"))
-    if isinstance(known[key], bool):
+    if known[key] == AUTO and text == AUTO:
+        return key, AUTO
+    if isinstance(known[key], bool) or known[key] == AUTO:
         if text.lower() not in _FLAGS:
             raise ConfigError(f"{key} is '{text}'", where=where, remedy="give yes or no")
         return key, _FLAGS[text.lower()]

@@ -251,6 +251,20 @@ class MainsOnly(Around):
         return replace(schedule, helper=np.full(len(schedule.priority), np.nan))
 
 
+class HelpersIfNamed(Around):
+    """Leaves helper threads as they are unless the policy says something of them.
+
+    Measured (docs/attach.md): they have little to do, so the OS runs them soon as it is. With the nice of their mains
+    those of less urgent stages do it late, and rows wait in half-full messages.
+    """
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        schedule = self.inner.decide(snapshot)
+        if schedule.helper is not None:
+            return schedule
+        return replace(schedule, helper=np.full(len(schedule.priority), np.nan))
+
+
 class HelpersFirst(Around):
     """Ranks, each row's helper threads just above its main: what waits for a helper must not keep it from running.
 

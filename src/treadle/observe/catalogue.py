@@ -73,8 +73,26 @@ def _global_selectivity(inputs: Inputs) -> Floats:
     return graph.global_selectivity(inputs.topology, inputs.now["selectivity"])
 
 
-def _global_cost(inputs: Inputs) -> Floats:
-    return graph.global_cost(inputs.topology, inputs.now["cost"], inputs.now["selectivity"])
+def _next_cost(inputs: Inputs) -> Floats:
+    """The fixed part is divided among the rows that wait here, and those that come when all upstream have run."""
+    topology, now = inputs.topology, inputs.now
+    if np.isnan(now["batch_cost"]).all():
+        return now["cost"].copy()
+    queue, kept = _or(now["queue"], 0.0), _or(now["selectivity"], 1.0)
+    coming = queue
+    for _ in topology.levels:
+        coming = queue + _or(graph.received(topology, coming * kept), 0.0)
+    fixed = now["batch_cost"] / np.maximum(coming, 1.0)
+    return now["cost"] + np.where(np.isnan(fixed) | np.isnan(now["queue"]), 0.0, fixed)
+
+
+def _or(column: Floats, other: float) -> Floats:
+    """The other value where it is unknown."""
+    return np.where(np.isnan(column), other, column)
+
+
+def _global_cost(cost: str) -> Formula:
+    return lambda inputs: graph.global_cost(inputs.topology, inputs.now[cost], inputs.now["selectivity"])
 
 
 def _global_rate(inputs: Inputs) -> Floats:
@@ -96,6 +114,7 @@ _ALL = (
     Metric("cpu_time", "s", "CPU time used since the start", _OWN),
     Metric("busy_time", "s", "time spent at work since the start, on the CPU or waiting for it", _OWN),
     Metric("batches", "batches", "let run since the start, where an operator has to ask before each batch", _OWN),
+    Metric("batch_cost", "s", "time that a batch takes apart from its tuples", _MEASURED),
     Metric("run_wait", "s", "time spent runnable but waiting for a CPU since the start", _OWN),
     Metric("output_queue", "tuples", "put out, but not yet moved on", _DRAINED),
     Metric("external_queue", "tuples", "waiting outside the engine for a source (Kafka lag)", _OWN),
@@ -127,6 +146,13 @@ _ALL = (
             Way(("busy_time", "tuples_in"), ratio("busy_time", "tuples_in")),
         ),
         smooth=True,
+    ),
+    Metric(
+        "next_cost",
+        "s/tuple",
+        "CPU time for each tuple of the next batch, its fixed part divided among them",
+        _MEASURED,
+        (Way(("cost", "batch_cost", "queue", "selectivity"), _next_cost),),
     ),
     Metric(
         "selectivity",
@@ -172,7 +198,10 @@ _ALL = (
         "s/tuple",
         "mean CPU time for a tuple taken in here, from here to the sinks",
         _PATH,
-        (Way(("cost", "selectivity"), _global_cost),),
+        (
+            Way(("next_cost", "selectivity"), _global_cost("next_cost")),
+            Way(("cost", "selectivity"), _global_cost("cost")),
+        ),
     ),
     Metric(
         "global_rate",

@@ -18,7 +18,7 @@ from treadle.pipelines.hop import Hop
 from treadle.pipelines.totals import Totals
 from treadle.values import Sample
 
-MEASURES = ("queue", "head_age", "mean_age", "tuples_in", "tuples_out", "cost", "busy_time", "batches")
+MEASURES = ("queue", "head_age", "mean_age", "tuples_in", "tuples_out", "cost", "batch_cost", "busy_time", "batches")
 """What is known of each hop, or query of an existing application, in this order."""
 OFFERS = frozenset(MEASURES)
 ALL_METRICS = frozenset(name for name in METRICS if plannable(name, OFFERS))
@@ -64,7 +64,7 @@ class HopEngine:
 
 
 def _measures(hop: Hop, waiting: Sequence[Backlog], now: float) -> tuple[float, ...]:
-    counts = (*hop.flow, hop.cost, hop.busy, hop.batches)
+    counts = (*hop.flow, hop.cost, hop.batch_cost, hop.busy, hop.batches)
     if not hop.inputs:  # what waits outside is not seen
         return (np.nan, np.nan, np.nan, *counts)
     backlogs = [backlog for backlog in waiting if backlog.rows]

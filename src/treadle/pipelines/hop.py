@@ -71,6 +71,8 @@ class Hop(RowCounts):
     """Counts rows that leave the last operator of a sink."""
     cost: float = math.nan
     """Seconds for a row that its batches take, without their fixed part."""
+    batch_cost: float = math.nan
+    """That fixed part."""
     busy: float = 0.0
     batches: int = 0
     ticked: float = 0.0

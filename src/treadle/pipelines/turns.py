@@ -6,7 +6,6 @@ gate knows; hops that don't ask are `outside`'s business.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -69,7 +68,8 @@ class Turns:
         if hop.batches > 1:  # the first one pays for compiling
             self.sizer.observe(hop.id, rows, seconds)
             cost = self.sizer.cost(hop.id)
-            hop.cost = math.nan if cost is None else cost.per_row
+            if cost is not None:
+                hop.batch_cost, hop.cost = cost
 
     def rest_of(self, hop: Hop, longest: float) -> float:
         """Seconds from batch to batch of a hop at most, where the CPU is short: fixed parts have their share then."""

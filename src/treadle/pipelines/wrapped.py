@@ -154,8 +154,8 @@ class Wrapped(RowCounts):
             ages = (0.0, 0.0) if self._queue == 0 else (now - oldest, now - (oldest + youngest) / 2)
             aged = [max(age, 0.0) for age in ages]  # the clock may have been set back; NaN stays NaN
             cost = self._costs.cost(self.id)
-            per_row = math.nan if cost is None else cost.per_row
-            return (self._queue, *aged, *self.flow, per_row, self._busy, float(self.batches))
+            fixed, per_row = (math.nan, math.nan) if cost is None else cost
+            return (self._queue, *aged, *self.flow, per_row, fixed, self._busy, float(self.batches))
 
     def _ages(self) -> tuple[float, float]:
         """When the oldest and the youngest row that waits came, as far as known. The lock is held."""

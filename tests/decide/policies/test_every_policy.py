@@ -112,7 +112,7 @@ def test_what_is_unknown_of_a_row_changes_no_other_row_of_a_policy_that_looks_at
 @pytest.mark.parametrize("name", NAMES)
 def test_it_reads_no_metric_that_it_did_not_declare(name: str) -> None:
     topology = Topology.of([Query("q", (Operator("a"), Operator("b", ("a",))), latency_goal=1.0)])
-    every = {metric: np.array([1.0, 2.0]) for metric in (*METRICS, "batches")}
+    every = {metric: np.array([1.0, 2.0]) for metric in (*METRICS, "batches", "next_cost")}
     made = policy(name)
     only = {metric: every[metric] for metric in (*made.needs, *made.wants)}
     a, b, c = (

@@ -105,3 +105,30 @@ def test_a_query_that_has_stopped_is_no_longer_there() -> None:
     assert followed.batches.read() == {}
     followed.batches.keep([])
     assert followed.batches.read() == {}
+
+
+def test_what_a_row_and_a_batch_cost_is_learnt_from_whole_batches() -> None:
+    """A batch uses the CPU for a second, and a hundredth for each row; half of the rows come out."""
+    followed, rows_in, cpu = Followed(), 0, 0
+    for number, rows in enumerate((100, 300, 50, 200, 400)):
+        stage, offsets = 3 + number, {"committed_0": rows_in, "latest_0": rows_in + rows, "asked": number * SECOND}
+        cpu = SECOND + rows * SECOND // 100
+        before = query(**{"in": rows_in, "out": rows_in // 2, **offsets})
+        followed.read(counts(number + 0.1, before, task(stage, -1, cpu=cpu // 2)))
+        followed.read(counts(number + 0.5, before, task(stage, -1, cpu=cpu)))
+        rows_in += rows
+        after = query(**{"in": rows_in, "out": rows_in // 2, **offsets, "committed_0": rows_in})
+        followed.read(counts(number + 0.7, after, task(stage, -1, cpu=cpu)))
+        found = followed.read(counts(number + 0.8, after))
+    assert found.selectivity == pytest.approx(0.5)
+    assert found.cost == pytest.approx(0.01, rel=0.1)
+    assert found.batch_cost == pytest.approx(1.0, rel=0.2)
+
+
+def test_where_it_is_not_known_what_waits_the_fixed_part_is_in_the_cost() -> None:
+    followed = Followed()
+    followed.read(counts(0.1, query(), task(3, -1, cpu=SECOND)))
+    found = followed.read(counts(0.2, query(**{"in": 100})), counts(0.3, query(**{"in": 100})))
+    found = followed.read(counts(0.4, query(**{"in": 100})))
+    assert found.cost == pytest.approx(0.01)
+    assert math.isnan(found.batch_cost)

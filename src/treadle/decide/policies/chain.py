@@ -39,14 +39,15 @@ class Chain(Policy):
     paper: ClassVar[str] = "Haren 7.2; Babcock et al. 2003"
     steady = True
     needs = ("cost", "selectivity")
-    wants = ("head_age", "queue")
+    wants = ("head_age", "queue", "next_cost")
 
     def __init__(self) -> None:
         self._drawn: tuple[Topology, Plan] | None = None
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         topology = snapshot.topology
-        slope, _ = Envelope(self._plan(topology), snapshot["cost"], snapshot["selectivity"]).slopes()
+        cost = snapshot["next_cost" if "next_cost" in snapshot else "cost"]
+        slope, _ = Envelope(self._plan(topology), cost, snapshot["selectivity"]).slopes()
         reason = "steepest chain first" + lead(topology, slope, "frees {:.3g} tuples per CPU second")
         if "head_age" not in snapshot:
             return Schedule(slope, spacing="log", reason=reason)

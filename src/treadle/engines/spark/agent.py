@@ -106,9 +106,8 @@ class Agents:
         """
         self._loads = loads
         self._period = period
-        self.stacks = stacks
-        """It may be changed at any time."""
-        self._counts = counts
+        self.stacks, self.counts = stacks, counts
+        """Both may be changed at any time."""
         self.task_order: tuple[str, ...] = ()
         """Runs of queries: whose tasks get the next free slot. It may be changed at any time."""
         self._agents: dict[int, Agent] = {}
@@ -176,7 +175,7 @@ class Agents:
     def look(self) -> None:
         """Take what they have said. As this is called once in each round, they are told when the next one is."""
         self._time(time.monotonic())
-        told = (self._first, self._period, self.stacks, self._counts, self.task_order)
+        told = (self._first, self._period, self.stacks, self.counts, self.task_order)
         for agent in list(self._agents.values()):
             if agent.told != told:
                 self._tried_with(agent, lambda agent: agent.tell(*told))

@@ -6,6 +6,7 @@ the same rows, all is taken for fixed: then a batch of that size is right, and o
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 import numpy as np
@@ -26,13 +27,12 @@ class BatchCosts:
         """A batch had so many rows, and used the CPU for so long."""
         self._batches.append((rows, seconds))
 
-    def of_row(self, rows: float) -> float:
-        """Seconds of the CPU for each row of a batch that has so many; NaN while no batch is known."""
+    def fit(self) -> tuple[float, float]:
+        """Seconds of the CPU of a batch, and of each of its rows beyond that; NaN while no batch is known."""
         if not self._batches:
-            return float("nan")
+            return math.nan, math.nan
         taken, used = np.array(self._batches).T
         away = taken - taken.mean()
         slope = float(away @ used / (away @ away + len(taken) * (ALIKE * taken.mean()) ** 2))
         slope = min(max(slope, 0.0), float(used.mean() / max(taken.mean(), 1.0)))
-        fixed = float(used.mean() - slope * taken.mean())
-        return slope + fixed / max(rows, 1.0)
+        return float(used.mean() - slope * taken.mean()), slope

@@ -35,7 +35,9 @@ class BatchReading(NamedTuple):
     works: bool
     """Whether a job of it runs."""
     cost: float
-    """CPU seconds for a row, if its next batch has the rows that wait now: the fixed part of a batch is divided."""
+    """CPU seconds for a row. Where it is not known what waits, the fixed part of the last batch is in it."""
+    batch_cost: float
+    """CPU seconds for a batch, apart from its rows."""
     selectivity: float
     """Rows put out for each that the last batch with rows took in."""
 
@@ -126,6 +128,7 @@ class BatchQueries:
         past.rows_out = max(past.rows_out, values["out"] + _so_far(values, "left", "left-by", tasks))
         cpu = sum(max(0, task.get("cpu", 0)) for task in tasks)
         waiting = sum(lag.waiting for lag in lags) if known else math.nan
+        fixed, per_row = past.costs.fit()
         return BatchReading(
             past.rows_in,
             past.rows_out if values["out"] >= 0 else math.nan,
@@ -133,7 +136,8 @@ class BatchQueries:
             waiting,
             max(lag.age for lag in lags) if known else math.nan,
             works=bool(tasks),
-            cost=past.costs.of_row(past.batch if math.isnan(waiting) else waiting),
+            cost=per_row + fixed / past.batch if math.isnan(waiting) else per_row,
+            batch_cost=math.nan if math.isnan(waiting) else fixed,
             selectivity=past.selectivity,
         )
 

@@ -110,7 +110,6 @@ class SparkEngine:
         self._dump_period = dump_period
         self._agents = Agents(loads=agent, period=period, stacks=dump_period, counts=counts_period)
         self._live = LiveColumns(self._agents, self._directory)
-        self._stale_after = max(0.5, STALE * counts_period)
         self._counted = 0
         """How many readings of counters were passed on."""
         self._took = False
@@ -258,6 +257,15 @@ class SparkEngine:
         """What all threads of the application that are scheduled have used so far, at this moment."""
         mains, others = self._times.sample(self._own.mains), self._read_others(time.monotonic())
         return float(np.nansum(mains.cpu_time) + np.nansum(others.cpu_time))
+
+    @property
+    def readings(self) -> int:
+        """How often the counters of tasks were read."""
+        return self._counted
+
+    def read_counters_every(self, seconds: float) -> None:
+        """From now on."""
+        self._agents.counts = seconds
 
     @property
     def counted_at(self) -> float:
@@ -421,7 +429,7 @@ class SparkEngine:
     @property
     def _is_counted(self) -> bool:
         """Whether tasks have been counted lately."""
-        return time.monotonic() - self._live.time <= self._stale_after
+        return time.monotonic() - self._live.time <= max(0.5, STALE * self._agents.counts)
 
     def _read_mains(self) -> Times:
         """The CPU times of tasks, of the moment of their last counters: cost is the growth of one for the other's."""

@@ -24,7 +24,9 @@ from treadle.model import Floats, Ints
 
 COUNTERS = ("tuples_in", "tuples_out")
 """Those that only grow: an instance without a task keeps its last value."""
-OFFERS = frozenset({*COUNTERS, "queue", "output_queue", "external_queue", "head_age", "mean_age", "latency"})
+OFFERS = frozenset(
+    {*COUNTERS, "queue", "output_queue", "external_queue", "head_age", "mean_age", "latency", "batch_cost"}
+)
 COLUMNS = OFFERS | {"cpu_time"}
 """Also what the tasks of micro-batches have used of the CPU: most are over before anybody can see their thread."""
 MOST_GRAPHS = 256
@@ -109,7 +111,7 @@ class LiveColumns:
         _, known, rows = self._rows
         values = {"tuples_in": reading.taken, "tuples_out": reading.put_out, **reading._asdict()}
         for name, column in self._columns.items():
-            if name == "cpu_time":
+            if name not in values:  # of micro-batches only
                 continue
             now = values[name][known]
             # What is known to half a message may seem to go back when it is known better.
@@ -117,10 +119,9 @@ class LiveColumns:
 
     def _put(self, row: int, batches: BatchReading) -> None:
         """A query in micro-batches: what no batch is done with waits before its source, and for itself."""
-        values = {name: getattr(batches, name) for name in ("tuples_in", "tuples_out", "cpu_time", "queue", "head_age")}
-        values |= {"external_queue": batches.queue, "latency": batches.head_age}
-        for name, value in values.items():
-            self._columns[name][row] = value
+        values = {**batches._asdict(), "external_queue": batches.queue, "latency": batches.head_age}
+        for name in values.keys() & self._columns.keys():
+            self._columns[name][row] = values[name]
 
     @property
     def given(self) -> dict[str, Floats]:
