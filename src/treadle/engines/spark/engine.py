@@ -423,8 +423,10 @@ class SparkEngine:
         counted = self._live.column("queue")
         is_batched = ~np.isnan(self._live.column("cpu_time"))
         is_source = self._topology.is_source & ~np.isnan(self._live.column("tuples_in")) & ~is_batched
-        unknown = np.isnan(counted)
-        return np.where(unknown, np.where(is_source, 0.0, self._queue), counted), unknown & ~is_source
+        # A row that was counted before is unknown for a moment, between two batches; it is not estimated.
+        estimated = np.isnan(counted) & np.isnan(self._live.column("tuples_in"))
+        known = np.where(is_source & np.isnan(counted), 0.0, counted)
+        return np.where(estimated, self._queue, known), estimated
 
     @property
     def _is_counted(self) -> bool:

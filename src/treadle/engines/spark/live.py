@@ -281,6 +281,8 @@ class _Wired:
         sent, and how old they were then."""
         self._curves[0] = -1.0
         self._reached = np.full(count, -1.0)
+        self._is_reading = np.zeros(count, dtype=np.bool_)
+        """Whether the reader of each edge is inside of a message of its writer."""
         self._rows_behind = np.zeros(count)
         """Rows that wait on each edge, by messages."""
         if before is not None:
@@ -316,7 +318,8 @@ class _Wired:
             np.add.at(taken, self._reader[level], got[level])
             self._pass_on(readers, taken, put_out)
             self._correct(level, taken, got)
-        waiting = self._evened(rows[-1], got)
+        # What the writer has counted may be older than what the reader has: who reads a message has a row to do.
+        waiting = np.maximum(self._evened(rows[-1], got), np.where(self._is_reading, 1.0, 0.0))
         queue = np.where(self._is_reader, np.bincount(self._reader, waiting, len(self.places)), np.nan)
         external, source_ages = self._outside(time, values)
         latency = self._latencies(time, times, rows, got, ages, source_ages)
@@ -354,10 +357,10 @@ class _Wired:
     def _follow(self, values: Floats, sent: Floats) -> None:
         """Where each reader is: in the middle of the message that it reads, or behind the last that it has got."""
         message, waiting = values[self._message], values[self._waiting]
-        is_reading = message >= 0
+        is_reading = self._is_reading = message >= 0
         now = np.where(is_reading, message - 0.5, sent - waiting)
         if not self._alone.all():
-            reads_it = is_reading & (values[self._origin] == values[self._identity])
+            reads_it = self._is_reading = is_reading & (values[self._origin] == values[self._identity])
             now = np.where(self._alone | reads_it, now, self._divided(sent, waiting + is_reading))
         self._reached = np.fmax(self._reached, np.fmin(now, sent))
 
