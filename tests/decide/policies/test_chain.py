@@ -33,6 +33,15 @@ def test_the_amos_plan_is_operator_1_alone_then_2_and_3_together(line: Line) -> 
     assert [(s.cost, s.freed) for s in found] == [(0.5, 0.75), (2.0, 1.0)]
 
 
+def test_a_source_whose_tuples_wait_outside_frees_nothing_and_comes_last(line: Line, seen: Seen) -> None:
+    topology, policy = Topology.of([line(3)]), Chain()
+    columns = {"cost": [0.5, 1.0, 2.0], "selectivity": [0.25, 0.5, 0.8], "queue": [0, 1, 1]}
+    assert policy.decide(seen(topology, **columns)).scalar.tolist() == pytest.approx([1.5, 0.5, 0.5])
+    for waiting in (9, 0):  # it stays so while nothing waits
+        slope = policy.decide(seen(topology, **columns, external_queue=[waiting, NAN, NAN])).scalar
+        assert slope.tolist() == pytest.approx([0.0, 0.5, 0.5])
+
+
 def test_an_operator_that_frees_little_joins_the_steep_one_behind_it(line: Line) -> None:
     topology = Topology.of([line(2)])
     assert slopes(topology, np.array([1.0, 1.0]), np.array([0.9, NAN])).tolist() == pytest.approx([1 / 1.9] * 2)

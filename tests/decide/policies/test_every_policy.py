@@ -143,4 +143,4 @@ def test_its_state_survives_json_and_makes_another_go_on_alike(name: str) -> Non
 def test_composed_policies_ask_for_no_metric_twice() -> None:
     made = MultiClass(high=Fcfs(), low=Fcfs())
     assert made.needs == ("head_age",)
-    assert made.wants == ("queue",)
+    assert made.wants == ("queue", "external_queue")

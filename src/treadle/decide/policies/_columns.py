@@ -22,8 +22,12 @@ def is_empty(snapshot: Snapshot) -> Bools:
 
 
 def head_age(snapshot: Snapshot) -> Floats:
-    """The age of the oldest queued tuple; 0 where the queue is known to be empty, NaN where nothing is known."""
-    return np.where(is_empty(snapshot), 0.0, snapshot["head_age"])
+    """The age of the oldest queued tuple; 0 where the queue is known to be empty, NaN where nothing is known.
+
+    A source has no queue inside of the engine: for it those count that wait outside.
+    """
+    nothing = is_empty(snapshot) & ~(column(snapshot, "external_queue") > 0.0)
+    return np.where(nothing, 0.0, snapshot["head_age"])
 
 
 def hops_to_sink(topology: Topology) -> Floats:

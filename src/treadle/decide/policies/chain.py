@@ -11,10 +11,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.decide.policies._columns import head_age, lead
+from treadle.decide.policies._columns import column, head_age, lead
 from treadle.decide.policies._progress import Envelope, Plan, plan_of
 from treadle.decide.policy import Policy
-from treadle.model import Floats, Topology
+from treadle.model import Bools, Floats, Topology
 from treadle.values import Schedule, Snapshot
 
 
@@ -39,15 +39,18 @@ class Chain(Policy):
     paper: ClassVar[str] = "Haren 7.2; Babcock et al. 2003"
     steady = True
     needs = ("cost", "selectivity")
-    wants = ("head_age", "queue", "next_cost")
+    wants = ("head_age", "queue", "external_queue", "next_cost")
 
     def __init__(self) -> None:
         self._drawn: tuple[Topology, Plan] | None = None
+        self._outside: set[str] = set()
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         topology = snapshot.topology
         cost = snapshot["next_cost" if "next_cost" in snapshot else "cost"]
-        slope, _ = Envelope(self._plan(topology), cost, snapshot["selectivity"]).slopes()
+        outside = self._read_from_outside(snapshot)
+        slope, _ = Envelope(self._plan(topology), np.where(outside, np.nan, cost), snapshot["selectivity"]).slopes()
+        slope[outside] = 0.0
         reason = "steepest chain first" + lead(topology, slope, "frees {:.3g} tuples per CPU second")
         if "head_age" not in snapshot:
             return Schedule(slope, spacing="log", reason=reason)
@@ -58,7 +61,25 @@ class Chain(Policy):
         """The plan of this topology, drawn up once."""
         if self._drawn is None or self._drawn[0] is not topology:
             self._drawn = (topology, plan_of(topology))
+            self._outside &= set(topology.ids)
         return self._drawn[1]
+
+    def _read_from_outside(self, snapshot: Snapshot) -> Bools:
+        """Sources whose tuples wait outside of the engine, where they take none of its memory.
+
+        They free nothing: what they take in is in the memory from then on. So they come last, and what follows them
+        begins chains of its own. Once that was seen of a source, it holds while nothing waits, too.
+        """
+        topology = snapshot.topology
+        candidates = topology.is_source & ~topology.is_sink
+        waiting = column(snapshot, "external_queue") > np.nan_to_num(column(snapshot, "queue"))
+        self._outside |= {topology.ids[row] for row in np.flatnonzero(candidates & waiting)}
+        if not self._outside:
+            return np.zeros(len(topology), dtype=np.bool_)
+        rows = [row for row in np.flatnonzero(candidates).tolist() if topology.ids[row] in self._outside]
+        found = np.zeros(len(topology), dtype=np.bool_)
+        found[rows] = True
+        return found
 
 
 def segments(topology: Topology, cost: Floats, selectivity: Floats) -> list[Segment]:

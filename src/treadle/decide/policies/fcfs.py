@@ -17,7 +17,7 @@ class Fcfs(Policy):
     paper: ClassVar[str] = "Lachesis 5.1; Haren 7.2"
     steady = True
     needs = ("head_age",)
-    wants = ("queue",)
+    wants = ("queue", "external_queue")
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         age = head_age(snapshot)

@@ -27,7 +27,7 @@ class MinLatency(Policy):
     paper: ClassVar[str] = "Liu and Layland 1973"
     steady = True
     needs = ("head_age",)
-    wants = ("global_cost", "queue")
+    wants = ("global_cost", "queue", "external_queue")
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         topology = snapshot.topology

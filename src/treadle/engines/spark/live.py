@@ -58,7 +58,10 @@ class Reading(NamedTuple):
     queue: Floats
     """Rows that wait in the shuffles that it reads; unknown for one that reads a source."""
     head_age: Floats
-    """Seconds since the oldest of them came into the system, and since they all did on average; 0 where none waits."""
+    """Seconds since the oldest of them came into the system, and since they all did on average; 0 where none waits.
+
+    For one that reads a source, the oldest of those outside.
+    """
     mean_age: Floats
     latency: Floats
     """Seconds since the rows that it takes now came into the system."""
@@ -324,7 +327,7 @@ class _Wired:
         external, source_ages = self._outside(time, values)
         latency = self._latencies(time, times, rows, got, ages, source_ages)
         mean = self._mean_ages(time, times, rows, got, waiting, ages)
-        head = np.where(queue > 0.0, latency, np.where(np.isnan(queue), np.nan, 0.0))
+        head = np.where(queue == 0.0, 0.0, latency)
         kept = slice(None) if len(times) <= MEMORY else _kept(len(times))
         self._times, self._curves = times[kept], curves[:, kept]
         held = np.where(self._held >= 0, values[self._held], np.nan) * put_out / self.bytes_written
