@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
-from treadle.engines.spark.layout import Layout
+import pytest
+
+from treadle.engines.spark.layout import STEADY, Layout
 from treadle.engines.spark.rest import Directory, Job, Rest
 from treadle.observe.jvm import JavaThread
 
@@ -37,3 +40,24 @@ def test_services_may_be_left_out_and_what_no_batch_waits_for_always_is() -> Non
     ):
         layout = Layout("spark", directory, {}, left_out=left_out)
         assert [each.operators[0] for each in layout.lay_out(threads, [pid], ()).instances] == services
+
+
+def test_a_task_of_a_micro_batch_has_its_thread_once_it_has_run_for_some_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    directory, pid, tid = Directory(Rest("http://127.0.0.1:1"), patience=0.0), os.getpid(), threading.get_native_id()
+    directory._note([Job(1, RUN, "q", "id", (1,))], {})
+    layout = Layout("spark", directory, {})
+
+    def threads(task: int, seconds: float) -> int:
+        monkeypatch.setattr(time, "monotonic", lambda: seconds)
+        name = f"Executor task launch worker for task {task}.0 in stage 1.0 (TID {task})"
+        rows = layout.lay_out({pid: [JavaThread(name, tid, "RUNNABLE", ())]}, [], ())
+        return sum(len(instance.threads) for instance in rows.instances)
+
+    assert threads(1, 0.0) == 1, "nobody knows yet that it is in micro-batches"
+    layout._runs[RUN].batched = True
+    assert threads(2, 1.0) == 0
+    assert layout.ripens == 1.0 + STEADY
+    assert threads(2, 1.0 + STEADY) == 1
+    assert threads(3, 1.1 + STEADY) == 0, "another task on the same thread"
