@@ -15,11 +15,11 @@ setup: .venv/installed
 demo: setup
 	$(BIN)/treadle demo
 
-# Tests that need no Spark run beside the others, which share JVMs and what the kernel has: on two cores a second Spark is no gain.
+# Checks and tests that need no Spark run beside the others, which share JVMs and what the kernel has: on two cores a second Spark is no gain.
 BESIDE := tests/decide tests/loop tests/testing tests/engines/simulator tests/bench/test_orderings.py tests/test_model.py \
 	tests/test_broker.py $(wildcard tests/observe/test_*.py)
-test: check
-	@log=$$(mktemp); $(BIN)/python -m pytest $(BESIDE) >$$log 2>&1 & beside=$$!; \
+test: setup
+	@log=$$(mktemp); { $(MAKE) --no-print-directory check && $(BIN)/python -m pytest $(BESIDE); } >$$log 2>&1 & beside=$$!; \
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(BESIDE)); failed=$$?; \
 	wait $$beside || failed=1; cat $$log; rm $$log; exit $$failed
 
@@ -42,7 +42,7 @@ bench: setup
 soak: setup
 	$(BIN)/python benchmarks/soak.py
 	TREADLE_SOAK=1 TREADLE_KILLS=100 $(BIN)/python -m pytest tests/bench/test_orderings.py tests/enforce/test_guardian.py \
-		tests/cli/test_kills.py tests/attachment/test_livelock.py tests/pipelines/test_cluster.py tests/pipelines/test_promises.py \
+		tests/cli/test_kills.py tests/attachment/test_livelock.py tests/pipelines/test_cluster.py tests/pipelines/test_promises.py tests/pipelines/test_placement.py \
 		tests/bench/test_quality.py tests/bench/test_adaptive.py tests/bench/test_pipelines.py tests/pipelines/test_crash.py
 	TREADLE_SOAK=1 $(BIN)/python -m pytest -s tests/soak
 

@@ -15,7 +15,7 @@ from treadle.engines.spark.engine import SparkEngine
 from treadle.model import Instance, Operator, Query, Topology
 from treadle.values import Schedule
 
-ROUNDS, STEP = 2000, 0.1
+ROUNDS, STEP = 300, 0.1
 
 
 class Engine:

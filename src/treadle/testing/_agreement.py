@@ -49,10 +49,11 @@ def _check_signs(topology: Topology, sample: Sample, who: str) -> None:
 
 
 def _check_empty(topology: Topology, sample: Sample, who: str) -> None:
-    """Where no row waits, none is old."""
-    queue = _measured(topology, sample, "queue")
+    """Where no row waits, none is old. For a source those count, too, that wait outside."""
+    outside = sample.columns.get("external_queue", np.zeros(len(topology))) > 0.0
+    is_empty = (_measured(topology, sample, "queue") == 0.0) & ~(topology.is_source & outside)
     for name in ("head_age", "mean_age"):
-        for row in np.flatnonzero((queue == 0.0) & (_measured(topology, sample, name) > 0.0))[:1]:
+        for row in np.flatnonzero(is_empty & (_measured(topology, sample, name) > 0.0))[:1]:
             age = sample.columns[name][row]
             said = f"'{topology.ids[row]}' has an empty queue at the time {sample.time:g}, but '{name}' is {age:g}"
             demand(False, who, said)

@@ -7,7 +7,7 @@ operators of one slope the oldest head goes first, which makes Haren's two dimen
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -56,6 +56,12 @@ class Chain(Policy):
             return Schedule(slope, spacing="log", reason=reason)
         age = np.nan_to_num(head_age(snapshot), nan=0.0)
         return Schedule(np.column_stack([slope, np.where(np.isnan(slope), np.nan, age)]), reason=reason)
+
+    def state(self) -> dict[str, Any]:
+        return {"outside": sorted(self._outside)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._outside = set(state["outside"])
 
     def _plan(self, topology: Topology) -> Plan:
         """The plan of this topology, drawn up once."""

@@ -327,7 +327,7 @@ class _Wired:
         external, source_ages = self._outside(time, values)
         latency = self._latencies(time, times, rows, got, ages, source_ages)
         mean = self._mean_ages(time, times, rows, got, waiting, ages)
-        head = np.where(queue == 0.0, 0.0, latency)
+        head = np.where((queue == 0.0) | (external == 0.0), 0.0, latency)
         kept = slice(None) if len(times) <= MEMORY else _kept(len(times))
         self._times, self._curves = times[kept], curves[:, kept]
         held = np.where(self._held >= 0, values[self._held], np.nan) * put_out / self.bytes_written
