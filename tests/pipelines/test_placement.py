@@ -156,7 +156,7 @@ def test_a_query_that_moves_to_a_worker_which_was_added_and_back_loses_no_row_an
             placed.ask(f"move one {worker}")
             until(lambda worker=worker: placed.runs_on("one", worker))  # type: ignore[misc]
     assert placed.complete()
-    assert {move["target"] for move in placed.ask("status")["moves"]} == set(ways)
+    assert {move["target"] for move in placed.ask("status")["moves"]} >= set(ways)
 
 
 def test_a_query_of_two_instances_works_on_two_workers_at_once(placed: Placed) -> None:
