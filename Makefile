@@ -44,7 +44,7 @@ bench: setup
 soak: setup
 	$(BIN)/python benchmarks/soak.py
 	TREADLE_SOAK=1 TREADLE_KILLS=100 $(BIN)/python -m pytest tests/bench/test_orderings.py tests/enforce/test_guardian.py \
-		tests/cli/test_kills.py tests/attachment/test_livelock.py tests/pipelines/test_cluster.py tests/pipelines/test_promises.py tests/pipelines/test_placement.py \
+		tests/cli/test_kills.py tests/attachment/test_livelock.py tests/pipelines/test_cluster.py tests/pipelines/test_promises.py \
 		tests/bench/test_quality.py tests/bench/test_adaptive.py tests/bench/test_pipelines.py tests/pipelines/test_crash.py
 	TREADLE_SOAK=1 $(BIN)/python -m pytest -s tests/soak
 

@@ -22,7 +22,7 @@ from support import LONG, named, until
 from treadle.broker import Broker
 from treadle.enforce import journal_book, kernel
 
-SHORT = 6
+SHORT = 10
 """So many kills show little, but they show it beside whatever else the machine does: then the median must do."""
 KILLS = int(os.environ.get("TREADLE_KILLS", str(SHORT)))
 SEED = int(os.environ.get("TREADLE_SEED", str(time.time_ns() % 1_000_000)))

@@ -247,8 +247,11 @@ class MainsOnly(Around):
     """Leaves helper threads as they are, as `downstream-first` does by itself."""
 
     def decide(self, snapshot: Snapshot) -> Schedule:
-        schedule = self.inner.decide(snapshot)
-        return replace(schedule, helper=np.full(len(schedule.priority), np.nan))
+        return _without_helpers(self.inner.decide(snapshot))
+
+
+def _without_helpers(schedule: Schedule) -> Schedule:
+    return replace(schedule, helper=np.full(len(schedule.priority), np.nan))
 
 
 class HelpersIfNamed(Around):
@@ -260,9 +263,7 @@ class HelpersIfNamed(Around):
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         schedule = self.inner.decide(snapshot)
-        if schedule.helper is not None:
-            return schedule
-        return replace(schedule, helper=np.full(len(schedule.priority), np.nan))
+        return _without_helpers(schedule) if schedule.helper is None else schedule
 
 
 class HelpersFirst(Around):

@@ -41,8 +41,6 @@ from treadle.workloads.tapped import STAGES, Tapped
 METRICS = ("queue", "external_queue", "tuples_in", "tuples_out", "head_age", "cpu_time", "output_queue", "latency")
 PHASES = (0.7, 1.4, 0.7)
 """Parts of what the application can do that come in, one after the other."""
-RESOLUTION = 0.01
-"""Seconds between two notes of the application's own counts."""
 BATCH = "10 seconds"
 
 
@@ -155,22 +153,13 @@ def _compared(moments: Sequence[Moment], taps: Taps) -> dict[str, Any]:
     return {stage: _stage(number, stage, when, said, taps) for number, stage in enumerate(STAGES)}
 
 
-def _around(when: Floats) -> tuple[Floats, ...]:
-    return when - RESOLUTION, when, when + RESOLUTION
-
-
 def _stage(number: int, stage: str, when: Floats, said: Mapping[str, Floats], taps: Taps) -> dict[str, Any]:
     taken, left = taps.at(taps.rows, f"{stage} in", when), taps.at(taps.rows, f"{stage} out", when)
     cpu = taps.at(taps.cpu, f"{stage} in", when)
     name = "queue" if number else "external_queue"
     queue = said[name][:, number]
     # The application does not count what waits in Kafka, so the source's queue has nothing to be compared with.
-    came = f"{STAGES[number - 1]} out" if number else f"{stage} in"
-    true = taps.at(taps.rows, came, when) - taken if number else np.full(len(when), np.nan)
-    # The application notes its counts every 10 ms, so a queue that is there before or after only may be none.
-    surely = np.min(
-        [taps.at(taps.rows, came, at) - taps.at(taps.rows, f"{stage} in", at) for at in _around(when)], axis=0
-    )
+    true = taps.at(taps.rows, f"{STAGES[number - 1]} out", when) - taken if number else np.full(len(when), np.nan)
     age = when - taps.at(taps.created, f"{stage} in", when)
     waits = (true > 0.0) & (queue > 0.0)
     mine = {
@@ -186,6 +175,6 @@ def _stage(number: int, stage: str, when: Floats, said: Mapping[str, Floats], ta
         if number
         else median(np.abs(said["latency"][:, number] - age)) * 1e3,
         "median_age_ms": median(age) * 1e3,
-        "taken_for_idle": float(np.mean((queue <= 0.0) & (surely > FEW_ROWS))),
+        "taken_for_idle": float(np.mean((queue <= 0.0) & (true > FEW_ROWS))),
         "taken_for_busy": float(np.mean((queue > 0.0) & (true <= 0.0))),
     }

@@ -19,34 +19,38 @@ SLEEP = "java_method('java.lang.Thread', 'sleep', 20L + value * 0)"
 
 def test_tasks_start_in_the_order_that_is_set_and_in_sparks_own_afterwards(spark: SparkSession, tmp_path: Path) -> None:
     with sleeping(spark, tmp_path, "one") as one, sleeping(spark, tmp_path, "two") as two:
-        agents = Agents()
-        try:
-            agents.keep([jvm(spark)])
-            agents.settle(HOW_LONG)
+        with loaded(spark) as agents:
             until(lambda: waiting(spark).keys() == {one, two} and own(spark))
             for order in ((two, one), (one, two)):
                 agents.task_order = order
                 until(lambda order=order: is_so(spark, agents, order))  # type: ignore[misc]
-        finally:
-            agents.close()
         until(lambda: waiting(spark).keys() == {one, two} and own(spark))
 
 
 def test_with_an_order_the_first_gets_the_slots(spark: SparkSession, tmp_path: Path) -> None:
     """Both queries always have tasks that wait: then only those of the first are started."""
-    with sleeping(spark, tmp_path, "one") as one, sleeping(spark, tmp_path, "two") as two:
-        agents = Agents()
-        try:
-            agents.keep([jvm(spark)])
-            agents.settle(HOW_LONG)
-            agents.task_order = (two, one)
-            until(lambda: is_so(spark, agents, (two, one)))
-            before = done(spark)
-            until(lambda: is_so(spark, agents, (two, one)) and done(spark).get(two, 0) > before.get(two, 0) + 20)
-            after = done(spark)
-            assert after[two] - before.get(two, 0) > 3 * (after.get(one, 0) - before.get(one, 0))
-        finally:
-            agents.close()
+    with (
+        sleeping(spark, tmp_path, "one") as one,
+        sleeping(spark, tmp_path, "two") as two,
+        loaded(spark) as agents,
+    ):
+        agents.task_order = (two, one)
+        until(lambda: is_so(spark, agents, (two, one)))
+        before = done(spark)
+        until(lambda: is_so(spark, agents, (two, one)) and done(spark).get(two, 0) > before.get(two, 0) + 20)
+        after = done(spark)
+        assert after[two] - before.get(two, 0) > 3 * (after.get(one, 0) - before.get(one, 0))
+
+
+@contextmanager
+def loaded(spark: SparkSession) -> Iterator[Agents]:
+    agents = Agents()
+    try:
+        agents.keep([jvm(spark)])
+        agents.settle(HOW_LONG)
+        yield agents
+    finally:
+        agents.close()
 
 
 @contextmanager

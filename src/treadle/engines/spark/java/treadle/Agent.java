@@ -31,9 +31,9 @@ import java.util.concurrent.locks.LockSupport;
 /**
  * Says, from inside of a running Spark process, which threads there are and whose the stages are that run.
  *
- * It is loaded with the path of a Unix socket, connects to it, and ends when that connection ends: it listens on no port
- * and changes nothing but the order of waiting tasks, if it is told to (`TaskOrder`), until its end. It looks when it is
- * loaded, and then periodically. The other side sets the periods by a message of five numbers of 8 bytes: a time of
+ * It is loaded with the path of a Unix socket, connects to it, and ends when that connection ends. It listens on no port.
+ * It changes only the order of waiting tasks (`TaskOrder`), and restores that when it ends. It looks when it is loaded,
+ * and then periodically. The other side sets the periods by a message of five numbers of 8 bytes: a time of
  * System.nanoTime() to count from; the nanoseconds between two looks, between two looks at the stacks of task threads, and
  * between two looks at the counters of tasks (0: never); and the length of the order of tasks, a text that follows. For a
  * second after a change it looks twice as often.

@@ -9,7 +9,7 @@ import java.util.HashMap;
 import java.util.Map;
 
 /**
- * Reads fields and calls methods of Spark's objects by name. Each name is looked up once for each class, and then kept.
+ * Reads fields and calls methods of Spark's objects by name. It caches what it finds, by class and name.
  *
  * For one thread.
  */
