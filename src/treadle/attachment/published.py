@@ -23,6 +23,7 @@ from treadle.errors import EngineError, TargetGone, TreadleError
 from treadle.linux import runtime_folder, users
 from treadle.linux.bounded import receive
 from treadle.linux.peer import peer
+from treadle.linux.waiting_connect import waiting_connect
 
 log = logging.getLogger("treadle.attach")
 
@@ -124,12 +125,11 @@ def _connect(folder: int, name: str, uid: int) -> socket.socket | None:
     """A connection to a user's socket in a user's folder; None if nobody listens there, or somebody else."""
     connection = socket.socket(socket.AF_UNIX)
     try:
-        connection.settimeout(PATIENCE)
         # Through a handle of the socket itself, since connect() would follow a link.
         handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
             if stat.S_ISSOCK(os.fstat(handle).st_mode):
-                connection.connect(f"/proc/self/fd/{handle}")
+                waiting_connect(connection, f"/proc/self/fd/{handle}", PATIENCE)
                 if peer(connection).uid in (0, uid):
                     return connection
         finally:

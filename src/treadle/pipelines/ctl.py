@@ -26,6 +26,7 @@ from treadle import errors
 from treadle.errors import ConfigError, EngineError, RightsError, TreadleError
 from treadle.linux import runtime_folder
 from treadle.linux.peer import peer
+from treadle.linux.waiting_connect import waiting_connect
 from treadle.plugins import suggestion
 
 LARGEST_REQUEST = 64 * 1024
@@ -167,9 +168,8 @@ def ask(path: Path, command: str, /, *, timeout: float = 60.0, **arguments: obje
     if len(request) > LARGEST_REQUEST:
         raise _too_long(LARGEST_REQUEST)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(timeout)
         try:
-            connection.connect(str(_fitting(path)))
+            waiting_connect(connection, str(_fitting(path)), timeout)
             if not _is_trusted(connection):
                 raise PermissionError
             with suppress(BrokenPipeError):  # it may have refused before it read, and its answer says why
