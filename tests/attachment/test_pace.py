@@ -25,6 +25,6 @@ def test_what_readings_cost_is_bounded_or_they_are_as_seldom_as_may_be(first: fl
 def test_a_single_dear_round_changes_little() -> None:
     pace = Pace(0.2, 1.0)
     for _ in range(ROUNDS):
-        pace.add(0.0005)
-    pace.add(0.01)
+        pace.add(PART / 10)
+    pace.add(2 * PART)
     assert pace.period == pytest.approx(0.2)

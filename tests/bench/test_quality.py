@@ -166,7 +166,7 @@ def test_a_short_run_finds_every_suspicious_payment_and_gives_all_figures(
     spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How good they are is for a long one on a quiet machine."""
-    for name, value in (("HEAP", 50), ("LONG_ENOUGH", 0.1), ("SETTLED", float("inf"))):
+    for name, value in (("FIRST_ROWS", 50), ("LONG_ENOUGH", 0.1), ("SETTLED", float("inf"))):
         monkeypatch.setattr(quality, name, value)
     whole = SCENARIOS["4"]
     short = Scenario(whole.what, whole.make, whole.applications, (Phase(1, (0.5,)), Phase(2, (1.5,))))

@@ -23,11 +23,12 @@ from treadle.attachment.policies import (
     MainsOnly,
     Nested,
     Seen,
+    SourcesLast,
     StartsFirst,
     WithinQuery,
 )
 from treadle.decide import adaptive, registry
-from treadle.decide.policies import UserPriority
+from treadle.decide.policies import Fcfs, HighestRate, MultiClass, UserPriority
 from treadle.decide.policy import Policy
 from treadle.decide.transform import NICE_STEP, Scale, nice, nice_of_shares, owner, rt, shares, slices, weight
 from treadle.engines.spark.engine import SparkEngine, offered
@@ -198,6 +199,8 @@ class Plan:
             policy = ByShare(seen, NICE_STEP**steps, strict=self.strict)
         elif within:
             policy = WithinQuery(seen)
+        elif isinstance(self.policy, (Fcfs, HighestRate, MultiClass)) and name != "slice":
+            policy = SourcesLast(policy, by_class=isinstance(self.policy, MultiClass))
         helpers = options.get("helpers", True)
         if not helpers:
             policy = MainsOnly(policy)

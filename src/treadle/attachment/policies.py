@@ -26,6 +26,8 @@ from treadle.model import Floats, Topology
 from treadle.observe.plan import plannable
 from treadle.values import Groups, Schedule, Snapshot, dense_rank
 
+LEVELS = 30
+"""Among the rows of one kind, where sources run last. More than the benchmarks need, fewer than nice has."""
 SHOWN = ("queue", "external_queue", "tuples_out", "latency", "cost", "rate", "cpu", "wait")
 """Metrics that are shown to people, whatever the policy needs."""
 
@@ -241,6 +243,42 @@ def _rows(topology: Topology, are: Callable[[str], bool]) -> list[int]:
     """Those of the engine itself whose names are so."""
     rows = enumerate(topology.instances)
     return [row for row, each in rows if of_driver(each.query) and are(each.operators[0])]
+
+
+class SourcesLast(Around):
+    """Stages that read a source run after all others; among themselves, and the others too, as the policy says.
+
+    A fetch from Kafka costs as much for one row as for many, so a source that waits until the rest is done fetches many
+    at once. And a priority holds until the next reading of the counters, some tenths of a second: a source that goes
+    first has filled the queues behind it by then, with rows that are younger than those that should be served.
+    Under `by_class` that is so within each class of users' priorities only. Only the order counts, in even steps: by
+    distances, one source that is much behind would leave the others nothing, and HR's ratios would leave the costliest
+    query a share that the cheapest one needs.
+
+    It is for knobs of threads. A query as a whole is as urgent as its most urgent stage, also if that is its source.
+    """
+
+    def __init__(self, inner: Policy, *, by_class: bool = False) -> None:
+        super().__init__(inner)
+        self._by_class = by_class
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        schedule, topology = self.inner.decide(snapshot), snapshot.topology
+        own = np.array([not of_driver(query.name) for query in topology.queries], dtype=np.bool_)[topology.query_of]
+        known = own & ~np.isnan(schedule.scalar)
+        sources, inside = known & topology.is_source, known & ~topology.is_source
+        if not sources.any() or not inside.any() or schedule.helper is not None:  # which is on the same scale
+            return schedule
+        reason = f"{schedule.reason}; sources last"
+        classes = topology.priority if self._by_class else np.zeros(len(topology))
+        levels = schedule.scalar if self._by_class else _levels(schedule)
+        ranks = dense_rank(np.column_stack([classes, ~sources, levels]))
+        return replace(schedule, priority=ranks, spacing="linear", reason=reason)
+
+
+def _levels(schedule: Schedule) -> Floats:
+    """Priorities in `LEVELS` even steps: copies of an operator whose rates or ages hardly differ are equally urgent."""
+    return np.rint(SCALES["unit"].apply(schedule.scalar, schedule.spacing) * LEVELS)
 
 
 class MainsOnly(Around):

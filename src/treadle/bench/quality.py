@@ -33,12 +33,13 @@ Progress = Callable[[str, float], None]
 LOOK = 0.5
 """Seconds between two looks at the queues."""
 PARTITIONS = 2
-HEAP = 2_000
-"""Rows of each source that are worked off first."""
+FIRST_ROWS = 2_000
+"""Rows of each source in the first backlog."""
 LONG_ENOUGH = 6.0
-"""Seconds that a heap must take to tell what the machine can do."""
-SETTLED = 1.05
-"""A heap that was worked off so much faster than the one before: the JVM still compiles."""
+"""Seconds that a backlog must take to tell what the machine can do."""
+SETTLED, TWICE = 1.05, 2
+"""A backlog that was worked off so many times as fast as all before: the JVM still compiles. If none was so often in a
+row, it is warm."""
 LEAST = 4
 """Looks and cycles in each phase."""
 STARTING = 180.0
@@ -158,22 +159,22 @@ def measure(
 def capacity(place: Place) -> dict[str, float]:
     """Source -> rows a second at which its application alone keeps the whole machine busy, nothing shed.
 
-    Heaps are worked off, each larger than the last, until one takes long enough and the JVM has got no faster by it.
+    Backlogs are worked off, each at least as large as the last, until the JVM has got no faster `TWICE` in a row by
+    such that take long enough. A JVM that still compiles would be given an overload that is none later.
     """
     found: dict[str, float] = {}
     with place.running(shed=False) as (run, fill, _, _, topics):
         for application in place.scenario.applications:
-            rows, before = HEAP, 0.0
-            while True:
+            rows, best, settled = FIRST_ROWS, 0.0, 0
+            while settled < TWICE:
                 began = time.monotonic()
                 fill.heap({topics[source]: rows for source in application})
                 _drained(run)
                 took = time.monotonic() - began
-                if took >= LONG_ENOUGH and rows / took < SETTLED * before:
-                    break
-                before = rows / took
+                settled = settled + 1 if took >= LONG_ENOUGH and rows / took < SETTLED * best else 0
+                best = max(best, rows / took)
                 rows = int(rows * min(4.0, max(1.0, 1.3 * LONG_ENOUGH / took)))
-            found |= dict.fromkeys(application, rows / took)
+            found |= dict.fromkeys(application, best)
     return found
 
 

@@ -102,8 +102,7 @@ class Outside:
         """How many rows the next batch has of each Kafka topic, which Spark plans as soon as this one is done."""
         if not self.turns.sized:
             return
-        topics = [channel for channel in hop.inputs if isinstance(channel, Topic | KafkaChannel)]
-        backlogs = [channel.backlog(hop.name).rows for channel in topics]
+        topics, backlogs = _backlogs(hop)
         most, waiting = self.turns.sizer.rows(hop.id), sum(backlogs)
         for channel, rows in zip(topics, backlogs, strict=True):
             share = max(1, round(most * rows / waiting)) if most < waiting else most
@@ -143,12 +142,19 @@ class Outside:
             raise
 
     def _gather(self, hop: Hop, begun: float) -> None:
-        """Let rows come together for the next batch, as hops do that ask before they read."""
+        """Let rows come together for the next batch, as hops do that ask before they read.
+
+        Once the batch is full no more can come together, and to wait would only keep the query from its share.
+        """
         hop.state = State.LINGERING
-        while (left := begun + self.turns.rest_of(hop, GATHER) - time.monotonic()) > 0.0:
+        while (left := begun + self.turns.rest_of(hop, GATHER) - time.monotonic()) > 0.0 and not self._is_full(hop):
             if self.stopping.wait(min(left, LONGEST_LOOK)):
                 self._leave(hop)
         hop.state = State.IDLE
+
+    def _is_full(self, hop: Hop) -> bool:
+        """Whether as many rows of Kafka topics wait as the next batch may have."""
+        return self.turns.sized and sum(_backlogs(hop)[1]) >= self.turns.sizer.rows(hop.id)
 
     def _enter_pool(self, hop: Hop, rows: DataFrame) -> None:
         if name := self.turns.pool(hop):  # this is called in the hop's own thread of the JVM, whose jobs inherit it
@@ -179,6 +185,12 @@ def note_bad_rows(hop: Hop, topic: Topic, found: encoded.Bad | None) -> None:
             extra={"hop": hop.name, "topic": topic.topic},
         )
     hop.bad_rows += found.rows
+
+
+def _backlogs(hop: Hop) -> tuple[list[Topic | KafkaChannel], list[int]]:
+    """The Kafka topics that a hop reads, and the rows of each that wait."""
+    topics = [channel for channel in hop.inputs if isinstance(channel, Topic | KafkaChannel)]
+    return topics, [channel.backlog(hop.name).rows for channel in topics]
 
 
 def _query(hop: Hop) -> StreamingQuery:
