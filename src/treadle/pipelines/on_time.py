@@ -1,8 +1,9 @@
-"""Which part of the rows that came to a query it has finished, by rates: what shows that a query stalls.
+"""The part of the rows that came to a query and that it has finished, by rates: what shows that a query stalls.
 
-Rows come one by one and are finished batch by batch, so a rate of the one over a rate of the other swings from 0 to
-far above 1 in a query that is well. So a row is due only when its query had the time of two of its batches for it. It
-knows counters, and nothing of what is dropped. Stream-Economics, Eq. 4.
+Rows arrive one by one and are finished batch by batch, so in a healthy query the quotient of both rates swings between
+0 and far above 1. So a row is due only when its query had the time of two of its batches for it, and rates are taken
+over some cycles, as Flink's are, from which the paper has them. A query that has stopped is not averaged: it shows at
+once. This module knows counters, and nothing of what is dropped. Stream-Economics, Eq. 4.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ from treadle.model import Bools, Floats, Ints
 
 BATCHES = 2
 """A row that comes just after a batch was planned is finished with the next one: the time of two is in order."""
-LEAST, MOST = 1, 2
-"""Cycles between which that time is held: a query whose batches take longer is late, whatever the reason."""
+LEAST, MOST = 1, 4
+"""Cycles between which that time is held: a query whose batches take more than two cycles is late."""
+OVERDUE = 1.5
+"""A batch that takes so many times as long as the longest lately, and longer than a cycle, counts as stalled."""
+NEARLY = 0.99
+"""Cycles are not exact."""
 
 
 class Progress(NamedTuple):
@@ -39,7 +44,7 @@ class OnTime:
     """
 
     def __init__(self, queries: int, cycle: float, window: int) -> None:
-        self._cycle = cycle
+        self._cycle, self._window = cycle, window
         self._looks: deque[tuple[float, Progress]] = deque(maxlen=window + MOST + 1)
         self._since = np.full(queries, -np.inf)
         self._known = np.zeros(queries, dtype=np.bool_)
@@ -59,14 +64,23 @@ class OnTime:
         """By query: False until it has finished rows, or rows are due that it has not finished."""
         return self._known.copy()
 
-    def part(self, cycles: int) -> Floats:
-        """By query, over the last cycles: rows done over rows due. Above 1 while it works off what was late.
+    @property
+    def part(self) -> Floats:
+        """By query, over the window: rows done over rows due. Above 1 while it works off what was late.
 
         Where no row is due all are done: 1.
         """
-        finished, fell_due, _ = self._lately(cycles)
+        finished, fell_due, _ = self._lately(self._window)
         asked = fell_due > 0.0
         return np.where(asked, finished / np.where(asked, fell_due, 1.0), 1.0)
+
+    @property
+    def stalled(self) -> Bools:
+        """By query: rows have waited for a whole cycle, and no batch has ended for longer than batches take."""
+        (_, before), (now, last) = self._looks[max(len(self._looks) - 2, 0)], self._looks[-1]
+        silent = now - last.ended >= np.maximum(OVERDUE * self._longest_batch(), NEARLY * self._cycle)
+        found: Bools = silent & (before.came > last.done)
+        return found
 
     def _lately(self, cycles: int) -> tuple[Floats, Floats, Ints]:
         """By query: the rows that it finished and those that fell due, in so many cycles or since it was restarted."""
@@ -88,9 +102,15 @@ class OnTime:
 
     def _allowed(self) -> Floats:
         """By query: the seconds that its rows may take."""
+        found: Floats = np.clip(BATCHES * self._longest_batch(), LEAST * self._cycle, MOST * self._cycle)
+        return found
+
+    def _longest_batch(self) -> Floats:
+        """By query: seconds from batch to batch while rows waited, at most. Idle time is no batch."""
         batches = np.diff(np.array([each.batches for _, each in self._looks]), axis=0)
         passed = np.diff(np.array([each.ended for _, each in self._looks]), axis=0)
-        each = np.where(batches > 0.0, passed / np.where(batches > 0.0, batches, 1.0), 0.0)
-        longest = each.max(axis=0, initial=0.0)
-        found: Floats = np.clip(BATCHES * longest, LEAST * self._cycle, MOST * self._cycle)
+        waited = np.array([each.came > each.done for _, each in self._looks])[:-1]
+        counts = (batches > 0.0) & waited
+        each = np.where(counts, passed / np.where(counts, batches, 1.0), 0.0)
+        found: Floats = each.max(axis=0, initial=0.0)
         return found

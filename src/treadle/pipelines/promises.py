@@ -130,6 +130,8 @@ class Promises:
         self._local_kept = np.ones(len(self.flow))
         """By task: the part of what is read for it that it takes, over some cycles."""
         self._on_time = OnTime(len(self.flow), self._period, WINDOW)
+        self._passed, self._passed_at = np.zeros(len(self.flow)), np.zeros(len(self.flow))
+        """By task, in real time: the rows that have passed it, and when the last ones did."""
         sources = tuple(tasks[task] for task in self.flow.sources.tolist())
         self._sources = SourceRates(sources, self._readers(), run.channels, run.hops, self._period)
         self._counts: tuple[Mapping[str, Count], Mapping[str, Count]] = ({}, {})
@@ -187,7 +189,8 @@ class Promises:
         lately = np.maximum(latest - before, 0.0) / (now - last)
         on_average = np.maximum(latest - oldest, 0.0) / (now - first)
         local = self._kept(lately, on_average)
-        on_time = np.where(self._on_time.known, self._on_time.part(1), np.nan)
+        on_time = np.where(self._on_time.stalled, 0.0, self._on_time.part)
+        on_time = np.where(self._on_time.known, on_time, np.nan)
         kept = current_accuracy(self.flow, local)
         accuracy = np.minimum(current_accuracy(self.flow, local * on_time), WHOLE)
         if self._spreads:
@@ -322,8 +325,12 @@ class Promises:
         if self._real_time:
             passed = np.bincount(self.flow.end, weights=seen, minlength=len(hops))
             done = np.minimum(np.maximum(done, passed), came)
-        batches = np.array([0 if hop is None else hop.batches for hop in hops], dtype=np.float64)
-        ended = np.array([0.0 if hop is None else hop.well for hop in hops])
+            self._passed_at = np.where(done > self._passed, now, self._passed_at)
+            self._passed = done
+            batches, ended = done, self._passed_at  # each row is done when it passes, as if it were a batch
+        else:
+            batches = np.array([0 if hop is None else hop.batches for hop in hops], dtype=np.float64)
+            ended = np.array([0.0 if hop is None else hop.well for hop in hops])
         self._on_time.look(now, Progress(done, came, batches, ended))
         return waiting
 
@@ -373,7 +380,7 @@ class Promises:
             cores=np.array([cores]),
             batches=None if self._real_time else batches[flow.task_of],
             behind=bool(behind),
-            local=self._local_kept * self._on_time.part(WINDOW),
+            local=self._local_kept * self._on_time.part,
             unknown=~self._on_time.known,
             fixed=own_source | self._unsheddable(),
             most=most[flow.task_of],
