@@ -17,13 +17,16 @@ demo: setup
 
 CHECK := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
-# Checks and tests that need no Spark run beside the others, which share JVMs and what the kernel has: on two cores a second Spark is no gain.
+# Checks, tests that need no Spark, and some that need no more than a session run beside the others, which also share
+# what the kernel has. With two cores both parts should take equally long; a third is no gain.
 BESIDE := tests/decide tests/loop tests/testing tests/engines/simulator tests/bench/test_orderings.py tests/test_model.py \
 	tests/test_broker.py $(wildcard tests/observe/test_*.py) tests/bench/test_claims.py tests/bench/test_core.py \
 	tests/bench/test_policies.py \
 	$(patsubst %,tests/attachment/test_%.py,pace task_order report met promises sources_last) \
 	$(patsubst %,tests/engines/spark/test_%.py,batches batch_costs counters flow live naming operators plan progress queues reports) \
-	$(patsubst %,tests/pipelines/test_%.py,ages drops gathering load own_sources show totals turns)
+	$(patsubst %,tests/pipelines/test_%.py,ages drops gathering load own_sources show totals turns) \
+	tests/pipelines/channels tests/workloads \
+	$(patsubst %,tests/pipelines/test_%.py,app bad_input channel_on_spark corrected output_rows pipeline session)
 test: setup
 	@log=$$(mktemp); { $(CHECK) && $(BIN)/python -m pytest $(BESIDE); } >$$log 2>&1 & beside=$$!; \
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(BESIDE)); failed=$$?; \

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from applications import SparkProcess, feed
 from support import named
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 def pytest_configure() -> None:
     """SIGINT as usual: what was started in the background ignores it, and so would all that tests start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    settings.register_profile("treadle", deadline=None)  # how long an example takes says how busy the machine is
+    settings.load_profile("treadle")
 
 
 @pytest.fixture(scope="session")

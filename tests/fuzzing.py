@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 FUZZ = settings(
     max_examples=int(os.environ.get("TREADLE_FUZZ", "100")),
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
 )
 

@@ -191,7 +191,7 @@ def test_an_answer_without_end_is_a_clear_error(place: Path, sleeper: Process, m
         endless.join()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 2**64))
 def test_whatever_comes_as_a_status_is_one_that_can_be_shown_or_a_clear_error(seed: int) -> None:
     chance, console = random.Random(seed), Console(file=open(os.devnull, "w"), width=200)  # noqa: SIM115

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.attachment import plan
@@ -88,7 +88,6 @@ RATES = st.lists(st.floats(0.0, 1e9), min_size=6, max_size=6)
 
 
 @given(RATES)
-@settings(deadline=None)
 def test_the_order_among_sources_and_among_others_is_the_policys(rates: list[float]) -> None:
     found = topology(2, 2, 2)
     values = decide(HighestRate(), found, global_rate=rates).scalar[:6]

@@ -70,20 +70,20 @@ class TestFigures:
 
 class TestPlainRound:
     @given(SEEDS)
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=20)
     def test_decides_on_chains_what_the_vectorised_round_decides(self, seed: int) -> None:
         topology = core.chains(50)
         assert _changes_in(topology, core.samples(topology, 6, seed)) > 0
 
     @given(SEEDS)
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def test_decides_the_same_on_any_graph_with_gaps_restarts_and_pauses(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
         topology = _any_topology(rng)
         _changes_in(topology, _rough_samples(topology, 8, rng))
 
     @given(SEEDS, st.integers(1, 30), st.floats(0.01, 8.0))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def test_has_the_niceness_of_the_scale_within_the_ladder_and_beyond_it(
         self, seed: int, count: int, orders: float
     ) -> None:

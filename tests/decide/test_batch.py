@@ -66,7 +66,7 @@ def test_a_longer_period_never_gives_fewer_rows(batches: list[tuple[int, float]]
         assert short.rows("hop") <= long.rows("hop")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(FIXED, PER_ROW, st.integers(0, 2**32))
 def test_a_noisy_hop_settles_at_the_period(fixed: float, per_row: float, seed: int) -> None:
     hold = run(BatchSizer(PERIOD), lambda rows: fixed + per_row * rows, 60, random.Random(seed))
@@ -74,7 +74,7 @@ def test_a_noisy_hop_settles_at_the_period(fixed: float, per_row: float, seed: i
     assert about_right(hold, fixed) or not reachable
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(FIXED, PER_ROW, st.integers(0, 2**32))
 def test_it_recovers_when_rows_become_ten_times_as_dear_and_cheap_again(
     fixed: float, per_row: float, seed: int

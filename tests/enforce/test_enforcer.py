@@ -357,7 +357,7 @@ class Failures(RuleBasedStateMachine):
         assert self.enforcer.held == ()
 
 
-Failures.TestCase.settings = settings(max_examples=150, stateful_step_count=15, deadline=None)
+Failures.TestCase.settings = settings(max_examples=150, stateful_step_count=15)
 TestRestoreUndoesApplyAfterAnyFailures = Failures.TestCase
 
 

@@ -489,10 +489,10 @@ class Laws(RuleBasedStateMachine):
 
 
 TestLaws = Laws.TestCase
-TestLaws.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestLaws.settings = settings(max_examples=60, stateful_step_count=60)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(st.integers(0, 5), min_size=6, max_size=6), min_size=1, max_size=10),
     st.integers(1, 3),

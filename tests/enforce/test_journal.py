@@ -326,7 +326,7 @@ class TestReading:
 
 
 class TestWayBack:
-    @settings(deadline=None, max_examples=40)
+    @settings(max_examples=40)
     @given(st.data())
     def test_from_every_moment_there_is_a_way_back(self, tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
         """A kill may come before or after any write; a put_back from there leaves everything as it was found."""

@@ -165,7 +165,7 @@ class Reference:
         return own + passed_on * sum(share * self.spent(now, r) for r, share in self.readers(row))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.data())
 def test_every_derived_metric_of_a_random_graph_equals_the_reference(data: st.DataObject) -> None:
     topology = data.draw(topologies())
@@ -178,7 +178,7 @@ def test_every_derived_metric_of_a_random_graph_equals_the_reference(data: st.Da
             np.testing.assert_allclose(snapshot[name], expected[name], rtol=1e-9, atol=1e-9, err_msg=name)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_an_unknown_row_never_changes_a_row_that_does_not_feed_it(data: st.DataObject) -> None:
     topology = data.draw(topologies())

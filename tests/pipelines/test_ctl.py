@@ -417,7 +417,7 @@ ANSWERS = (
 class TestWhateverIsSent:
     """10,000 texts in each direction."""
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     @given(st.integers(0, 2**64))
     def test_a_request_is_answered_by_a_result_or_an_error_of_ours(self, seed: int) -> None:
         chance, server = random.Random(seed), ctl.Server.__new__(ctl.Server)
@@ -428,7 +428,7 @@ class TestWhateverIsSent:
             assert answer.count(b"\n") == 1
             assert set(json.loads(answer)) in ({"result"}, {"error"})
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     @given(st.integers(0, 2**64))
     def test_an_answer_is_a_result_or_raises_an_error_of_ours(self, seed: int) -> None:
         chance = random.Random(seed)

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.errors import ConfigError
@@ -400,7 +400,6 @@ def reached(p: Pipeline, name: str) -> set[str]:
     return {name} if node.kind.ends else set().union(*(reached(p, down.name) for down in p.downstream(name)))
 
 
-@settings(deadline=None)
 @given(pipelines())
 def test_every_node_comes_after_what_it_reads(p: Pipeline) -> None:
     order = [node.name for node in p.nodes]
@@ -408,7 +407,6 @@ def test_every_node_comes_after_what_it_reads(p: Pipeline) -> None:
     assert all(order.index(up) < order.index(node.name) for node in p.nodes for up in node.inputs)
 
 
-@settings(deadline=None)
 @given(pipelines())
 def test_what_runs_is_in_one_query_and_as_important_as_the_sinks_it_reaches(p: Pipeline) -> None:
     running = sorted(node.name for node in p.nodes if node.kind.runs)
@@ -422,7 +420,6 @@ def test_what_runs_is_in_one_query_and_as_important_as_the_sinks_it_reaches(p: P
         assert p.node(query.name).priority == query.priority
 
 
-@settings(deadline=None)
 @given(pipelines())
 def test_fused_runs_each_sink_with_exactly_what_reaches_it(p: Pipeline) -> None:
     topology = p.topology("fused")
@@ -433,7 +430,6 @@ def test_fused_runs_each_sink_with_exactly_what_reaches_it(p: Pipeline) -> None:
         assert len(instance.operators) == len(wanted)
 
 
-@settings(deadline=None)
 @given(pipelines())
 def test_hops_has_a_row_for_each_node_that_runs(p: Pipeline) -> None:
     topology = p.topology("hops")

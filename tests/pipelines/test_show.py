@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import click
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.cli.show import show as command
@@ -85,7 +85,6 @@ class TestTree:
             "└─ scored  as above (with clean)\n"
         )
 
-    @settings(deadline=None)
     @given(st.integers(0, 10**6), st.integers(1, 25))
     def test_every_edge_is_a_line_and_no_node_is_drawn_twice(self, seed: int, size: int) -> None:
         p = some(seed, size)
@@ -147,7 +146,6 @@ class TestPicture:
         assert all(len(h) == 1 for h in heights)
         assert [min(h) for h in heights] == sorted(min(h) for h in heights)
 
-    @settings(deadline=None)
     @given(st.integers(0, 10**6), st.integers(1, 40))
     def test_all_boxes_are_inside_and_apart(self, seed: int, size: int) -> None:
         picture = show.svg(some(seed, size))

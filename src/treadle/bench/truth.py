@@ -1,6 +1,6 @@
 """`treadle bench truth`: how true Treadle's figures of an application that it only looks at are.
 
-The application counts its own rows by expressions in its queries (`workloads/tapped.py`), and writes every 10 ms how
+The application counts its own rows by expressions in its queries (`workloads/tapped.py`), and writes every 2 ms how
 many have passed each place, when the last of them was made, and the CPU time of the threads that passed them. None of
 this comes from Spark's counters, on which Treadle's figures rest. Both are read on the same clock and compared at the
 moments of Treadle's readings, while the load is below what the application can do, above it, and below it again.
@@ -27,6 +27,7 @@ from treadle.bench.truth_taps import (
     median,
     queue_error,
     rate_errors,
+    read_latest,
     read_taps,
     readings,
 )
@@ -99,14 +100,14 @@ def _capacity(rig: Rig, file: Path, seconds: float) -> float:
     rig.produce({"tapped": 3000.0})
     rig.take(seconds)
     rig.produce({})
-    if not read_taps(file).rows["aggregate in"][-1] > 0.0:
+    if not read_latest(file).rows["aggregate in"][-1] > 0.0:
         raise EngineError("no row came through", remedy="run the application by hand and see why")
     _work_off(rig, file)
     rig.produce({"tapped": 20_000.0})
     rig.take(0.2 * seconds)
-    first = read_taps(file)
+    first = read_latest(file)
     rig.take(0.5 * seconds)
-    last = read_taps(file)
+    last = read_latest(file)
     rig.produce({})
     # What comes out at the end, in rows that came in: in the middle rows may pile up.
     took = (last.rows["aggregate in"][-1] - first.rows["aggregate in"][-1]) / (last.times[-1] - first.times[-1])
@@ -119,7 +120,7 @@ def _work_off(rig: Rig, file: Path) -> None:
     """Wait until the last stage has read every row that the producer sent and the filter kept."""
     while True:
         rig.take(0.5)
-        rows = read_taps(file).rows
+        rows = read_latest(file).rows
         if rows["filter in"][-1] >= rig.sent("tapped") and rows["aggregate in"][-1] >= rows["filter out"][-1]:
             return
 

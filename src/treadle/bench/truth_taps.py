@@ -26,6 +26,8 @@ WINDOW = 2.0
 """Seconds over which rates, selectivities and costs are compared."""
 FEW_ROWS, SMALL_PART = 20.0, 0.05
 """An error of a queue that is one of these is small."""
+LONGEST_LINES = 8192
+"""Bytes of two lines of counts, at most."""
 
 
 class Taps(NamedTuple):
@@ -43,8 +45,20 @@ class Taps(NamedTuple):
 
 def read_taps(file: Path) -> Taps:
     """The whole file; a place that is not there yet has counted nothing."""
+    return _taps(file.read_text())
+
+
+def read_latest(file: Path) -> Taps:
+    """The last counts alone."""
+    with file.open("rb") as text:
+        text.seek(max(0, file.stat().st_size - LONGEST_LINES))
+        last = text.read().decode()
+    return _taps("\n".join(last.split("\n")[-2:]))
+
+
+def _taps(text: str) -> Taps:
     wall = time.time() - time.monotonic()
-    lines = [line.split("\t") for line in file.read_text().splitlines()[:-1]]
+    lines = [line.split("\t") for line in text.split("\n")[:-1]]
     times = np.array([int(line[0]) / 1e9 for line in lines])
     found: dict[str, dict[str, Floats]] = {}
     for number, line in enumerate(lines):

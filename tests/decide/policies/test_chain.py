@@ -205,7 +205,7 @@ class Naive:
 
 
 @given(plans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_slopes_are_those_of_the_best_connected_parts(plan: tuple[Topology, Floats, Floats]) -> None:
     assert slopes(*plan).tolist() == pytest.approx(Naive(*plan).found)
 
@@ -224,7 +224,6 @@ def lower_envelope(cost: list[float], selectivity: list[float]) -> list[float]:
 
 
 @given(st.lists(st.tuples(COSTS, st.floats(0.05, 3)), min_size=1, max_size=12))
-@settings(deadline=None)
 def test_on_a_line_slopes_are_those_of_the_geometric_lower_envelope(numbers: list[tuple[float, float]]) -> None:
     cost, selectivity = (list(column) for column in zip(*numbers, strict=True))
     operators = tuple(Operator(str(i), (str(i - 1),) if i else ()) for i in range(len(cost)))
@@ -234,7 +233,7 @@ def test_on_a_line_slopes_are_those_of_the_geometric_lower_envelope(numbers: lis
 
 
 @given(plans(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_block_is_known_only_if_no_missing_number_could_change_it(
     plan: tuple[Topology, Floats, Floats], data: st.DataObject
 ) -> None:
@@ -251,7 +250,6 @@ def test_a_block_is_known_only_if_no_missing_number_could_change_it(
 
 
 @given(plans())
-@settings(deadline=None)
 def test_segments_hold_every_row_and_say_what_the_slopes_say(plan: tuple[Topology, Floats, Floats]) -> None:
     found = segments(*plan)
     steepest = np.full(len(plan[0]), -math.inf)

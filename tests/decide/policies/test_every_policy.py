@@ -57,7 +57,7 @@ def decided(name: str, topology: Topology, found: dict[str, Floats]) -> Schedule
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_schedule_has_a_vector_for_each_row_whatever_is_unknown(data: st.DataObject) -> None:
     topology = data.draw(topologies())
     found = data.draw(columns(len(topology), GAPPY))
@@ -81,7 +81,7 @@ def decides(name: str, topology: Topology) -> Bools:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_is_unknown_in_one_query_does_not_spoil_another(data: st.DataObject) -> None:
     topology = data.draw(topologies())
     whole = data.draw(columns(len(topology), st.floats(0.001, 1e6)))
@@ -96,7 +96,7 @@ def test_what_is_unknown_in_one_query_does_not_spoil_another(data: st.DataObject
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_is_unknown_of_a_row_changes_no_other_row_of_a_policy_that_looks_at_each_alone(
     data: st.DataObject,
 ) -> None:

@@ -184,7 +184,7 @@ def test_it_does_not_flap_with_noise() -> None:
     assert len(rises) <= 3
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1), st.floats(0.001, 0.02)), min_size=1, max_size=8),
     st.floats(1.0, 200.0),

@@ -19,7 +19,6 @@ from treadle.model import ThreadRef
 V1 = "33 31 0:30 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
 
 
-@settings(deadline=None)
 @given(st.text())
 @example("\0")
 @example("a//%")
@@ -32,7 +31,7 @@ def test_any_text_is_a_name_that_can_be_read_back(name: str) -> None:
         assert unescape(path) == name
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.text(max_size=5), st.text(max_size=5))
 def test_very_long_names_stay_different(one: str, other: str) -> None:
     assert (escape("é" * 200 + one) == escape("é" * 200 + other)) == (one == other)

@@ -77,7 +77,7 @@ def test_weights_of_v2_are_refused_on_v1_with_what_to_use(cgroups: Cgroups) -> N
         WeightKnob(cgroups)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_restore_puts_threads_and_groups_back_as_found(
     cgroups: Cgroups, threads: tuple[ThreadRef, ...], data: st.DataObject

@@ -37,7 +37,7 @@ def test_what_the_kernel_would_cut_is_refused(threads: tuple[ThreadRef, ...], va
 
 
 @pytest.mark.usefixtures("root")
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_restore_puts_back_the_nice_it_found(threads: tuple[ThreadRef, ...], data: st.DataObject) -> None:
     nices = st.lists(st.integers(-20, 19), min_size=3, max_size=3)

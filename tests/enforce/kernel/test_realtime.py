@@ -122,7 +122,7 @@ def test_a_deadline_thread_is_left_alone(threads: tuple[ThreadRef, ...]) -> None
         process.communicate()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data(), fifo=st.booleans())
 def test_restore_puts_back_all_that_it_found(threads: tuple[ThreadRef, ...], data: st.DataObject, fifo: bool) -> None:
     for thread in threads:

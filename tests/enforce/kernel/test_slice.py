@@ -66,7 +66,7 @@ def test_a_kernel_that_ignores_slices_is_one_clear_error(
             act()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data(), batch=st.booleans())
 def test_restore_puts_back_policy_and_slice_that_it_found(
     threads: tuple[ThreadRef, ...], data: st.DataObject, batch: bool

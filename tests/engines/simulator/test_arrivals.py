@@ -49,7 +49,7 @@ def test_rate_zero_sends_nothing(pattern: str) -> None:
 
 
 @given(rate=st.floats(0.01, 300), start=st.floats(0, 5), seconds=st.floats(5, 20))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_constant_source_sends_its_rate_and_never_less_than_one_short(
     rate: float, start: float, seconds: float
 ) -> None:

@@ -319,7 +319,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @given(place=st.sampled_from(places(RICH)), odd=st.sampled_from(ODD), remove=st.booleans(), rename=st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_whatever_stands_somewhere_is_either_fine_or_one_line(
     place: tuple[Any, ...], odd: Any, remove: bool, rename: bool
 ) -> None:

@@ -26,7 +26,7 @@ from treadle.engines.simulator.scenario import (
 )
 
 SECONDS = 1.0
-few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 # ---------------------------------------------------------------- random scenarios
 

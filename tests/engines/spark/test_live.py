@@ -35,6 +35,8 @@ class Chain:
     rows: list[int] = field(default_factory=lambda: [0, 0, 0])
     offset: int = 0
     end: int = 0
+    on_its_way: int = 0
+    """Messages that were sent on each edge and have not come."""
 
     def __post_init__(self) -> None:
         columns = (
@@ -51,16 +53,16 @@ class Chain:
         return (f"held:{number}", f"writer:{number}", f"sent:{number}:0", f"filling:{number}:0")
 
     def _reads(self, shuffle: int) -> tuple[str, ...]:
-        return tuple(f"{kind}:{2 * self.batch + shuffle}" for kind in ("waiting", "message", "from"))
+        return tuple(f"{kind}:{2 * self.batch + shuffle}" for kind in ("waiting", "message", "from", "received"))
 
     def _written(self, rows: int) -> list[int]:
         filling = rows % MESSAGE * (self.size + PREFIX)
         return [filling, 0, rows // MESSAGE - 1, filling]
 
     def _read(self, written: int, taken: int) -> list[int]:
-        """The reader is in the message after those that it has taken wholly, if that was sent."""
-        sent, message = written // MESSAGE - 1, taken // MESSAGE
-        return [max(0, sent - message), message, 0] if message <= sent else [0, -1, -1]
+        """The reader is in the message after those that it has taken wholly, if that has come."""
+        received, message = written // MESSAGE - 1 - self.on_its_way, taken // MESSAGE
+        return [max(0, received - message), message, 0, received] if message <= received else [0, -1, -1, received]
 
     def counts(self, time: float) -> Counts:
         source, middle, sink = self.rows
@@ -94,6 +96,15 @@ def run(chain: Chain, counters: LiveCounters, rates: tuple[float, float, float],
         chain.rows = [done[0], middle, min(middle // MESSAGE * MESSAGE, done[2])]
         counters.update(1, chain.counts(time))
     return time
+
+
+def test_a_message_that_is_on_its_way_waits() -> None:
+    chain, counters = Chain(on_its_way=1), LiveCounters(locate)
+    for messages in range(1, 10):
+        chain.rows = [messages * MESSAGE, (messages - 1) * MESSAGE, 0]
+        counters.update(1, chain.counts(0.2 * messages))
+    assert counters.reading is not None
+    assert counters.reading.queue[MIDDLE] == pytest.approx(MESSAGE)
 
 
 @given(st.floats(500, 20_000), st.floats(0.1, 1.0), st.floats(0.1, 1.0), st.integers(40, 2000), st.integers(1, 60))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import FUZZ
@@ -92,7 +92,6 @@ THREADS = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(THREADS, max_size=6), st.integers(0, 8))
 def test_whatever_is_in_a_name_all_threads_are_told_apart(threads: list[JavaThread], frames: int) -> None:
     text = "2026\nFull thread dump\n\n" + "".join(map(printed, threads)) + "JNI global refs: 7, weak refs: 0\n\n"

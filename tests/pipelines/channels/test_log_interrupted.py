@@ -285,7 +285,7 @@ class Interrupted(RuleBasedStateMachine):
 
 
 TestInterrupted = Interrupted.TestCase
-TestInterrupted.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
+TestInterrupted.settings = settings(max_examples=40, stateful_step_count=15)
 
 
 FEED = """

@@ -208,6 +208,7 @@ class _Edge(NamedTuple):
     origin: int
     identity: int
     waiting: int
+    received: int
     share: float
     """The part of the writer's rows that goes to this reader: all are held to get equally many."""
     alone: bool
@@ -260,9 +261,9 @@ class _Wired:
         depth = _depths(len(tasks), [(edge.writer, edge.reader) for edge in edges])
         edges.sort(key=lambda edge: depth[edge.reader])
         self._keys = {edge.key: number for number, edge in enumerate(edges)}
-        integers = np.array([edge[1:9] for edge in edges], dtype=np.int64).reshape(-1, 8).T
+        integers = np.array([edge[1:10] for edge in edges], dtype=np.int64).reshape(-1, 9).T
         self._writer, self._reader, self._sent_at, self._filling = integers[:4]
-        self._message, self._origin, self._identity, self._waiting = integers[4:]
+        self._message, self._origin, self._identity, self._waiting, self._received = integers[4:]
         self._share = np.array([edge.share for edge in edges])
         self._alone = np.array([edge.alone for edge in edges], dtype=np.bool_)
         inboxes: dict[tuple[int, int], int] = {}
@@ -361,7 +362,9 @@ class _Wired:
         """Where each reader is: in the middle of the message that it reads, or behind the last that it has got."""
         message, waiting = values[self._message], values[self._waiting]
         is_reading = self._is_reading = message >= 0
-        now = np.where(is_reading, message - 0.5, sent - waiting)
+        received = values[self._received]  # a message may be on its way, and is of no use to the reader until it comes
+        received = np.where(received >= -1.0, np.fmin(received, sent), sent)
+        now = np.where(is_reading, message - 0.5, received - waiting)
         if not self._alone.all():
             reads_it = self._is_reading = is_reading & (values[self._origin] == values[self._identity])
             now = np.where(self._alone | reads_it, now, self._divided(sent, waiting + is_reading))
@@ -512,6 +515,7 @@ def _edges(tasks: Sequence[Task], columns: Sequence[dict[str, int]]) -> list[_Ed
                             own.get(f"from:{shuffle}", -1),
                             its.get(f"writer:{shuffle}", -1),
                             own[name],
+                            own.get(f"received:{shuffle}", -1),
                             1.0 / readers_of[shuffle, writer],
                             len(writers[shuffle, partition]) == 1,
                         )

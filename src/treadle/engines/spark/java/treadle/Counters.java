@@ -29,7 +29,8 @@ import java.util.concurrent.atomic.AtomicReference;
  * SQL metric that counts rows or bytes; the driver knows of which operator it is), `offset:N` and `end:N` (of its Nth
  * Kafka partition, what it reads next and the newest, as far as its consumer has heard), and of a streaming shuffle S `waiting:S` (messages in the
  * reader's queue), `message:S` (sequence number of the message that is being read; -1 for none), `from:S` (the writer
- * of that message), `held:S` (bytes that the writer has not got rid of), `writer:S` (by which it is known to readers),
+ * of that message), `received:S` (that of the last message that has come, -1 before
+ * the first; -2 with more than one writer), `held:S` (bytes that the writer has not got rid of), `writer:S` (by which it is known to readers),
  * `sent:S:R` (the last sequence number that was sent to reader R) and `filling:S:R` (bytes of the next message to it).
  *
  * Nothing is locked and nothing waits: the tasks go on meanwhile, so a value can be a moment older than the next. What
@@ -419,6 +420,44 @@ final class Counters {
         task.add("waiting:" + shuffle, queue::size);
         task.add("message:" + shuffle, () -> inside.number(current.get(reader), "seqNum"));
         task.add("from:" + shuffle, () -> inside.number(current.get(reader), "shuffleWriterId"));
+        if (inside.field(reader, "clientMap") instanceof Map<?, ?> clients) {
+            task.add("received:" + shuffle, new Received(clients));
+        }
+    }
+
+    /** The number of the last message that a reader has got from its only writer. */
+    private final class Received implements Column {
+        private final Map<?, ?> clients; // by writer; they come once the task runs
+        private Object client;
+        private Object handler;
+
+        Received(Map<?, ?> clients) {
+            this.clients = clients;
+        }
+
+        @Override
+        public long read() throws ReflectiveOperationException {
+            Object only = clients.size() == 1 ? clients.values().iterator().next() : null;
+            if (only != client) {
+                client = only;
+                handler = only == null ? null : handlerOf(only);
+            }
+            return handler == null ? -2 : inside.number(handler, "lastSeqNum");
+        }
+
+        /** What takes its messages; null in a version of Spark in which that is another thing. */
+        private Object handlerOf(Object client) {
+            try {
+                Object pipeline = inside.call(inside.field(client, "channel"), "pipeline");
+                Method get = pipeline.getClass().getMethod("get", String.class);
+                get.setAccessible(true);
+                Object requests = inside.field(get.invoke(pipeline, "handler"), "requestHandler");
+                Object found = inside.field(requests, "rpcHandler");
+                return found == null || inside.find(found.getClass(), "lastSeqNum") == null ? null : found;
+            } catch (ReflectiveOperationException | RuntimeException unknown) {
+                return null;
+            }
+        }
     }
 
     private void addWriter(Task task, Object writer) throws ReflectiveOperationException {
