@@ -22,7 +22,7 @@ CHECK := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $
 BESIDE := tests/decide tests/loop tests/testing tests/engines/simulator tests/bench/test_orderings.py tests/test_model.py \
 	tests/test_broker.py $(wildcard tests/observe/test_*.py) tests/bench/test_claims.py tests/bench/test_core.py \
 	tests/bench/test_policies.py \
-	$(patsubst %,tests/attachment/test_%.py,pace task_order report met promises sources_last) \
+	$(patsubst %,tests/attachment/test_%.py,pace task_order report met promises sources_last in_proportion) \
 	$(patsubst %,tests/engines/spark/test_%.py,batches batch_costs counters flow live naming operators plan progress queues reports) \
 	$(patsubst %,tests/pipelines/test_%.py,ages drops gathering load own_sources show totals turns) \
 	tests/pipelines/channels tests/workloads \

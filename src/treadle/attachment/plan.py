@@ -19,6 +19,7 @@ from treadle.attachment.policies import (
     Grouped,
     HelpersFirst,
     HelpersIfNamed,
+    InProportion,
     Judged,
     MainsOnly,
     Nested,
@@ -28,7 +29,7 @@ from treadle.attachment.policies import (
     WithinQuery,
 )
 from treadle.decide import adaptive, registry
-from treadle.decide.policies import Fcfs, HighestRate, MultiClass, UserPriority
+from treadle.decide.policies import CongestionAware, Fcfs, HighestRate, MultiClass, QueueSize, UserPriority
 from treadle.decide.policy import Policy
 from treadle.decide.transform import NICE_STEP, Scale, nice, nice_of_shares, owner, rt, shares, slices, weight
 from treadle.engines.spark.engine import SparkEngine, offered
@@ -201,6 +202,8 @@ class Plan:
             policy = WithinQuery(seen)
         elif isinstance(self.policy, (Fcfs, HighestRate, MultiClass)) and name != "slice":
             policy = SourcesLast(policy, by_class=isinstance(self.policy, MultiClass))
+        elif isinstance(self.policy, (CongestionAware, QueueSize)) and name == "nice":
+            policy = InProportion(policy)
         helpers = options.get("helpers", True)
         if not helpers:
             policy = MainsOnly(policy)

@@ -231,7 +231,10 @@ class StartsFirst(Around):
         if len(known) and np.isnan(scalar[starting]).all():
             least, most = known.min(), known.max()
             scalar[starting] = most
-            scalar[compiling] = least + self.HELD_BACK * (most - least)
+            if schedule.spacing == "log" and least > 0.0:
+                scalar[compiling] = least * (most / least) ** self.HELD_BACK
+            else:
+                scalar[compiling] = least + self.HELD_BACK * (most - least)
         return replace(schedule, priority=scalar)
 
 
@@ -279,6 +282,25 @@ class SourcesLast(Around):
 def _levels(schedule: Schedule) -> Floats:
     """Priorities in `LEVELS` even steps: copies of an operator whose rates or ages hardly differ are equally urgent."""
     return np.rint(SCALES["unit"].apply(schedule.scalar, schedule.spacing) * LEVELS)
+
+
+class InProportion(Around):
+    """A stage with twice as many rows waiting gets twice the weight, for policies that decide by queues.
+
+    By distances, the longest queue is at the upper end of nice and nearly all others at the lower one. So its stage has
+    the core to itself until the next reading of the counters, and what it has put out by then is the longest queue.
+    One row more is counted everywhere, so that an empty queue has a weight, too.
+    """
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        schedule = self.inner.decide(snapshot)
+        return replace(
+            schedule,
+            priority=schedule.scalar + 1.0,
+            helper=None if schedule.helper is None else schedule.helper + 1.0,
+            spacing="log",
+            reason=f"{schedule.reason}; in proportion",
+        )
 
 
 class MainsOnly(Around):
