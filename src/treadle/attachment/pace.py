@@ -6,9 +6,9 @@ they cost on this machine is measured, so the whole stays cheap however large an
 
 from __future__ import annotations
 
-PART = 0.004
-"""The part of a core that readings and decisions on them may use. The agent and rounds without news need about as much
-again, and the aim for all of it is a hundredth."""
+PART = 0.003
+"""The part of a core that readings and decisions on them may use. The agent and rounds without news need about twice as
+much, and the aim for all of it is a hundredth."""
 RECENT = 0.05
 """What a new round counts in the mean."""
 STEP = 0.05

@@ -104,6 +104,8 @@ class Server:
     def __init__(self) -> None:
         self.answer = b""
         self.keeps_on = False
+        self.closes = 0
+        """So many connections are closed without an answer first."""
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         threading.Thread(target=self._serve, daemon=True).start()
@@ -119,6 +121,9 @@ class Server:
                 connection, _ = self._socket.accept()
                 with connection, suppress(OSError):
                     connection.recv(1 << 16)
+                    self.closes -= 1
+                    if self.closes >= 0:
+                        continue
                     connection.sendall(self.answer)
                     while self.keeps_on:
                         connection.sendall(b"x" * 1000)
@@ -128,6 +133,17 @@ class Server:
 def server() -> Iterator[Server]:
     with closing(Server()) as started:
         yield started
+
+
+@pytest.mark.parametrize(("closes", "answers"), [(1, True), (2, False)])
+def test_a_busy_ui_that_closes_a_connection_is_asked_once_more(closes: int, answers: bool) -> None:
+    with closing(Server()) as server:
+        server.closes, server.answer = closes, b"HTTP/1.1 200 OK\r\n\r\n[]"
+        if answers:
+            assert Rest(server.address).applications() == []
+        else:
+            with pytest.raises(EngineError, match="does not answer"):
+                Rest(server.address).applications()
 
 
 HEADS = st.lists(

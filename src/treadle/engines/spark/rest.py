@@ -16,6 +16,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -82,26 +83,31 @@ class Rest:
             raise self._trouble(f"{error.message} to {path}") from error
 
     def page(self, path: str) -> str:
-        """A page of the UI. A connection of its own each time: on a kept one, delayed ACKs cost 40 ms."""
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self._host, self.port, timeout=self._timeout)
+        """A page of the UI."""
         end = time.monotonic() + self._timeout
         try:
-            connection.request("GET", f"{self._root}/{path}", headers={"Connection": "close"})
-            answer = _answer(_Bounded(connection.sock, end, self._timeout))
+            try:
+                answer = self._ask(path, end)
+            except http.client.RemoteDisconnected:  # a UI whose driver gets little CPU closes what it has not served
+                answer = self._ask(path, end)
         except bounded.TimeOverError as error:
             raise self._trouble(f"does not answer within {self._timeout:g} s") from error
         except EngineError as error:
             raise self._trouble(error.message) from error
         except (OSError, http.client.HTTPException, ValueError, OverflowError) as error:  # of sizes that make no sense
             raise self._trouble(f"does not answer: {excerpt(str(error))}") from error
-        finally:
-            connection.close()
         if answer.status == http.client.NOT_FOUND:
             raise _NoPageError(f"has no {path}", where=f"Spark's UI at {self.address}", remedy="is it Spark's?")
         if answer.status != http.client.OK:
             raise self._trouble(f"answers {answer.status} {excerpt(answer.reason)} to {path}")
         return answer.text
+
+    def _ask(self, path: str, end: float) -> Answer:
+        """The answer to one request. A connection of its own each time: on a kept one, delayed ACKs cost 40 ms."""
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        with closing(kind(self._host, self.port, timeout=max(end - time.monotonic(), 0.001))) as connection:
+            connection.request("GET", f"{self._root}/{path}", headers={"Connection": "close"})
+            return _answer(_Bounded(connection.sock, end, self._timeout))
 
     def applications(self) -> list[tuple[str, str]]:
         """(id, name) of the applications that it shows: one, unless it is a history server."""
