@@ -495,7 +495,7 @@ def test_without_helpers_only_the_mains_are_turned() -> None:
     schedule = binding.policy.decide(snapshot([5.0, 1.0, 5.0, 9.0]))
     assert schedule.helper is not None
     assert np.isnan(schedule.helper).all()
-    assert schedule.scalar.tolist() == [5.0, 1.0, 5.0, 9.0]
+    assert schedule.scalar.tolist() == [6.0, 2.0, 6.0, 10.0]  # queues as weights count one row more
 
 
 def test_the_threads_by_which_a_jvm_answers_are_as_urgent_as_the_most_urgent() -> None:
