@@ -61,8 +61,8 @@ class Chain:
 
     def _read(self, written: int, taken: int) -> list[int]:
         """The reader is in the message after those that it has taken wholly, if that has come."""
-        received, message = written // MESSAGE - 1 - self.on_its_way, taken // MESSAGE
-        return [max(0, received - message), message, 0, received] if message <= received else [0, -1, -1, received]
+        received, message = written // MESSAGE - self.on_its_way, taken // MESSAGE
+        return [max(0, received - 1 - message), message, 0, received] if message < received else [0, -1, -1, received]
 
     def counts(self, time: float) -> Counts:
         source, middle, sink = self.rows
@@ -105,6 +105,20 @@ def test_a_message_that_is_on_its_way_waits() -> None:
         counters.update(1, chain.counts(0.2 * messages))
     assert counters.reading is not None
     assert counters.reading.queue[MIDDLE] == pytest.approx(MESSAGE)
+
+
+def test_a_message_of_one_of_two_writers_that_is_on_its_way_waits() -> None:
+    writes = ("metric:1", "metric:2", "held:0", "writer:0", "sent:0:0", "filling:0:0")
+    reads = ("waiting:0", "message:0", "from:0", "received:0")
+    tasks = (Task(0, 0, writes), Task(0, 1, writes), Task(2, 0, reads))
+    counters = LiveCounters(locate)
+    for messages in range(1, 10):  # of each writer; the reader has got and read all but one of the second
+        rows = messages * MESSAGE
+        writer = [rows, rows * SIZE, 0, 7, messages - 1, 0]
+        values = [*writer, *writer[:3], 8, *writer[4:], 0, -1, -1, 2 * messages - 1]
+        counters.update(1, Counts(0.2 * messages, tasks, np.array(values, dtype=np.int64)))
+    assert counters.reading is not None
+    assert counters.reading.queue[2] == pytest.approx(MESSAGE)
 
 
 @given(st.floats(500, 20_000), st.floats(0.1, 1.0), st.floats(0.1, 1.0), st.integers(40, 2000), st.integers(1, 60))

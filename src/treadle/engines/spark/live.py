@@ -362,22 +362,26 @@ class _Wired:
         """Where each reader is: in the middle of the message that it reads, or behind the last that it has got."""
         message, waiting = values[self._message], values[self._waiting]
         is_reading = self._is_reading = message >= 0
-        received = values[self._received]  # a message may be on its way, and is of no use to the reader until it comes
-        received = np.where(received >= -1.0, np.fmin(received, sent), sent)
-        now = np.where(is_reading, message - 0.5, received - waiting)
+        received = values[self._received]  # a message that was sent is of no use to the reader until it arrives
+        travelling = np.where(received >= 0.0, np.fmax(self._of_inbox(sent + 1.0) - received, 0.0), 0.0)
+        now = np.where(is_reading, message - 0.5, sent - travelling - waiting)
         if not self._alone.all():
             reads_it = self._is_reading = is_reading & (values[self._origin] == values[self._identity])
-            now = np.where(self._alone | reads_it, now, self._divided(sent, waiting + is_reading))
+            left = travelling + waiting + is_reading
+            now = np.where(self._alone | reads_it, now, self._divided(sent, left))
         self._reached = np.fmax(self._reached, np.fmin(now, sent))
 
     def _divided(self, sent: Floats, left: Floats) -> Floats:
         """Where a reader of several writers is with each: of what it has got since, as much as each has sent."""
-        one_of, count = self._inbox, int(self._inbox.max(initial=-1)) + 1
         pending = np.maximum(sent - self._reached, 0.0)
-        total = np.bincount(one_of, np.nan_to_num(pending), count)
-        done = np.clip(1.0 - left / total[one_of], 0.0, 1.0)
+        done = np.clip(1.0 - left / self._of_inbox(np.nan_to_num(pending)), 0.0, 1.0)
         reached: Floats = self._reached + np.where(np.isfinite(done), done, 0.0) * pending
         return reached
+
+    def _of_inbox(self, of_edge: Floats) -> Floats:
+        """By edge the sum over all edges that are read from the same queue."""
+        total: Floats = np.bincount(self._inbox, of_edge, int(self._inbox.max(initial=-1)) + 1)[self._inbox]
+        return total
 
     def _evened(self, rows: Floats, got: Floats) -> Floats:
         """Rows that wait on each edge.

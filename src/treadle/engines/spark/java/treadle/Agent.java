@@ -52,7 +52,7 @@ import java.util.concurrent.locks.LockSupport;
  */
 public final class Agent {
     private static final String EXECUTION = "spark.sql.execution.root.id";
-    private static final int PROTOCOL = 7;
+    private static final int PROTOCOL = 8;
     private static final String TASK = "Executor task launch worker";
     private static final String QUERY = "stream execution thread for";
     static final Map<String, String> KINDS = Map.of("number of output rows", "rows", "data size", "bytes");

@@ -13,6 +13,7 @@ import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
+import java.util.IdentityHashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -27,11 +28,11 @@ import java.util.concurrent.atomic.AtomicReference;
  * was first seen), `in` or `out` (records that the
  * task took from its source, or wrote to its sink), `read` or `written` (records of ordinary shuffles), `metric:ID` (a
  * SQL metric that counts rows or bytes; the driver knows of which operator it is), `offset:N` and `end:N` (of its Nth
- * Kafka partition, what it reads next and the newest, as far as its consumer has heard), and of a streaming shuffle S `waiting:S` (messages in the
- * reader's queue), `message:S` (sequence number of the message that is being read; -1 for none), `from:S` (the writer
- * of that message), `received:S` (that of the last message that has come, -1 before
- * the first; -2 with more than one writer), `held:S` (bytes that the writer has not got rid of), `writer:S` (by which it is known to readers),
- * `sent:S:R` (the last sequence number that was sent to reader R) and `filling:S:R` (bytes of the next message to it).
+ * Kafka partition, what it reads next and the newest, as far as its consumer has heard), and of a streaming shuffle S
+ * `waiting:S` (messages in the reader's queue), `message:S` (sequence number of the message that is being read; -1 for
+ * none), `from:S` (the writer of that message), `received:S` (how many messages have arrived), `held:S` (bytes that the
+ * writer has not got rid of), `writer:S` (by which it is known to readers), `sent:S:R` (the last sequence number that
+ * was sent to reader R) and `filling:S:R` (bytes of the next message to it).
  *
  * Nothing is locked and nothing waits: the tasks go on meanwhile, so a value can be a moment older than the next. What
  * this version of Spark does not have is left out.
@@ -444,11 +445,10 @@ final class Counters {
         }
     }
 
-    /** The number of the last message that a reader has got from its only writer. */
+    /** How many messages a reader has got, from all its writers. */
     private final class Received implements Column {
         private final Map<?, ?> clients; // by writer; they come once the task runs
-        private Object client;
-        private Object handler;
+        private final Map<Object, Object> handlers = new IdentityHashMap<>();
 
         Received(Map<?, ?> clients) {
             this.clients = clients;
@@ -456,12 +456,19 @@ final class Counters {
 
         @Override
         public long read() throws ReflectiveOperationException {
-            Object only = clients.size() == 1 ? clients.values().iterator().next() : null;
-            if (only != client) {
-                client = only;
-                handler = only == null ? null : handlerOf(only);
+            long messages = 0;
+            for (Object client : clients.values()) {
+                Object handler = handlers.get(client);
+                if (handler == null) {
+                    handler = handlerOf(client);
+                    if (handler == null) {
+                        return -1;
+                    }
+                    handlers.put(client, handler);
+                }
+                messages += inside.number(handler, "lastSeqNum") + 1;
             }
-            return handler == null ? -2 : inside.number(handler, "lastSeqNum");
+            return messages;
         }
 
         /** What takes its messages; null in a version of Spark in which that is another thing. */
