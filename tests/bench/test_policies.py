@@ -64,6 +64,12 @@ def test_each_query_gets_as_much_work_and_what_its_filter_drops_costs_nothing() 
     assert work == pytest.approx([200.0] * 5)
 
 
+def test_a_query_that_asks_for_three_times_as_much_is_given_so_much() -> None:
+    rates = policies._rates(800.0, policies.QUERIES, policies.UNEVEN)
+    work = [rates[query.name] * policies._hashes(query) for query in policies.QUERIES]
+    assert work == pytest.approx([300.0, 200.0, 100.0, 100.0, 100.0])
+
+
 def test_figures_are_of_all_rows_and_of_all_looks_at_the_queues() -> None:
     ages = {query.name: np.array([0.1, 0.3]) for query in policies.QUERIES} | {policies.HIGH: np.array([1.0])}
     outcome = Outcome(ages, dict.fromkeys(ages, 10), dict.fromkeys(ages, 0), {}, 7.0)

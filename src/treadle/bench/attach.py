@@ -98,7 +98,8 @@ def run(
     tell = progress or (lambda *_: None)
     from treadle.bench import policies  # which is built on this
 
-    measures = {"contention": contention, "chain": chain, "policies": policies.run, "batches": policies.run_batches}
+    goals = {"policies": policies.run, "uneven": policies.run_uneven, "batches": policies.run_batches}
+    measures = {"contention": contention, "chain": chain, **goals}
     found: dict[str, Any] = {}
     deaths = Deaths()
     for number, part in enumerate(parts):
@@ -111,7 +112,7 @@ def run(
             found[part] = measures[part](repetitions, seconds, told, died)
         deaths |= {f"{part}: {name}": why for name, why in died.items()}
     made = claims(found, parts)
-    for part in ("policies", "batches"):
+    for part in goals:
         if part in parts:
             made += policies.claims(found.get(part, {}), part)
     return {**found, **deaths.figures(), "claims": made}

@@ -1,7 +1,7 @@
-"""`treadle bench attach --part policies` and `--part batches`: does each policy reach its goal under `treadle attach`?
+"""`treadle bench attach --part policies|uneven|batches`: does each policy reach its goal under `treadle attach`?
 
-Five queries of different cost, selectivity and rate ask for nearly all of one core: in Real-Time Mode with three stages
-each, or in micro-batches with a shuffle into 200 partitions. All policies and the OS alone take turns on one running
+Five queries of different cost, selectivity and rate ask for nearly all of one core, or for more: in Real-Time Mode with
+three stages each, or in micro-batches with a shuffle into 200 partitions. All policies and the OS alone take turns on one running
 application. The queues are read by a second observer, in each variant alike, so that it costs all the same.
 """
 
@@ -41,6 +41,8 @@ QUERIES = (
 PARTITIONS, SLOTS = 200, 4
 LOADS = {"near": 0.95, "above": 1.15}
 """Parts of what the core can do."""
+EVEN, UNEVEN = (1, 1, 1, 1, 1), (3, 2, 1, 1, 1)
+"""How much work each query asks for, in proportion."""
 VARIANTS: Mapping[str, dict[str, Any] | None] = {
     "os": None,
     "random": {"policy": "random"},
@@ -69,7 +71,18 @@ def run(
     repetitions: int, seconds: float, tell: Progress, deaths: Deaths, loads: Sequence[str] = tuple(LOADS)
 ) -> dict[str, Any]:
     """By load and variant the figures of each repetition, and how they compare with the OS alone."""
-    return _run(Rig(QUERIES), QUERIES, repetitions, seconds, SETTLE, tell, deaths, loads)
+    return _run(Rig(QUERIES), QUERIES, EVEN, repetitions, seconds, SETTLE, tell, deaths, loads)
+
+
+def run_uneven(
+    repetitions: int, seconds: float, tell: Progress, deaths: Deaths, loads: Sequence[str] = ("above",)
+) -> dict[str, Any]:
+    """The same where two queries ask for more than others.
+
+    Where all ask for as much, the OS makes all equally late, since it divides the core evenly: that is what FCFS and
+    queue-size aim at. Here it makes two of them late alone.
+    """
+    return _run(Rig(QUERIES), QUERIES, UNEVEN, repetitions, seconds, SETTLE, tell, deaths, loads)
 
 
 def run_batches(
@@ -81,12 +94,14 @@ def run_batches(
     def start(servers: str, core: int | None) -> realtime.Application:
         return realtime.Application(queries, servers, batch=None, core=core, partitions=PARTITIONS, slots=SLOTS)
 
-    return _run(Rig(queries, application=start), queries, repetitions, 2 * seconds, seconds, tell, deaths, loads)
+    rig = Rig(queries, application=start)
+    return _run(rig, queries, EVEN, repetitions, 2 * seconds, seconds, tell, deaths, loads)
 
 
 def _run(
     rig: Rig,
     queries: Sequence[Chain],
+    shares: Sequence[float],
     repetitions: int,
     seconds: float,
     settle: float,
@@ -104,7 +119,7 @@ def _run(
             load, name = turn.split(": ")
             tell(f"policies: {name}, {load} saturation", number / (repetitions * len(turns)))
             with attached(rig, VARIANTS[name]), _observed(rig.application.pid) as queues:
-                outcome = rig.measure(_rates(LOADS[load] * work, queries), seconds, settle)
+                outcome = rig.measure(_rates(LOADS[load] * work, queries, shares), seconds, settle)
             found[load][name].append(_figures(outcome, queues, seconds))
 
         in_turns(turns, repetitions, measure, deaths, stop=True)
@@ -163,9 +178,10 @@ def _hashes(query: Chain) -> float:
     return sum(query.costs) * query.keeps / SIXTEEN
 
 
-def _rates(work: float, queries: Sequence[Chain]) -> dict[str, float]:
-    """As much work for each query."""
-    return {query.name: work / len(queries) / _hashes(query) for query in queries}
+def _rates(work: float, queries: Sequence[Chain], shares: Sequence[float] = EVEN) -> dict[str, float]:
+    """Rows a second of each query, which together ask for so many hashes a second."""
+    each = work / sum(shares)
+    return {query.name: each * share / _hashes(query) for query, share in zip(queries, shares, strict=True)}
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from treadle import durations
 from treadle.errors import ConfigError
 from treadle.text import visible
 
-ATTACH_PARTS = ("contention", "chain", "policies", "batches")
+ATTACH_PARTS = ("contention", "chain", "policies", "uneven", "batches")
 PIPELINES_PARTS = ("classes", "policies")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _report_only = click.option("--report-only", is_flag=True, help="Exit code 0 also where a claim does not hold.")
