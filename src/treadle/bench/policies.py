@@ -1,8 +1,8 @@
 """`treadle bench attach --part policies|uneven|batches`: does each policy reach its goal under `treadle attach`?
 
 Five queries of different cost, selectivity and rate ask for nearly all of one core, or for more: in Real-Time Mode with
-three stages each, or in micro-batches with a shuffle into 200 partitions. All policies and the OS alone take turns on one running
-application. The queues are read by a second observer, in each variant alike, so that it costs all the same.
+three stages each, or in micro-batches with a shuffle into 200 partitions. All policies and the OS alone take turns on
+one running application. The queues are read by a second observer, in each variant alike, so that it costs all the same.
 """
 
 from __future__ import annotations
