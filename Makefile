@@ -25,8 +25,9 @@ BESIDE := tests/decide tests/loop tests/testing tests/engines/simulator tests/be
 	$(patsubst %,tests/attachment/test_%.py,pace task_order report met promises sources_last in_proportion) \
 	$(patsubst %,tests/engines/spark/test_%.py,batches batch_costs counters flow live naming operators plan progress queues reports) \
 	$(patsubst %,tests/pipelines/test_%.py,ages drops gathering load own_sources show totals turns) \
-	tests/pipelines/channels tests/workloads \
-	$(patsubst %,tests/pipelines/test_%.py,app bad_input channel_on_spark corrected output_rows pipeline session)
+	tests/pipelines/channels tests/workloads tests/test_cli.py tests/test_doctor.py tests/test_examples.py tests/cli/test_run.py \
+	tests/bench/test_pipelines.py \
+	$(patsubst %,tests/pipelines/test_%.py,app bad_input channel_on_spark corrected output_rows pipeline placement session)
 test: setup
 	@log=$$(mktemp); { $(CHECK) && $(BIN)/python -m pytest $(BESIDE); } >$$log 2>&1 & beside=$$!; \
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(BESIDE)); failed=$$?; \

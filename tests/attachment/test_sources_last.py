@@ -50,9 +50,9 @@ def test_what_hardly_differs_is_equally_urgent() -> None:
     assert schedule.scalar[:4].tolist() == [0.0, 2.0, 0.0, 1.0]
 
 
-def test_a_query_of_one_stage_is_a_source_like_others() -> None:
-    schedule = decide(HighestRate(), topology(1, 2), global_rate=[1.0, 900.0, 1000.0])
-    assert schedule.scalar[:3].argsort().tolist() == [0, 1, 2]
+def test_a_query_of_one_stage_is_done_with_its_rows_and_no_source_for_others() -> None:
+    schedule = decide(HighestRate(), topology(1, 2), global_rate=[950.0, 900.0, 1000.0])
+    assert schedule.scalar[:3].argsort().tolist() == [1, 0, 2]
 
 
 def test_sources_that_are_last_already_keep_their_order() -> None:

@@ -68,6 +68,38 @@ def test_who_had_nothing_to_do_does_not_save_up() -> None:
     assert abs(engine.used()[1] - STEP * ROUNDS / 2 / 3) <= 2 * STEP
 
 
+def test_a_query_that_starts_late_does_not_go_before_all_others() -> None:
+    engine, order, topology = made(3)
+    late = engine.batch_rows.pop("run2")
+    for round_ in range(ROUNDS):
+        if round_ == ROUNDS // 2:
+            engine.batch_rows["run2"] = late
+        order.update(topology, Schedule(np.array([1.0, 2.0, 3.0])))
+        engine.work()
+    assert abs(engine.used()[2] - STEP * ROUNDS / 4) <= 3 * STEP
+
+
+def test_a_query_without_a_weight_for_a_while_goes_on_where_the_others_are() -> None:
+    engine, order, topology = made(3)
+    for round_ in range(ROUNDS):
+        unknown = 100 <= round_ < 101
+        order.update(topology, Schedule(np.array([1.0, 2.0, np.nan if unknown else 3.0])))
+        engine.work()
+    assert np.abs(np.array(engine.used()) - STEP * ROUNDS * np.array([1, 2, 3]) / 6).max() <= 4 * STEP
+
+
+def test_what_is_used_while_all_weigh_alike_is_not_forgotten() -> None:
+    """Of queries that weighed alike for long, the one that got less is served first once they differ."""
+    engine, order, topology = made(2)
+    order.update(topology, Schedule(np.array([2.0, 1.0])))
+    for _ in range(ROUNDS):
+        order.update(topology, Schedule(np.array([1.0, 1.0])))
+        engine.order = ("run0", "run1")
+        engine.work()
+    order.update(topology, Schedule(np.array([2.0, 1.0])))
+    assert engine.order == ("run1", "run0"), "it is the turn of the one that had nothing"
+
+
 def test_without_a_difference_the_order_is_sparks_own() -> None:
     engine, order, topology = made(3)
     order.update(topology, Schedule(np.array([1.0, 2.0, 3.0])))

@@ -67,6 +67,21 @@ def test_without_input_in_a_round_selectivity_keeps_its_last_value() -> None:
     assert np.isnan(last("selectivity", samples[1], samples[2])).all()
 
 
+def test_what_comes_out_before_the_next_message_is_counted_belongs_to_it() -> None:
+    """Rows are taken in by messages of 100, of which 25 come out, some at a time: mostly none are taken in."""
+    samples = [{"tuples_in": (i // 4 * 100, 0), "tuples_out": (i // 4 * 25 + i % 4 * 6, i)} for i in range(9)]
+    assert last("selectivity", *samples)[0] == pytest.approx(0.25)
+    cpu = [{"tuples_in": (i // 4 * 100, 0), "cpu_time": (i / 4, i)} for i in range(9)]
+    assert last("cost", *cpu)[0] == pytest.approx(0.01)
+
+
+def test_what_an_idle_operator_uses_is_the_cost_of_no_tuple() -> None:
+    samples = [{"tuples_in": (0, 0), "cpu_time": (0, 0)}]
+    samples += [{"tuples_in": (0, 0), "cpu_time": (i, i)} for i in range(1, 30)]
+    samples += [{"tuples_in": (10, 10), "cpu_time": (30, 31)}]
+    assert last("cost", *samples) == [0.1, 0.2]
+
+
 def test_a_counter_that_goes_down_makes_its_row_unknown_for_that_round_only() -> None:
     samples = [{"tuples_in": (10, 10)}, {"tuples_in": (3, 12)}, {"tuples_in": (8, 14)}]
     second = rounds("rate", *samples[:2])[-1]["rate"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from treadle.model import Operator, Query, Topology
-from treadle.observe.graph import global_cost, global_selectivity, received
+from treadle.observe.graph import TRACE, global_cost, global_selectivity, received
 
 
 def column(*values: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -48,6 +48,10 @@ def test_parallel_copies_share_what_one_reader_gets() -> None:
 @pytest.mark.parametrize("at_sink", [0.0, np.nan])
 def test_a_tuple_that_reaches_a_silent_sink_is_a_result(chain: Topology, at_sink: float) -> None:
     assert global_selectivity(chain, column(0.5, 4, at_sink)).tolist() == [2, 4, 1]
+
+
+def test_a_sink_that_counts_and_has_dropped_all_has_no_results(chain: Topology) -> None:
+    assert global_selectivity(chain, column(0.5, 4, TRACE)).tolist() == [0, 0, 0]
 
 
 def test_a_sink_of_unknown_selectivity_has_its_own_cost(chain: Topology) -> None:

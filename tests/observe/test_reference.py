@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from treadle.model import Operator, Query, Topology
 from treadle.observe import METRICS, Provider
+from treadle.observe.graph import TRACE
 from treadle.values import Sample
 
 COUNTERS = ("tuples_in", "tuples_out", "cpu_time", "run_wait")
@@ -73,6 +74,7 @@ class Reference:
     before: dict[str, list[float]] = field(default_factory=dict)
     time: float = NAN
     means: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
+    lumps: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
 
     def update(self, sample: Sample) -> dict[str, list[float]]:
         rows = range(len(self.topology))
@@ -94,6 +96,16 @@ class Reference:
             waiting = sum(share * steady("tuples_out", up) for up, share in senders) - steady("tuples_in", row)
             return waiting if math.isnan(waiting) else max(waiting, 0.0)
 
+        def ratio(name: str, row: int) -> float:
+            """Growth in rounds without input belongs to the next tuple that comes in soon enough."""
+            growth, taken = grown(name, row), grown("tuples_in", row)
+            lump, paused = self.lumps.get((name, row), (0.0, 0.0))
+            growth += lump
+            paused = paused + (seconds if passed > 0 else 0.0) if taken == 0 else 0.0
+            keeps = taken == 0 and paused <= 10.0 and not math.isnan(growth)
+            self.lumps[name, row] = (growth if keeps else 0.0), paused
+            return growth / (taken or NAN)
+
         def smoothed(name: str, row: int, value: float) -> float:
             mean, age = self.means.get((name, row), (NAN, 0.0))
             age += passed if passed > 0 else 0.0
@@ -112,8 +124,8 @@ class Reference:
             "rate": [grown("tuples_in", row) / seconds for row in rows],
             "cpu": [grown("cpu_time", row) / seconds for row in rows],
             "wait": [grown("run_wait", row) / seconds for row in rows],
-            "cost": [grown("cpu_time", row) / (grown("tuples_in", row) or NAN) for row in rows],
-            "selectivity": [grown("tuples_out", row) / (grown("tuples_in", row) or NAN) for row in rows],
+            "cost": [ratio("cpu_time", row) for row in rows],
+            "selectivity": [ratio("tuples_out", row) for row in rows],
         }
         for name, column in raw.items():
             now[name] = [smoothed(name, row, column[row]) for row in rows]
@@ -143,7 +155,7 @@ class Reference:
     def results(self, now: dict[str, list[float]], row: int) -> float:
         own = now["selectivity"][row]
         if not self.readers(row):
-            return own if own > 0 else 1.0
+            return (own if own >= 2 * TRACE else 0.0) if own > 0 else 1.0
         return 0.0 if own == 0 else own * sum(share * self.results(now, r) for r, share in self.readers(row))
 
     def next_cost(self, now: dict[str, list[float]], row: int) -> float:

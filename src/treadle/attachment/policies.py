@@ -251,6 +251,9 @@ def _rows(topology: Topology, are: Callable[[str], bool]) -> list[int]:
 class SourcesLast(Around):
     """Stages that read a source run after all others; among themselves, and the others too, as the policy says.
 
+    A query of one stage only, as all are in micro-batches, takes its rows from the source and is done with them: it is
+    none of these.
+
     A fetch from Kafka costs as much for one row as for many, so a source that waits until the rest is done fetches many
     at once. And a priority holds until the next reading of the counters, some tenths of a second: a source that goes
     first has filled the queues behind it by then, with rows that are younger than those that should be served.
@@ -269,7 +272,8 @@ class SourcesLast(Around):
         schedule, topology = self.inner.decide(snapshot), snapshot.topology
         own = np.array([not of_driver(query.name) for query in topology.queries], dtype=np.bool_)[topology.query_of]
         known = own & ~np.isnan(schedule.scalar)
-        sources, inside = known & topology.is_source, known & ~topology.is_source
+        sources = known & topology.is_source & ~topology.is_sink
+        inside = known & ~sources
         if not sources.any() or not inside.any() or schedule.helper is not None:  # which is on the same scale
             return schedule
         reason = f"{schedule.reason}; sources last"

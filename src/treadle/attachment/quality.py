@@ -263,9 +263,12 @@ class Quality:
             key = instance.engine, runs[instance.engine, name]
             cpu[key] = cpu.get(key, 0.0) + (cores if cores == cores else 0.0) * passed
             tasks[key] = tasks.get(key, 0) + sum(thread.role is Role.MAIN for thread in instance.threads)
-        rest = max(0.0, ours - sum(cpu.values())) / max(1, sum(tasks.values()))
+        # A query whose tasks are over before they can be seen works, too.
+        working = {key: max(1, tasks.get(key, 0)) for key, used in cpu.items() if used > 0.0 or tasks.get(key)}
+        working = working or dict.fromkeys(self._queries, 1)
+        rest = max(0.0, ours - sum(cpu.values())) / max(1, sum(working.values()))
         for key, query in self._queries.items():
-            query.use(now, cpu.get(key, 0.0) + rest * tasks.get(key, 0))
+            query.use(now, cpu.get(key, 0.0) + rest * working.get(key, 0))
 
     def _follow(self, flowing: Mapping[Key, Query]) -> None:
         """Another controller where there are other queries, which remembers what those that stay cost."""

@@ -60,16 +60,15 @@ class TaskOrder:
         self._engine, self._scale = engine, scale
         self._used: dict[str, float] = {}
         self._strides: dict[str, float] = {}
-        """By run: CPU seconds divided by weight, since it was first seen."""
+        """By run: CPU seconds divided by weight, since it was first seen, and where the others were then."""
 
     def update(self, topology: Topology, schedule: Schedule) -> None:
         """After a decision. Without a difference between queries the order is Spark's own."""
         rows = self._engine.batch_rows
-        weights = self._weights(topology, schedule, rows) if len(rows) > 1 else {}
-        if len(set(weights.values())) < 2:
-            self._engine.order_tasks(())
-            return
-        self._engine.order_tasks(self._ordered(weights))
+        weights = self._weights(topology, schedule, rows)
+        self._follow(weights, rows)
+        ordered = sorted(weights, key=lambda run: (self._strides[run], -weights[run], run))
+        self._engine.order_tasks(tuple(ordered) if len(set(weights.values())) > 1 else ())
 
     def _weights(self, topology: Topology, schedule: Schedule, rows: Mapping[str, int]) -> dict[str, float]:
         """By run; a query of which nothing is decided is left out. The topology may be that of several engines."""
@@ -81,16 +80,17 @@ class TaskOrder:
         found = {run: float(values[first + row]) for run, row in rows.items() if first + row < len(values)}
         return {run: weight for run, weight in found.items() if np.isfinite(weight) and weight > 0.0}
 
-    def _ordered(self, weights: Mapping[str, float]) -> tuple[str, ...]:
+    def _follow(self, weights: Mapping[str, float], runs: Iterable[str]) -> None:
+        """A query that is new, had no weight or has no batch does not save up: it begins where the first other is."""
         batches = self._engine.batches
-        used = {run: batches[run].cpu_time if run in batches else 0.0 for run in weights}
-        strides = {
-            run: self._strides.get(run, 0.0) + (used[run] - self._used.get(run, used[run])) / weight
-            for run, weight in weights.items()
-        }
-        working = [run for run in weights if run in batches and batches[run].works]
-        # A query without a batch does not save up: it begins where the first of the others is.
-        least = min((strides[run] for run in working), default=0.0)
-        self._strides = {run: stride if run in working else max(stride, least) for run, stride in strides.items()}
+        used = {run: batches[run].cpu_time for run in weights if run in batches}
+        went_on = {run for run in used if run in self._used}
+        for run in went_on:
+            self._strides[run] = self._strides.get(run, 0.0) + (used[run] - self._used[run]) / weights[run]
+        ahead = [self._strides[run] for run in went_on if batches[run].works] or list(self._strides.values())
+        least = min(ahead, default=0.0)
+        for run in weights:
+            if run not in went_on or not batches[run].works:
+                self._strides[run] = max(self._strides.get(run, least), least)
+        self._strides = {run: stride for run, stride in self._strides.items() if run in set(runs)}
         self._used = used
-        return tuple(sorted(weights, key=lambda run: (self._strides[run], -weights[run], run)))

@@ -195,13 +195,16 @@ def _observed(pid: int) -> Iterator[list[Floats]]:
             while not over.wait(PERIOD):
                 try:
                     topology = engine.topology()
-                    queue = engine.sample(frozenset({"queue"})).columns["queue"]
+                    sample = engine.sample(frozenset({"queue"}))
                 except TreadleError:
                     continue
                 inner = [row for row, each in enumerate(topology.instances) if not of_driver(each.query)
                          and (not topology.is_source[row] or each.operators == (WHOLE,))]  # fmt: skip
-                if inner and not np.isnan(queue[inner]).any():
-                    found.append(queue[inner])
+                queue = sample.columns["queue"][inner]
+                # Of micro-batches it is known but for what has come since the query last asked.
+                stages = [row for row in inner if topology.instances[row].operators != (WHOLE,)]
+                if inner and not sample.estimated["queue"][stages].any() and not np.isnan(queue).any():
+                    found.append(queue)
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()

@@ -144,6 +144,7 @@ def measure(
         def told(part: float, number: int = number, what: str = what) -> None:
             tell(what, 0.2 + 0.4 * (number + part))
 
+        place.begin(place.scenario.phases[0])  # before there is a pipeline that a worker could be taken from
         with deaths.noted(what):
             courses[shed] = _course(place, able, shed=shed, pace=pace, tell=told)
     if deaths:

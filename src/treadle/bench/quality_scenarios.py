@@ -94,8 +94,9 @@ SCENARIOS: dict[str, Scenario] = {
         "Taxi Drives, drivers and cells alike: a second worker is idle until the first can't pay for both minima",
         _taxi((0.4, 0.6)),
         (_TAXI,),
-        # A worker waits between batches, so twice of what it can do needs 1.3 cores only, and the minima half of that.
-        (Phase(40, (0.5,), 1), Phase(20, (0.5,), 2), Phase(90, (3.5,), 2)),
+        # A worker waits between batches, so thrice of what it can do needs 1.9 cores only, and the minima half of that:
+        # more than one worker has, and less than both, of which the second is busy with the load as well.
+        (Phase(40, (0.5,), 1), Phase(20, (0.5,), 2), Phase(90, (3.0,), 2)),
         instances={"cells": 2},
         leaves="cells",
     ),

@@ -24,6 +24,7 @@ from treadle.bench.truth_taps import (
     Progress,
     Taps,
     claims_of,
+    decided_error,
     median,
     queue_error,
     rate_errors,
@@ -39,7 +40,8 @@ from treadle.observe.provider import Provider
 from treadle.workloads.realtime import Chain
 from treadle.workloads.tapped import STAGES, Tapped
 
-METRICS = ("queue", "external_queue", "tuples_in", "tuples_out", "head_age", "cpu_time", "output_queue", "latency")
+AGES, RATIOS = ("head_age", "latency"), ("cost", "selectivity")
+METRICS = ("queue", "external_queue", "tuples_in", "tuples_out", "cpu_time", "output_queue", *AGES, *RATIOS)
 PHASES = (0.7, 1.4, 0.7)
 """Parts of what the application can do that come in, one after the other."""
 BATCH = "10 seconds"
@@ -87,6 +89,9 @@ def _real_time(seconds: float, tell: Progress) -> tuple[dict[str, Any], float]:
 def claims(figures: Mapping[str, Mapping[str, Any]]) -> Claims:
     """What ought to hold of each stage."""
     made = [claim for stage, found in figures.items() for claim in claims_of(stage, found)]
+    for stage, found in figures.items():
+        made.append(at_most(f"{stage}: selectivity for decisions", found["decided_selectivity_error"], 0.02))
+        made.append(at_most(f"{stage}: cost for decisions, by Treadle's counts", found["decided_cost_error"], 0.05))
     made.append(at_most("block: taken for idle while rows wait", figures["block"]["taken_for_idle"], 0.0))
     return made
 
@@ -140,12 +145,13 @@ def _watch(engine: SparkEngine, provider: Provider, rig: Rig, seconds: float) ->
 
 
 def _together(name: str, column: Floats, of_stage: Any) -> Floats:
-    """Of all partitions of each stage: ages are those of the oldest, all else adds up."""
-    if name in ("head_age", "latency"):
+    """Of all partitions of each stage: ages are those of the oldest, ratios are means, all else adds up."""
+    if name in AGES:
         found = np.full(len(STAGES), np.nan)
         np.fmax.at(found, of_stage, column)
         return found
-    return np.bincount(of_stage, column, len(STAGES)).astype(np.float64)
+    total = np.bincount(of_stage, column, len(STAGES)).astype(np.float64)
+    return total / np.bincount(of_stage, minlength=len(STAGES)) if name in RATIOS else total
 
 
 def _compared(moments: Sequence[Moment], taps: Taps) -> dict[str, Any]:
@@ -172,6 +178,8 @@ def _stage(number: int, stage: str, when: Floats, said: Mapping[str, Floats], ta
         "moments": len(when),
         "queue_error": queue_error(queue, true) if number else None,
         **rate_errors(when, mine, {"in": taken, "out": left, "cpu": cpu}),
+        "decided_selectivity_error": decided_error(when, said["selectivity"][:, number], left, taken),
+        "decided_cost_error": decided_error(when, said["cost"][:, number], mine["cpu"], mine["in"]),
         "age_error_ms": median(np.abs(said["head_age"][:, number] - age)[waits]) * 1e3
         if number
         else median(np.abs(said["latency"][:, number] - age)) * 1e3,

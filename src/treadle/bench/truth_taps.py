@@ -110,6 +110,11 @@ def rate_errors(when: Floats, said: Mapping[str, Floats], true: Mapping[str, Flo
     }
 
 
+def decided_error(when: Floats, column: Floats, top: Floats, bottom: Floats) -> float:
+    """Of a metric on which decisions rest, against the growth of two counts."""
+    return median(_part(column, _grown(when, top) / _grown(when, bottom)))
+
+
 def claims_of(name: str, found: Mapping[str, Any]) -> Claims:
     """What ought to hold of a stage or query."""
     made: Claims = []

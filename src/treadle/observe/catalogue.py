@@ -15,6 +15,9 @@ from treadle.model import Floats
 from treadle.observe import graph
 from treadle.observe.metric import Formula, Inputs, Kind, Metric, Way
 
+LONGEST_PAUSE = 10.0
+"""Seconds. Counters may grow by lumps, one for each message or batch. But what one of them has grown by while another
+stood still for longer belongs to none of its tuples: an idle operator also uses the CPU at times."""
 FINEST_COST = 1e-9
 """Seconds. No clock resolves less, so a path that seems to cost nothing costs this much, and its rate stays finite."""
 
@@ -36,15 +39,29 @@ def change(inputs: Inputs, counter: str) -> Floats:
 
 
 def ratio(top: str, bottom: str) -> Formula:
-    """The growth of one counter for each unit of another's; unknown in a round in which the other stood still."""
+    """The growth of one counter for each unit of another's; unknown in a round in which the other stood still.
+
+    What the first grows by in such rounds is kept for the next in which both do.
+    """
+    growth, pause = f"{top} without {bottom}", f"pause of {bottom} for {top}"
 
     def formula(inputs: Inputs) -> Floats:
         divisor = change(inputs, bottom)
-        quotient: Floats = change(inputs, top) / divisor
-        quotient[divisor == 0.0] = np.nan
+        grown = change(inputs, top) + _kept(inputs, growth)
+        stood = divisor == 0.0
+        waited = np.where(stood, _kept(inputs, pause) + _or(np.array(inputs.seconds), 0.0), 0.0)
+        inputs.kept[growth] = np.where(stood & (waited <= LONGEST_PAUSE), grown, 0.0)
+        inputs.kept[pause] = waited
+        quotient: Floats = grown / divisor
+        quotient[stood] = np.nan
         return quotient
 
     return formula
+
+
+def _kept(inputs: Inputs, name: str) -> Floats | float:
+    """Nothing where it is not known."""
+    return _or(inputs.kept[name], 0.0) if name in inputs.kept else 0.0
 
 
 def per_second(counter: str) -> Formula:

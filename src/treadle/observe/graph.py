@@ -10,15 +10,21 @@ import numpy as np
 
 from treadle.model import Floats, Ints, Topology
 
+TRACE = 1e-9
+"""Of its rows in, what an engine says that a sink has put out which is known to have put out nothing. A sink that puts
+out exactly nothing is held to be one that does not count it."""
+
 
 def global_selectivity(topology: Topology, selectivity: Floats) -> Floats:
     """S_i = s_i * sum_j share_ij * S_j: the results that leave the sinks for each tuple that enters i.
 
-    A tuple that reaches a sink is a result, so a sink that counts no output (or an unknown one) has S = 1.
+    A tuple that reaches a sink is a result, so a sink that counts no output (or an unknown one) has S = 1. One that
+    counts, and has dropped all tuples so far, says so by a `TRACE`.
     """
     sinks = topology.levels[0].rows
     at_sink = selectivity[sinks]
     at_sink[~(at_sink > 0.0)] = 1.0
+    at_sink[at_sink < 2.0 * TRACE] = 0.0
     own = np.zeros(len(topology))
     own[sinks] = at_sink
     return _fold(topology, own, selectivity)

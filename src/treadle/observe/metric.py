@@ -35,6 +35,8 @@ class Inputs(NamedTuple):
     """Empty in the first round and for rows that are new (NaN)."""
     seconds: float
     """NaN in the first round."""
+    kept: dict[str, Floats]
+    """What formulas keep from one round to the next, by names of their own; NaN for rows that are new."""
 
 
 Formula = Callable[[Inputs], Floats]

@@ -51,6 +51,7 @@ class Provider:
         self._topology = Topology((), ())
         self._time = math.nan
         self._before: dict[str, Floats] = {}
+        self._kept: dict[str, Floats] = {}
         self._quiet = _without_warnings()
         self._steps = tuple(
             (step.name, step.way and step.way.formula, Smoother(0, tau, forget) if step.metric.smooth else None)
@@ -71,7 +72,7 @@ class Provider:
         passed = sample.time - self._time
         seconds = passed if 0.0 < passed < math.inf else math.nan
         given = {name: self._taken(name, sample.given, len(topology)) for name in sample.given}
-        totals = self._quiet.run(self._derive, now, Inputs(topology, now, self._before, seconds), given)
+        totals = self._quiet.run(self._derive, now, Inputs(topology, now, self._before, seconds, self._kept), given)
         self._before, self._time = now, sample.time
         return Snapshot(topology, sample.time, now, {**totals, **sample.totals}, sample.estimated)
 
@@ -116,6 +117,7 @@ class Provider:
             return
         source = np.array([last.row_of.get(name, -1) for name in topology.ids], dtype=np.int64)
         self._before = {name: realign(column, source) for name, column in self._before.items()}
+        self._kept.update({name: realign(column, source) for name, column in self._kept.items()})
         for _, _, smoother in self._steps:
             if smoother:
                 smoother.realign(source)

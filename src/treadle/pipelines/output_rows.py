@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from treadle import classes
 from treadle.errors import TreadleError
+from treadle.observe.graph import TRACE
 from treadle.pipelines import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger("treadle.pipelines")
-
-TRACE = 1e-9
-"""Of its rows in, what a query seems to put out that puts out nothing: a sink with no output at all is taken for one
-that does not count it, of which each row is a result (`observe.graph.global_selectivity`)."""
 
 
 @dataclass(eq=False)

@@ -48,7 +48,7 @@ def test_inner_vectors_are_filled_up_to_one_width(line: Line, seen: Seen) -> Non
     schedule = policy.decide(seen(topology, head_age=[2, 2, 9], queue=[1, 1, 50]))
     assert schedule.priority.tolist() == [[1, 2, -1], [1, 2, 0], [0, 50, 0]]
     assert policy.needs == ("head_age", "queue")
-    assert policy.wants == ()
+    assert policy.wants == ("external_queue",)
 
 
 def test_a_class_may_have_a_policy_of_its_own(line: Line, seen: Seen) -> None:

@@ -57,3 +57,9 @@ def test_where_operators_ask_before_each_batch_all_are_equal_and_the_line_is_the
 def test_a_step_below_one_is_refused() -> None:
     with pytest.raises(ConfigError, match="step is 0"):
         RoundRobin(step=0)
+
+
+def test_a_source_whose_rows_wait_outside_has_its_turn(line: Line, seen: Seen) -> None:
+    snapshot = seen(Topology.of([line(3)]), queue=[0, 5, 0], external_queue=[9, NAN, NAN])
+    rounds = [RoundRobin().decide(snapshot).scalar.tolist() for _ in range(1)]
+    assert rounds == [[2, 1, 0]]

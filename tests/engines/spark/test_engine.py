@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -251,6 +252,48 @@ def test_micro_batches_are_one_instance_whose_rows_cpu_and_backlog_are_counted(
         until(counted)
     finally:
         attached.stop("dear")
+
+
+def test_what_is_counted_no_more_is_unknown(engine: SparkEngine) -> None:
+    """As after the death of an agent: figures that stood still would be taken for true."""
+    metrics = frozenset({"tuples_in", "tuples_out", "output_queue", "latency"})
+
+    def known() -> list[bool]:
+        engine.topology()
+        found = engine.sample(metrics).columns
+        return [bool(np.isfinite(found[metric]).any()) for metric in sorted(metrics)]
+
+    until(lambda: all(known()))
+    engine.read_counters_every(0.0)
+    try:
+        until(lambda: not any(known()))
+        assert not engine.sample(metrics).given
+    finally:
+        engine.read_counters_every(0.2)
+    until(lambda: all(known()))
+
+
+def test_jobs_between_two_looks_count_as_those_that_are_seen(engine: SparkEngine, attached: SparkProcess) -> None:
+    """A job of `dear` takes less than a tenth of a second, and the second agent looks twice a second."""
+    attached.start("slow", "dear", 0)
+
+    def counted(engine: SparkEngine) -> tuple[float, float]:
+        rows = [row for row, each in enumerate(engine.topology().instances) if each.query == "slow"]
+        columns = engine.sample(frozenset({"cpu_time", "tuples_in"})).columns
+        return (columns["tuples_in"][rows[0]], columns["cpu_time"][rows[0]]) if rows else (math.nan, math.nan)
+
+    def cost(of: SparkEngine) -> float:
+        until(lambda: counted(engine)[0] > 0.0 and counted(of)[0] > 0.0)
+        first = counted(of)
+        until(lambda: counted(engine) and counted(of)[0] >= first[0] + 300.0)
+        last = counted(of)
+        return (last[1] - first[1]) / (last[0] - first[0])
+
+    try:
+        with SparkEngine(Application.find(pid=attached.pid), knobs={}, period=0.5, counts_period=0.5) as slow:
+            assert cost(slow) == pytest.approx(cost(engine), rel=0.4)
+    finally:
+        attached.stop("slow")
 
 
 def test_python_workers_belong_to_the_tasks_that_need_them(engine: SparkEngine, attached: SparkProcess) -> None:

@@ -19,6 +19,7 @@ MESSAGE = 100
 SIZE = 176
 """Bytes of a row."""
 SOURCE, MIDDLE, SINK = range(3)
+READS = ("waiting", "message", "from", "received", "writers")
 STAGES = {
     SOURCE: StageCounters(taken=(1,), put_out=(1,), written=2),
     MIDDLE: StageCounters(passes_on=True, written=3),
@@ -37,6 +38,8 @@ class Chain:
     end: int = 0
     on_its_way: int = 0
     """Messages that were sent on each edge and have not come."""
+    writers: int = 1
+    """For each reader, of which one is looked at."""
 
     def __post_init__(self) -> None:
         columns = (
@@ -53,7 +56,7 @@ class Chain:
         return (f"held:{number}", f"writer:{number}", f"sent:{number}:0", f"filling:{number}:0")
 
     def _reads(self, shuffle: int) -> tuple[str, ...]:
-        return tuple(f"{kind}:{2 * self.batch + shuffle}" for kind in ("waiting", "message", "from", "received"))
+        return tuple(f"{kind}:{2 * self.batch + shuffle}" for kind in READS)
 
     def _written(self, rows: int) -> list[int]:
         filling = rows % MESSAGE * (self.size + PREFIX)
@@ -62,7 +65,9 @@ class Chain:
     def _read(self, written: int, taken: int) -> list[int]:
         """The reader is in the message after those that it has taken wholly, if that has come."""
         received, message = written // MESSAGE - self.on_its_way, taken // MESSAGE
-        return [max(0, received - 1 - message), message, 0, received] if message < received else [0, -1, -1, received]
+        reads = message < received
+        now = [received - 1 - message, message, 0] if reads else [0, -1, -1]
+        return [*now, received, self.writers]
 
     def counts(self, time: float) -> Counts:
         source, middle, sink = self.rows
@@ -150,6 +155,26 @@ def test_rows_of_one_size_are_counted_exactly_by_their_bytes_once_that_is_known(
     assert counters.reading is not None
     assert counters.reading.put_out[MIDDLE] == pytest.approx(chain.rows[MIDDLE] + later.rows[MIDDLE], abs=0.01)
     assert counters.reading.queue[MIDDLE] == pytest.approx(later.rows[SOURCE] - later.rows[MIDDLE], abs=0.01)
+
+
+def test_a_reader_of_writers_that_nobody_looks_at_is_unknown_and_those_after_it_too() -> None:
+    """They are on another host: what is seen of its messages is not all that it takes."""
+    chain, counters = Chain(writers=2), LiveCounters(locate)
+    run(chain, counters, (3000, 2000, 1000), 0.0, 10)
+    reading = counters.reading
+    assert reading is not None
+    assert reading.taken[SOURCE] == chain.rows[SOURCE]
+    for column in (reading.taken, reading.queue, reading.head_age, reading.mean_age, reading.latency):
+        assert np.isnan(column[MIDDLE:]).all()
+
+
+def test_where_it_is_not_known_when_rows_came_nobody_knows_how_old_they_are() -> None:
+    chain, counters = Chain(offset=-100_000), LiveCounters(locate)
+    run(chain, counters, (3000, 2000, 2000), 0.0, 10)
+    assert counters.reading is not None
+    assert counters.reading.queue[MIDDLE] > 0
+    assert np.isnan(counters.reading.latency).all()
+    assert np.isnan(counters.reading.head_age[MIDDLE])
 
 
 def test_the_oldest_row_is_as_old_as_what_was_written_since_it_came() -> None:

@@ -16,18 +16,14 @@ def column(snapshot: Snapshot, metric: str) -> Floats:
 
 
 def is_empty(snapshot: Snapshot) -> Bools:
-    """Rows whose queue is known to be empty."""
-    empty: Bools = column(snapshot, "queue") == 0
+    """Rows for which nothing is known to wait; for a source, which has no queue inside of the engine, outside of it."""
+    empty: Bools = (column(snapshot, "queue") == 0) & ~(column(snapshot, "external_queue") > 0.0)
     return empty
 
 
 def head_age(snapshot: Snapshot) -> Floats:
-    """The age of the oldest queued tuple; 0 where the queue is known to be empty, NaN where nothing is known.
-
-    A source has no queue inside of the engine: for it those count that wait outside.
-    """
-    nothing = is_empty(snapshot) & ~(column(snapshot, "external_queue") > 0.0)
-    return np.where(nothing, 0.0, snapshot["head_age"])
+    """The age of the oldest tuple that waits; 0 where none is known to wait, NaN where nothing is known."""
+    return np.where(is_empty(snapshot), 0.0, snapshot["head_age"])
 
 
 def hops_to_sink(topology: Topology) -> Floats:

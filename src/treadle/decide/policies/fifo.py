@@ -22,7 +22,7 @@ class Fifo(Policy):
     paper: ClassVar[str] = "AMoS 2.1"
     steady = True
     needs = ("head_age",)
-    wants = ("queue",)
+    wants = ("queue", "external_queue")
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         topology = snapshot.topology

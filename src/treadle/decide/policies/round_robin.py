@@ -29,7 +29,7 @@ class RoundRobin(Policy):
     aliases: ClassVar[tuple[str, ...]] = ("round-robin",)
     optimises: ClassVar[str] = "fairness"
     paper: ClassVar[str] = "AMoS 2.1"
-    wants = ("queue", "batches")
+    wants = ("queue", "external_queue", "batches")
 
     def __init__(self, step: int = 1) -> None:
         if step < 1:

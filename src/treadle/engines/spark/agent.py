@@ -40,7 +40,7 @@ ROUNDS = 20
 """After so many it is seen whether the looks are in time."""
 TRIES, PAUSE = 6, 0.1
 """How often it is tried to load one, and seconds before it is tried again, which double each time."""
-PROTOCOL = 8
+PROTOCOL = 9
 """A class that is loaded stays, also when its jar is replaced: it has to say what it speaks."""
 _TIMES = struct.Struct(">qqqqq")
 _MANIFEST = "Agent-Class: treadle.Agent\n"

@@ -17,6 +17,7 @@ from treadle.engines.spark.batch_costs import BatchCosts
 from treadle.engines.spark.reports import Counts, Task
 from treadle.engines.spark.source_lag import SourceLag
 from treadle.model import Ints
+from treadle.observe.graph import TRACE
 
 NANO = 1e-9
 
@@ -39,7 +40,9 @@ class BatchReading(NamedTuple):
     batch_cost: float
     """CPU seconds for a batch, apart from its rows."""
     selectivity: float
-    """Rows put out for each that the last batch with rows took in."""
+    """Rows put out for each that the last batches with rows took in."""
+    heard: float = math.nan
+    """Rows of `queue` that the query has heard of; the others are held to have come as fast as before."""
 
 
 FindOwner = Callable[[Task], str]
@@ -54,19 +57,25 @@ class _Past:
 
     rows_in: float = 0.0
     rows_out: float = 0.0
+    before: tuple[float, float] = (0.0, 0.0)
+    """These when the agent that counts now was loaded."""
     cpu: float = 0.0
     """Seconds, of jobs that are over."""
+    counted: int = 0
+    """Nanoseconds of them since that agent was loaded."""
     lags: dict[str, SourceLag] = field(default_factory=dict)
-    done: tuple[int, int] = (0, 0)
-    """Rows in and out of all batches that are over."""
+    done: tuple[int, int, int] = (0, 0, 0)
+    """Rows in and out of all batches that are over, since that agent was loaded, and how many batches had rows."""
     rows: int = 0
-    """Rows of batches that are over, and whose CPU time is not known yet: the next reading has it."""
+    """Rows of batches that are over, and whose CPU time is not known yet."""
+    batches: int = 0
+    """How many these are."""
     paid: float = 0.0
     """Seconds of `cpu` that belong to batches before those."""
     costs: BatchCosts = field(default_factory=BatchCosts)
     selectivity: float = math.nan
     batch: float = math.nan
-    """Rows of the last batch that had some."""
+    """Rows of the last batches that had some, on average."""
 
 
 class BatchQueries:
@@ -81,15 +90,12 @@ class BatchQueries:
 
     def update(self, pid: int, counts: Counts) -> None:
         """Take a reading of one process."""
-        before = self._latest.get(pid)
-        if before is not None and before.tasks is not counts.tasks:
-            self._finish(before, {(task.stage, task.partition) for task in counts.tasks})
         self._latest[pid] = counts
 
     def keep(self, pids: Collection[int]) -> None:
         """These are the processes now."""
         for pid in self._latest.keys() - set(pids):
-            self._finish(self._latest.pop(pid), set())
+            del self._latest[pid]
 
     def read(self) -> dict[str, BatchReading]:
         """By run, all queries in micro-batches that run now."""
@@ -108,12 +114,6 @@ class BatchQueries:
         self._past = {run: self._past.get(run) or _Past() for run in queries}
         return {run: self._read(self._past[run], values, tasks[run], time) for run, (values, time) in queries.items()}
 
-    def _finish(self, last: Counts, alive: Collection[tuple[int, int]]) -> None:
-        """All jobs of a process but these are over: what they have used is known for good."""
-        for task, values in _each(last):
-            if task.partition == -1 and (task.stage, -1) not in alive and (run := self._find_owner(task)):
-                self._past.setdefault(run, _Past()).cpu += NANO * max(0, values().get("cpu", 0))
-
     def _read(self, past: _Past, values: dict[str, int], tasks: list[dict[str, int]], time: float) -> BatchReading:
         _learn(past, values)
         lags = [past.lags.setdefault(name, SourceLag()) for name in values if name.startswith("committed:")]
@@ -124,9 +124,10 @@ class BatchQueries:
         # The report of a batch comes a moment after the end of its job: rows do not go back meanwhile.
         sources = [name.removeprefix("taken:") for name in values if name.startswith("taken:")]
         taken = sum(_so_far(values, f"taken:{source}", f"taken-by:{source}", tasks) for source in sources)
-        past.rows_in = max(past.rows_in, values["in"] + taken)
-        past.rows_out = max(past.rows_out, values["out"] + _so_far(values, "left", "left-by", tasks))
-        cpu = sum(max(0, task.get("cpu", 0)) for task in tasks)
+        left = _so_far(values, "left", "left-by", tasks)
+        past.rows_in = max(past.rows_in, past.before[0] + values["in"] + taken)
+        past.rows_out = max(past.rows_out, past.before[1] + values["out"] + left)
+        cpu = max(0, values["running"]) + sum(max(0, task.get("cpu", 0)) for task in tasks)
         waiting = sum(lag.waiting for lag in lags) if known else math.nan
         fixed, per_row = past.costs.fit()
         return BatchReading(
@@ -135,23 +136,30 @@ class BatchQueries:
             past.cpu + NANO * cpu,
             waiting,
             max(lag.age for lag in lags) if known else math.nan,
-            works=bool(tasks),
+            works=values["jobs"] > 0,
             cost=per_row + fixed / past.batch if math.isnan(waiting) else per_row,
             batch_cost=math.nan if math.isnan(waiting) else fixed,
             selectivity=past.selectivity,
+            heard=sum(max(0, latest - committed) for committed, latest in ends) if known else math.nan,
         )
 
 
 def _learn(past: _Past, values: dict[str, int]) -> None:
     """From batches that are over: what rows cost, and how many come out."""
-    if past.rows:
-        past.costs.add(past.rows, past.cpu - past.paid)
-        past.paid, past.rows = past.cpu, 0
+    if values["in"] < past.done[0] or values["cpu"] < past.counted:  # another agent was loaded
+        past.before, past.done, past.counted = (past.rows_in, past.rows_out), (0, 0, 0), 0
+    past.cpu += NANO * (values["cpu"] - past.counted)
+    past.counted = values["cpu"]
     rows_in, rows_out = values["in"] - past.done[0], values["out"] - past.done[1]
     if rows_in > 0:
-        past.selectivity = rows_out / rows_in if values["out"] >= 0 else math.nan
-        past.rows, past.batch = rows_in, float(rows_in)
-        past.done = values["in"], values["out"]
+        past.selectivity = max(rows_out / rows_in, TRACE) if values["out"] >= 0 else math.nan
+        count = max(1, values["batches"] - past.done[2])
+        past.rows, past.batches, past.batch = past.rows + rows_in, past.batches + count, rows_in / count
+        past.done = values["in"], values["out"], values["batches"]
+    if past.rows and not values["unread"]:
+        if past.cpu > past.paid:  # otherwise nobody knows what they have used
+            past.costs.add(past.rows / past.batches, (past.cpu - past.paid) / past.batches)
+        past.paid, past.rows, past.batches = past.cpu, 0, 0
 
 
 def _so_far(values: dict[str, int], ended: str, metric: str, tasks: list[dict[str, int]]) -> int:

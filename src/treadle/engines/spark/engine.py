@@ -31,6 +31,7 @@ from treadle.engines.spark.rest import Directory, Rest
 from treadle.engines.spark.roster import Roster
 from treadle.errors import TargetGone, TreadleError
 from treadle.model import Bools, Floats, Ints, Role, Topology
+from treadle.observe.graph import TRACE
 from treadle.observe.jvm import JavaThread
 from treadle.observe.threads import Threads, ThreadTimes, Times
 from treadle.values import Sample
@@ -218,7 +219,10 @@ class SparkEngine:
         if wanted & {"cpu_time", "run_wait"}:
             columns["cpu_time"], columns["run_wait"] = self._from_kernel(mains)
         for metric in wanted & FROM_AGENT & self.offers:
-            columns[metric] = self._live.column(metric)
+            columns[metric] = self._counted_lately(metric)
+        if "tuples_out" in columns:  # a sink that is counted and has put out nothing is not one that is not counted
+            trace = np.where(self._topology.is_sink, TRACE * self._counted_lately("tuples_in"), 0.0)
+            columns["tuples_out"] += np.nan_to_num(trace)
         if "queue" in wanted:
             if self._found is not None:
                 idle = self._idle(now, mains)
@@ -232,7 +236,7 @@ class SparkEngine:
             estimated["external_queue"] = columns["external_queue"] > 0.0
             totals = {"output_rate": self._pulse.flow.rate, "total_queue": self._pulse.flow.waiting}
         taken = {metric: columns[metric] for metric in wanted & columns.keys()}
-        return Sample(now, taken, totals, estimated, self._live.given)
+        return Sample(now, taken, totals, estimated, self._live.given if self._is_counted else {})
 
     @property
     def busy(self) -> Floats:
@@ -424,9 +428,14 @@ class SparkEngine:
         is_batched = ~np.isnan(self._live.column("cpu_time"))
         is_source = self._topology.is_source & ~np.isnan(self._live.column("tuples_in")) & ~is_batched
         # A row that was counted before is unknown for a moment, between two batches; it is not estimated.
-        estimated = np.isnan(counted) & np.isnan(self._live.column("tuples_in"))
+        uncounted = np.isnan(counted) & np.isnan(self._live.column("tuples_in"))
         known = np.where(is_source & np.isnan(counted), 0.0, counted)
-        return np.where(estimated, self._queue, known), estimated
+        unheard = is_batched & (counted > self._live.column("heard"))
+        return np.where(uncounted, self._queue, known), uncounted | unheard
+
+    def _counted_lately(self, metric: str) -> Floats:
+        """What the agents say of it; nothing, once they say no more."""
+        return self._live.column(metric) if self._is_counted else np.full(len(self._topology), np.nan)
 
     @property
     def _is_counted(self) -> bool:
@@ -457,17 +466,18 @@ class SparkEngine:
         cpu = np.concatenate([mains_cpu, others.cpu_time])
         wait = np.concatenate([mains.run_wait, others.run_wait])
         used = self._cpu.add(own.all, cpu, own.rows)
-        return np.where(counted, np.nan_to_num(used) + of_batches, used), self._wait.add(own.all, wait, own.rows)
+        lately = self._counted_lately("cpu_time")
+        return np.where(counted, np.nan_to_num(used) + lately, used), self._wait.add(own.all, wait, own.rows)
 
     def _from_sources(self) -> tuple[Floats, Floats]:
         """What waits outside, and what was taken in: as tasks count it, else as Kafka's consumers say."""
         pairs = zip(("external_queue", "tuples_in"), self._from_kafka(), strict=True)
-        lag, taken = (np.where(np.isnan(own := self._live.column(name)), other, own) for name, other in pairs)
+        lag, taken = (np.where(np.isnan(own := self._counted_lately(name)), other, own) for name, other in pairs)
         return lag, taken
 
     def _lacks_offsets(self, now: float) -> bool:
         """Whether it can't be seen inside of tasks how far they are in Kafka, also after a while."""
-        known = self._live.column("external_queue")
+        known = self._counted_lately("external_queue")
         places = self._layout.sources
         if all(place not in places or known[row] >= 0.0 for row, place in enumerate(self._rows.places)):
             self._sources_known = now

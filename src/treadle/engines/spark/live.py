@@ -209,6 +209,7 @@ class _Edge(NamedTuple):
     identity: int
     waiting: int
     received: int
+    writers: int
     share: float
     """The part of the writer's rows that goes to this reader: all are held to get equally many."""
     alone: bool
@@ -264,6 +265,7 @@ class _Wired:
         integers = np.array([edge[1:10] for edge in edges], dtype=np.int64).reshape(-1, 9).T
         self._writer, self._reader, self._sent_at, self._filling = integers[:4]
         self._message, self._origin, self._identity, self._waiting, self._received = integers[4:]
+        self._writers = np.array([edge.writers for edge in edges], dtype=np.int64)
         self._share = np.array([edge.share for edge in edges])
         self._alone = np.array([edge.alone for edge in edges], dtype=np.bool_)
         inboxes: dict[tuple[int, int], int] = {}
@@ -271,6 +273,8 @@ class _Wired:
             [inboxes.setdefault((edge.key[0], edge.reader), len(inboxes)) for edge in edges], dtype=np.int64
         )
         """Edges with the same number are read from one queue."""
+        self._seen = self._of_inbox(np.ones(len(edges)))
+        """How many writers of that queue are looked at."""
         self._is_reader = np.zeros(len(tasks), dtype=np.bool_)
         self._is_reader[self._reader] = True
         self._numbers = np.arange(len(edges))
@@ -318,6 +322,8 @@ class _Wired:
             for curve in (rows, rows_sent):  # a counter may be read a moment before the other
                 curve[-1, level] = np.fmax(curve[-1, level], curve[-2:, level].max(axis=0))
             got[level] = _at(all_sent[:, level], rows_sent[:, level], self._reached[level])
+            # Who reads from processes that nobody looks at, on another host: it is not known what is of whom.
+            got[level][values[self._writers[level]] > self._seen[level]] = np.nan
             self._rows_behind[level] = np.maximum(rows[-1, level] - got[level], 0.0)
             np.add.at(taken, self._reader[level], got[level])
             self._pass_on(readers, taken, put_out)
@@ -380,8 +386,8 @@ class _Wired:
 
     def _of_inbox(self, of_edge: Floats) -> Floats:
         """By edge the sum over all edges that are read from the same queue."""
-        total: Floats = np.bincount(self._inbox, of_edge, int(self._inbox.max(initial=-1)) + 1)[self._inbox]
-        return total
+        total = np.bincount(self._inbox, of_edge, int(self._inbox.max(initial=-1)) + 1)
+        return total.astype(np.float64, copy=False)[self._inbox]
 
     def _evened(self, rows: Floats, got: Floats) -> Floats:
         """Rows that wait on each edge.
@@ -449,8 +455,9 @@ class _Wired:
         A row is as old as it was when it was written, which is what its writer's rows were then, and what it has waited
         since. `ages` are those at which rows were written; their last line is filled in.
         """
-        found = np.where(self._is_reader, 0.0, source_ages)
+        found = np.where(self._is_reader, np.nan, source_ages)
         born = _at(rows, np.broadcast_to(times[:, None], rows.shape), got, before=times[0])
+        born[np.isnan(got)] = np.nan
         for level, _ in self._levels:
             ages[-1, level] = found[self._writer[level]]
             after = np.searchsorted(times, born[level])
@@ -474,7 +481,7 @@ class _Wired:
         old = came * (time - 0.5 * (began + times[1:, None]) + 0.5 * (ages[1:] + ages[:-1]))
         total = np.bincount(self._reader, np.nansum(old, axis=0), count)
         weight = np.bincount(self._reader, waiting, count)
-        return np.where(self._is_reader, np.where(weight > 0.0, total / weight, 0.0), np.nan)
+        return np.where(self._is_reader, np.where(weight == 0.0, 0.0, total / weight), np.nan)
 
 
 def _sum(metrics: Sequence[tuple[int, ...]], columns: Sequence[dict[str, int]]) -> _Sum:
@@ -520,6 +527,7 @@ def _edges(tasks: Sequence[Task], columns: Sequence[dict[str, int]]) -> list[_Ed
                             its.get(f"writer:{shuffle}", -1),
                             own[name],
                             own.get(f"received:{shuffle}", -1),
+                            own.get(f"writers:{shuffle}", -1),
                             1.0 / readers_of[shuffle, writer],
                             len(writers[shuffle, partition]) == 1,
                         )

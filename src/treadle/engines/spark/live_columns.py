@@ -27,8 +27,9 @@ COUNTERS = ("tuples_in", "tuples_out")
 OFFERS = frozenset(
     {*COUNTERS, "queue", "output_queue", "external_queue", "head_age", "mean_age", "latency", "batch_cost"}
 )
-COLUMNS = OFFERS | {"cpu_time"}
-"""Also what the tasks of micro-batches have used of the CPU: most are over before anybody can see their thread."""
+COLUMNS = OFFERS | {"cpu_time", "heard"}
+"""Also what the tasks of micro-batches have used of the CPU: most are over before anybody can see their thread; and how
+much of their queue is known, and no estimate."""
 MOST_GRAPHS = 256
 
 

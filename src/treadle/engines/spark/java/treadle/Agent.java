@@ -43,16 +43,16 @@ import java.util.concurrent.locks.LockSupport;
  * `job id execution stage,… description`, `shuffle id stage`, `over id`, `plan execution text`, `graph execution operators`
  * and of a streaming query's last batch with rows `batch id-of-its-thread rows-a-second rows-put-out` for each taken (-1:
  * not known, or not from Kafka into Kafka); after a look at the stacks, of all of them, `stack id state frame,…`. What has
- * counters is described by `task number stage partition column,…`: a task, a job of micro-batches (its first stage, -1),
- * or a streaming query (-1, the id of its thread). `tasks layout number,…` says in which order their values follow, in
- * frames that begin with a zero: time, layout and the columns of all, 8 bytes each.
+ * counters is described by `task number stage partition column,…`: a task, or a query in micro-batches (-1, the id of its
+ * thread). `tasks layout number,…` says in which order their values follow, in frames that begin with a zero: time, layout
+ * and the columns of all, 8 bytes each.
  *
  * A look takes some microseconds for each thread, and only one at stacks needs a safepoint. Spark is reached by reflection:
  * whatever version it is of, and whichever class loader has it.
  */
 public final class Agent {
     private static final String EXECUTION = "spark.sql.execution.root.id";
-    private static final int PROTOCOL = 8;
+    private static final int PROTOCOL = 9;
     private static final String TASK = "Executor task launch worker";
     private static final String QUERY = "stream execution thread for";
     static final Map<String, String> KINDS = Map.of("number of output rows", "rows", "data size", "bytes");
@@ -304,6 +304,7 @@ public final class Agent {
                     each.remove();
                 }
             }
+            whole.lookForMissed(context, scheduler, jobs.keySet());
             order.apply(context);
             if (!planless.isEmpty()) {
                 lookForPlans(context);
@@ -359,7 +360,6 @@ public final class Agent {
         }
         StringBuilder stages = new StringBuilder();
         List<Object> its = new ArrayList<>();
-        int first = Integer.MAX_VALUE;
         for (Object each = inside.call(numbers, "iterator"); (Boolean) inside.call(each, "hasNext"); ) {
             Integer stage = (Integer) inside.call(each, "next");
             Object what = inside.get(inside.call(inside.call(scheduler, "stageIdToStage"), "get", stage));
@@ -368,7 +368,6 @@ public final class Agent {
             }
             stages.append(stages.length() == 0 ? "" : ",").append(stage);
             its.add(what);
-            first = Math.min(first, stage);
             if (what.getClass().getSimpleName().equals("ShuffleMapStage")) {
                 line("shuffle", ((Integer) inside.call(inside.call(what, "shuffleDep"), "shuffleId")), stage.toString());
             }
@@ -378,8 +377,8 @@ public final class Agent {
             planless.add(execution);
         }
         line("job", number, execution.isEmpty() ? "-1" : execution, stages.toString(), description);
-        if (properties != null && whole.has(properties.getProperty("spark.jobGroup.id", ""))) {
-            whole.begin(number, first, its);
+        if (properties != null) {
+            whole.begin(number, properties.getProperty("spark.jobGroup.id", ""), its);
         }
     }
 

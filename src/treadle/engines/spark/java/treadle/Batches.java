@@ -1,6 +1,8 @@
 package treadle;
 
 import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashMap;
 import java.util.IdentityHashMap;
 import java.util.List;
 import java.util.Map;
@@ -8,14 +10,16 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * Counts in a driver what streaming queries and the jobs of their micro-batches have done.
+ * Counts in a driver what streaming queries have done in micro-batches.
  *
- * A query has the columns `in` and `out` (rows of all batches since Treadle looks; -1: its sink does not say), `asked`
- * (a time of System.nanoTime(): when it last looked for new rows), and of its Nth Kafka source `committed:N` and
+ * A query has the columns `in` and `out` (rows of all batches since Treadle looks; -1: its sink does not say), `batches`
+ * (how many of them had rows), `cpu` (nanoseconds of its jobs that are over), `unread` (jobs of the application that are
+ * over, and of which this is not known yet), `jobs` (how many run), `running` (nanoseconds of tasks of these that have
+ * ended; of those that run, `Counters` tells), `asked` (a time of System.nanoTime(): when it last looked for new rows),
+ * and of its Nth Kafka source `committed:N` and
  * `latest:N` (the sums of all partitions' offsets: what batches have done with, and the newest that it has heard of).
  * Of the batch that runs it has, of its Nth source, `taken:N` (rows that ended tasks have read) and `taken-by:N` (the SQL
- * metric that counts them in tasks that still run; -1: none), and `left` and `left-by` of what leaves its last operator. A
- * job of a micro-batch has `cpu`: nanoseconds of its tasks that have ended. Of those that run, `Counters` tells.
+ * metric that counts them in tasks that still run; -1: none), and `left` and `left-by` of what leaves its last operator.
  *
  * Plans and their metrics are read from fields where a method would compute them, or wait for the thread that does.
  */
@@ -27,12 +31,18 @@ final class Batches {
     private static final Pattern OFFSET = Pattern.compile(":(-?\\d+)");
     private final Inside inside;
     private final Counters counters;
+    private final MissedJobs missed;
     private final Map<Thread, Query> queries = new IdentityHashMap<>();
+    private final Map<Integer, Job> jobs = new HashMap<>(); // that run
 
     Batches(Inside inside, Counters counters) {
         this.inside = inside;
         this.counters = counters;
+        this.missed = new MissedJobs(inside);
     }
+
+    /** One of a micro-batch, with the scheduler's stages. */
+    private record Job(Query query, List<Object> stages) {}
 
     private final class Query {
         final Object execution;
@@ -43,6 +53,8 @@ final class Batches {
         Object last; // the report of its last batch that was counted
         long in = 0;
         long out = 0;
+        long batches = 0;
+        long cpu = 0;
         long trigger = -1;
         long asks = -1; // since then, and has got no answer yet
         long asked = -1;
@@ -57,9 +69,22 @@ final class Batches {
             this.row = counters.begin(thread, -1, (int) thread.getId());
             row.add("in", () -> in);
             row.add("out", () -> out);
+            row.add("batches", () -> batches);
+            row.add("cpu", () -> cpu);
+            row.add("unread", missed::count);
+            row.add("jobs", () -> jobs.values().stream().filter(job -> job.query == this).count());
+            row.add("running", this::running);
             row.add("asked", () -> asked);
             row.add("left", () -> value(leaving));
             row.add("left-by", () -> id(leaving));
+        }
+
+        private long running() throws ReflectiveOperationException {
+            long sum = 0;
+            for (Job job : jobs.values()) {
+                sum += job.query == this ? used(job.stages) : 0;
+            }
+            return sum;
         }
 
         void look() throws ReflectiveOperationException {
@@ -95,8 +120,11 @@ final class Batches {
                 long rows = (Long) inside.call(reports[place], "numInputRows");
                 in += rows;
                 done = rows > 0 ? Math.max(done, (Long) inside.call(reports[place], "batchId")) : done;
+                batches += rows > 0 ? 1 : 0;
                 long written = (Long) inside.call(inside.call(reports[place], "sink"), "numOutputRows");
-                out = out < 0 || written < 0 ? -1 : out + written;
+                if (rows > 0 || written >= 0) { // without a batch nothing was written, whatever the sink says
+                    out = out < 0 || written < 0 ? -1 : out + written;
+                }
             }
             last = newest;
         }
@@ -229,18 +257,40 @@ final class Batches {
         counters.end(thread);
     }
 
-    /** Whether a run has micro-batches; its number is in the name of its thread. */
-    boolean has(String run) {
-        return !run.isEmpty() && queries.keySet().stream().anyMatch(thread -> thread.getName().contains(run));
+    /** The query of a run, whose number is in the name of its thread; null where it has no micro-batches. */
+    private Query find(String run) {
+        for (Map.Entry<Thread, Query> each : queries.entrySet()) {
+            if (!run.isEmpty() && each.getKey().getName().contains(run)) {
+                return each.getValue();
+            }
+        }
+        return null;
     }
 
-    /** A job has begun, with these of the scheduler's stages. */
-    void begin(int job, int first, List<Object> its) {
-        counters.begin(job, first, -1).add("cpu", () -> cpu(its));
+    /** See to jobs that nobody saw, after a look at the active ones. */
+    void lookForMissed(Object context, Object scheduler, Collection<Integer> known) throws ReflectiveOperationException {
+        missed.look(context, scheduler, known, (run, used) -> add(find(run), used));
     }
 
-    void end(int job) {
-        counters.end(job);
+    /** A job of some run has begun, with these of the scheduler's stages. */
+    void begin(int job, String run, List<Object> stages) {
+        Query query = find(run);
+        if (query != null) {
+            jobs.put(job, new Job(query, stages));
+        }
+    }
+
+    void end(int job) throws ReflectiveOperationException {
+        Job over = jobs.remove(job);
+        if (over != null) {
+            add(over.query, used(over.stages));
+        }
+    }
+
+    private void add(Query query, long nanoseconds) {
+        if (query != null) {
+            query.cpu += nanoseconds;
+        }
     }
 
     /** Before all columns are read. */
@@ -255,9 +305,9 @@ final class Batches {
     }
 
     /** Of all tasks that have ended, as the scheduler adds it up. */
-    private long cpu(List<Object> its) throws ReflectiveOperationException {
+    private long used(List<Object> stages) throws ReflectiveOperationException {
         long sum = 0;
-        for (Object stage : its) {
+        for (Object stage : stages) {
             Object measured = inside.call(inside.call(stage, "latestInfo"), "taskMetrics");
             if (measured != null) {
                 sum += (Long) inside.call(measured, "executorCpuTime");

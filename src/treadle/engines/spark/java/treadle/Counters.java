@@ -30,7 +30,8 @@ import java.util.concurrent.atomic.AtomicReference;
  * SQL metric that counts rows or bytes; the driver knows of which operator it is), `offset:N` and `end:N` (of its Nth
  * Kafka partition, what it reads next and the newest, as far as its consumer has heard), and of a streaming shuffle S
  * `waiting:S` (messages in the reader's queue), `message:S` (sequence number of the message that is being read; -1 for
- * none), `from:S` (the writer of that message), `received:S` (how many messages have arrived), `held:S` (bytes that the
+ * none), `from:S` (the writer of that message), `received:S` (how many messages have arrived), `writers:S` (how many
+ * there are, also in other processes), `held:S` (bytes that the
  * writer has not got rid of), `writer:S` (by which it is known to readers), `sent:S:R` (the last sequence number that
  * was sent to reader R) and `filling:S:R` (bytes of the next message to it).
  *
@@ -44,7 +45,7 @@ final class Counters {
     private static final int TRIES = 3;
     private static final long AT_ONCE = 1_000_000; // nanoseconds in which few rows pass
     private final Map<Object, Task> tasks = new LinkedHashMap<>(); // by thread, and what others count by their own keys
-    private final Map<Thread, Integer> unplaced = new HashMap<>(); // their tasks have not begun; looks that are left
+    private final Map<Thread, Integer> unplaced = new HashMap<>(); // their tasks have not begun; looks in a hurry left
     private final Map<Class<?>, MethodHandle> metrics = new HashMap<>();
     private MethodHandle filled;
     private ThreadLocal<?> contexts;
@@ -179,9 +180,9 @@ final class Counters {
         }
     }
 
-    /** Whether what is read is out of date: a task has begun or ended. */
+    /** Whether what is read is out of date: a task has begun or ended. One that takes long to begin can wait. */
     boolean isStale() {
-        return changed || !unplaced.isEmpty();
+        return changed || unplaced.values().stream().anyMatch(left -> left > 0);
     }
 
     /**
@@ -199,8 +200,10 @@ final class Counters {
                 tasks.put(thread.getKey(), task);
                 differs = true;
             }
-            if (task != null || thread.setValue(thread.getValue() - 1) == 0) {
+            if (task != null) {
                 each.remove();
+            } else {
+                thread.setValue(thread.getValue() - 1);
             }
         }
         for (Task task : tasks.values()) {
@@ -442,6 +445,7 @@ final class Counters {
         task.add("from:" + shuffle, () -> inside.number(current.get(reader), "shuffleWriterId"));
         if (inside.field(reader, "clientMap") instanceof Map<?, ?> clients) {
             task.add("received:" + shuffle, new Received(clients));
+            task.add("writers:" + shuffle, clients::size);
         }
     }
 
