@@ -15,7 +15,8 @@ from typing import Any
 from treadle.decide.transform import BEYOND, NICE_STEP
 from treadle.errors import ConfigError
 from treadle.model import Topology
-from treadle.observe.catalogue import FINEST_COST
+from treadle.observe.catalogue import FINEST_COST, LONGEST_PAUSE
+from treadle.observe.graph import TRACE
 
 LOW, HIGH = -20.0, 19.0
 """The ends of niceness."""
@@ -158,6 +159,21 @@ class _Average:
 
 
 @dataclass(slots=True)
+class _Ratio:
+    """`observe.catalogue.ratio` of one instance."""
+
+    kept: float = 0.0
+    paused: float = 0.0
+
+    def of(self, grown: float, taken: float, seconds: float) -> float:
+        grown += self.kept
+        stood = taken == 0.0
+        self.paused = self.paused + (0.0 if math.isnan(seconds) else seconds) if stood else 0.0
+        self.kept = grown if stood and self.paused <= LONGEST_PAUSE and not math.isnan(grown) else 0.0
+        return grown / taken if taken > 0.0 else math.nan
+
+
+@dataclass(slots=True)
 class _Operator:
     """An instance: where it sends, what was last read of it, and its metrics."""
 
@@ -165,6 +181,8 @@ class _Operator:
     cost: _Average
     selectivity: _Average
     rate: _Average
+    paid: _Ratio = field(default_factory=_Ratio)
+    sent: _Ratio = field(default_factory=_Ratio)
     consumers: list[tuple[_Operator, float]] = field(default_factory=list)
     before: Reading | None = None
     global_selectivity: float = math.nan
@@ -177,18 +195,16 @@ class _Operator:
         if before is None:
             return
         taken = _growth(before.tuples_in, now.tuples_in)
-        known = taken > 0.0
-        cost = self.cost.step(_growth(before.cpu_time, now.cpu_time) / taken if known else math.nan, seconds)
-        selectivity = self.selectivity.step(
-            _growth(before.tuples_out, now.tuples_out) / taken if known else math.nan, seconds
-        )
+        paid = self.paid.of(_growth(before.cpu_time, now.cpu_time), taken, seconds)
+        sent = self.sent.of(_growth(before.tuples_out, now.tuples_out), taken, seconds)
+        cost, selectivity = self.cost.step(paid, seconds), self.selectivity.step(sent, seconds)
         self.rate.step(taken / seconds, seconds)
         results, further = 0.0, 0.0
         for consumer, share in self.consumers:
             results += share * consumer.global_selectivity
             further += share * consumer.global_cost
         if not self.consumers:
-            self.global_selectivity = selectivity if selectivity > 0.0 else 1.0
+            self.global_selectivity = 1.0 if not selectivity > 0.0 else selectivity if selectivity >= 2 * TRACE else 0.0
             self.global_cost = cost
         elif selectivity == 0.0:
             self.global_selectivity = 0.0
