@@ -309,6 +309,15 @@ def test_python_workers_belong_to_the_tasks_that_need_them(engine: SparkEngine, 
         until(works)
         (instance,) = of(engine.topology(), "snake")
         assert instance.operators == ("micro-batch",)
+        run = next(run for run, row in engine.batch_rows.items() if engine.topology().instances[row].query == "snake")
+
+        def costs_more_than_spark_counts() -> bool:
+            row = engine.batch_rows[run]
+            sample, counted = engine.sample(frozenset({"cpu_time", "batch_cost"})), engine.batches[run]
+            found = sample.given["cost"][row] + sample.columns["batch_cost"][row]
+            return bool(found > 1.05 * (counted.cost + counted.batch_cost))
+
+        until(costs_more_than_spark_counts)
     finally:
         attached.stop("snake")
     until(lambda: not of(engine.topology(), "snake"))

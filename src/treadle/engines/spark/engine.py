@@ -140,6 +140,8 @@ class SparkEngine:
         self._at_dump: tuple[float, _Own, Floats] | None = None
         """When it was last seen what tasks do: what the mains had used and waited for by then."""
         self._queue: Floats = np.empty(0)
+        self._beside: Floats = np.empty(0)
+        """By row CPU seconds of all threads for each one that Spark counts, which leaves out Python workers."""
         self._kafka: tuple[object, object, Floats, Floats] | None = None
 
     def __enter__(self) -> Self:
@@ -220,6 +222,8 @@ class SparkEngine:
             columns["cpu_time"], columns["run_wait"] = self._from_kernel(mains)
         for metric in wanted & FROM_AGENT & self.offers:
             columns[metric] = self._counted_lately(metric)
+        if "batch_cost" in columns:
+            columns["batch_cost"] *= self._beside
         if "tuples_out" in columns:  # a sink that is counted and has put out nothing is not one that is not counted
             trace = np.where(self._topology.is_sink, TRACE * self._counted_lately("tuples_in"), 0.0)
             columns["tuples_out"] += np.nan_to_num(trace)
@@ -236,7 +240,14 @@ class SparkEngine:
             estimated["external_queue"] = columns["external_queue"] > 0.0
             totals = {"output_rate": self._pulse.flow.rate, "total_queue": self._pulse.flow.waiting}
         taken = {metric: columns[metric] for metric in wanted & columns.keys()}
-        return Sample(now, taken, totals, estimated, self._live.given if self._is_counted else {})
+        return Sample(now, taken, totals, estimated, self._given())
+
+    def _given(self) -> dict[str, Floats]:
+        """Metrics of queries in micro-batches that are learnt from whole batches."""
+        given = self._live.given if self._is_counted else {}
+        if "cost" in given:
+            given["cost"] *= self._beside
+        return given
 
     @property
     def busy(self) -> Floats:
@@ -371,6 +382,7 @@ class SparkEngine:
         for kept in (self._cpu, self._wait, self._taken, self._estimate):
             kept.realign(source)
         self._queue = realigned(self._queue, source)
+        self._beside = np.ones(len(topology))
         self._rows, self._topology = rows, topology
         self._own, self._all_counted = _owned(rows, topology), False
         self._others = self._kafka = None
@@ -467,6 +479,8 @@ class SparkEngine:
         wait = np.concatenate([mains.run_wait, others.run_wait])
         used = self._cpu.add(own.all, cpu, own.rows)
         lately = self._counted_lately("cpu_time")
+        works = counted & (lately > 0.0)
+        self._beside = 1.0 + np.divide(np.nan_to_num(used), lately, out=np.zeros(len(used)), where=works)
         return np.where(counted, np.nan_to_num(used) + lately, used), self._wait.add(own.all, wait, own.rows)
 
     def _from_sources(self) -> tuple[Floats, Floats]:
