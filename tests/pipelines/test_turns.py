@@ -16,7 +16,7 @@ from treadle.pipelines.turns import ALL_ROWS, Turns
 
 
 def test_a_report_that_can_not_be_noted_costs_no_slot() -> None:
-    gate, hop = Gate(1), Hop("id", "name", "key")
+    gate, hop = Gate(1), Hop("id", "name", "key", has_slot=True)
     sizer, lock = BatchSizer(), threading.RLock()
     turns = Turns(gate, threading.Event(), lambda *_: True, sizer, lambda _: "", lock, {"key": hop})
     gate.register("id")
@@ -25,6 +25,27 @@ def test_a_report_that_can_not_be_noted_costs_no_slot() -> None:
         turns.parked("key", {"seconds": 0.1})
     assert gate.stats.holding == ()
     assert hop.parked
+
+
+def test_a_report_that_ends_no_grant_does_not_give_back_the_slot_of_one_that_comes_meanwhile() -> None:
+    """A hop that parks for the first time holds no slot, but another thread may grant it one before its report is done."""
+    gate, sizer = Gate(1), BatchSizer()
+    gate.register("id")
+
+    class Racing(_Waiting):
+        raced = False
+
+        def backlog(self, consumer: str) -> Backlog:
+            if hop.parked and not self.raced:
+                self.raced = True
+                turns.consider_all()  # as the control thread may, between any two steps
+            return super().backlog(consumer)
+
+    hop = Hop("id", "name", "key", [Racing(1)])  # type: ignore[list-item]
+    turns = Turns(gate, threading.Event(), lambda *_: True, sizer, lambda _: "", threading.RLock(), {"key": hop})
+    turns.parked("key", {"seconds": 0.0, "time": 0.0, "written": 0, "read": {}, "at": {}})
+    assert hop.state is State.RUNNING
+    assert gate.stats.holding == ("id",)
 
 
 @dataclass

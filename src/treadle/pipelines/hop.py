@@ -67,6 +67,8 @@ class Hop(RowCounts):
     query: StreamingQuery | None = None
     state: State = State.STARTING
     parked: bool = False
+    has_slot: bool = False
+    """Whether the batch that runs, or ran last, was granted a slot that has not been given back."""
     output_rows: OutputRows = field(default_factory=OutputRows)
     """Counts rows that leave the last operator of a sink."""
     cost: float = math.nan

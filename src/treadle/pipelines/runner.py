@@ -381,7 +381,7 @@ class Run:
         if hop is None or self._stopping.is_set():
             return
         with self._lock:
-            hop.parked = False
+            hop.parked = hop.has_slot = False
             hop.error = told(error or "its query was stopped by somebody else")
             if not hop.try_again(self.options.retries):
                 self._over.set()

@@ -56,11 +56,14 @@ class Turns:
         """The JVM says that a hop waits, and what it has done."""
         hop = self.hops[key]
         again: Callable[[], None] | None = None
+        with self.lock:  # a hop that had no slot may be granted one by another thread as soon as it counts as parked
+            had_slot, hop.has_slot = hop.has_slot, False
         try:
             self._note(hop, report)
             again = self._ready(hop)
         finally:  # whatever went wrong, its slot is not lost
-            if self.gate.release(hop.id, again=again) is None and again is not None:
+            released = self.gate.release(hop.id, again=again) if had_slot else None
+            if released is None and again is not None:
                 self.gate.offer(hop.id, again)
 
     def observe(self, hop: Hop, rows: int, seconds: float) -> None:
@@ -113,7 +116,7 @@ class Turns:
         Mostly none is: then Spark does nothing but sleep for a moment, for which it needs no slot.
         """
         if hop.ticked < CHEAP:
-            self._admit(hop, "")
+            self._admit(hop, "", slot=False)
         else:
             self.gate.offer(hop.id, lambda: self._hand_over(hop, ""))
 
@@ -172,14 +175,14 @@ class Turns:
 
     def _hand_over(self, hop: Hop, rows: str) -> None:
         """It has a slot; one that has just ended, or looks at its timeouts at this moment, gives it back."""
-        if not self._admit(hop, rows):
+        if not self._admit(hop, rows, slot=True):
             self.gate.release(hop.id)
 
-    def _admit(self, hop: Hop, rows: str) -> bool:
+    def _admit(self, hop: Hop, rows: str, *, slot: bool) -> bool:
         """Let it go on in the JVM, with so many rows of each input (name=rows, with commas), if it is parked."""
         with self.lock:
             if not hop.parked:
                 return False
-            hop.parked = False
+            hop.parked, hop.has_slot = False, slot
             hop.state = State.RUNNING
         return bool(self.go_on(hop.key, rows, self.pool(hop)))
