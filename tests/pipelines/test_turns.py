@@ -28,7 +28,7 @@ def test_a_report_that_can_not_be_noted_costs_no_slot() -> None:
 
 
 def test_a_report_that_ends_no_grant_does_not_give_back_the_slot_of_one_that_comes_meanwhile() -> None:
-    """A hop that parks for the first time holds no slot, but another thread may grant it one before its report is done."""
+    """A hop that parks for the first time holds no slot, but another thread may grant it one meanwhile."""
     gate, sizer = Gate(1), BatchSizer()
     gate.register("id")
 
