@@ -27,7 +27,7 @@ from treadle.workloads.generator import SCHEMA, Flow, Generator
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from treadle.pipelines.runner import Run
+    from treadle.pipelines.run.run import Run
 
 HOPS, FEEDS = 50, 5
 RATE = 200.0

@@ -20,7 +20,7 @@ from treadle import jars
 from treadle.broker import Broker
 from treadle.enforce.kernel import find_mount
 from treadle.enforce.kernel.mounts import group_of
-from treadle.enforce.kernel.sched import get_attributes
+from treadle.linux.sched import get_attributes
 
 SCRIPT = Path(__file__).with_name("spark_application.py")
 

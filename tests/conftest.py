@@ -72,7 +72,7 @@ def application(
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A Spark session with Treadle's settings; queries and tables are shared, so stop your own."""
-    from treadle.pipelines.session import session
+    from treadle.pipelines.spark.session import session
 
     interrupt = signal.getsignal(signal.SIGINT)
     started = session("tests")

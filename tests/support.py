@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from treadle.pipelines.runner import Run
+    from treadle.pipelines.run.run import Run
 
 LONG = 180.0
 """Seconds after which a condition is taken for one that never comes, on a machine that does much else."""

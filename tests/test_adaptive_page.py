@@ -9,8 +9,8 @@ from treadle import config
 from treadle.attachment import plan
 from treadle.attachment.policies import Judged
 from treadle.decide.adaptive import parse_objective
-from treadle.pipelines.options import Options
-from treadle.pipelines.totals import OBJECTIVES
+from treadle.pipelines.hops.options import Options
+from treadle.pipelines.hops.totals import OBJECTIVES
 
 PATH = Path(__file__).parent.parent / "docs" / "adaptive.md"
 PAGE = PATH.read_text(encoding="utf-8")

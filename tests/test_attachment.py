@@ -17,7 +17,8 @@ import pytest
 from applications import SparkProcess, Standing, differences, feed, groups_left, standings
 from support import until
 from treadle import config
-from treadle.attachment import Attachment, attach, checks, plan, report, watch
+from treadle.attachment import Attachment, attach, checks, plan, watch
+from treadle.attachment.shown import report
 from treadle.attachment.policies import (
     AnswersFirst,
     Caps,
@@ -39,7 +40,7 @@ from treadle.engines.spark.application import Application, Process
 from treadle.engines.spark.engine import SparkEngine
 from treadle.errors import ConfigError, EngineError
 from treadle.model import Instance, Operator, Query, Topology
-from treadle.observe import jvm
+from treadle import jvm
 from treadle.values import Schedule, Snapshot
 
 pytestmark = pytest.mark.usefixtures("own_journals")

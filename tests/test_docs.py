@@ -22,9 +22,9 @@ from treadle.cli import cli
 from treadle.engines.simulator import scenario
 from treadle.engines.simulator.run import simulate
 from treadle.pipelines.channels.log import read
-from treadle.pipelines.options import Options
-from treadle.pipelines.promises import flow_of
-from treadle.pipelines.session import settings
+from treadle.pipelines.hops.options import Options
+from treadle.pipelines.quality.promises import flow_of
+from treadle.pipelines.spark.session import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

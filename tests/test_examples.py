@@ -16,14 +16,14 @@ import treadle
 from support import until
 from treadle import jars
 from treadle.broker import Broker
-from treadle.pipelines import show
+from treadle.pipelines.api import show
 from treadle.pipelines.channels import encoded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from treadle.pipelines import Pipeline
-    from treadle.pipelines.runner import Run
+    from treadle.pipelines.run.run import Run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 FILES = sorted(EXAMPLES.glob("0*.py"))

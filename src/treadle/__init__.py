@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from treadle.decide.quality import Kept, relative_error
     from treadle.enforce.shed import by_key, by_utility
     from treadle.estimates import corrected, joined, per_unit
-    from treadle.pipelines.app import gate
-    from treadle.pipelines.feed import feed
-    from treadle.pipelines.load import load
-    from treadle.pipelines.pipeline import Pipeline
-    from treadle.pipelines.session import session
+    from treadle.pipelines.api.query_gate import gate
+    from treadle.pipelines.run.feed import feed
+    from treadle.pipelines.api.load import load
+    from treadle.pipelines.api.pipeline import Pipeline
+    from treadle.pipelines.spark.session import session
 
 __version__ = "0.1.0"
 
@@ -42,18 +42,18 @@ __all__ = [
 
 _HOMES = {
     "Kept": "treadle.decide.quality",
-    "Pipeline": "treadle.pipelines.pipeline",
+    "Pipeline": "treadle.pipelines.api.pipeline",
     "attach": "treadle.attachment",
     "by_key": "treadle.enforce.shed",
     "by_utility": "treadle.enforce.shed",
     "corrected": "treadle.estimates",
-    "feed": "treadle.pipelines.feed",
-    "gate": "treadle.pipelines.app",
+    "feed": "treadle.pipelines.run.feed",
+    "gate": "treadle.pipelines.api.query_gate",
     "joined": "treadle.estimates",
-    "load": "treadle.pipelines.load",
+    "load": "treadle.pipelines.api.load",
     "per_unit": "treadle.estimates",
     "relative_error": "treadle.decide.quality",
-    "session": "treadle.pipelines.session",
+    "session": "treadle.pipelines.spark.session",
 }
 
 

@@ -16,13 +16,14 @@ from typing import Literal
 
 from treadle import config, jars
 from treadle.enforce import kernel
-from treadle.enforce.elastic import usable_cores
-from treadle.enforce.leftovers import leftovers
+from treadle.enforce.gate.slots import usable_cores
+from treadle.enforce.recovery.leftovers import leftovers
 from treadle.errors import TreadleError
-from treadle.observe import jvm as running
-from treadle.observe.pressure import PSI
-from treadle.pipelines import ctl, jvm
-from treadle.pipelines.session import Setting, settings
+from treadle import jvm as running
+from treadle.linux.pressure import PSI
+from treadle.pipelines.run import control_socket
+from treadle.pipelines.spark import jvm
+from treadle.pipelines.spark.session import Setting, settings
 
 OLDEST_PYTHON = (3, 11)
 SPARK = "4.3."
@@ -64,7 +65,7 @@ def examine() -> Report:
     checks += [_package("protobuf", why="for transformWithState"), _package("confluent-kafka", "kafka", "for topics")]
     checks += [_bundle(name) for name in jars.names()]
     checks += [_configuration(), _cores(), _psi(), *_kernel(), _jvms(), _leftovers()]
-    names = tuple(ctl.name_of(path) for path in ctl.find())
+    names = tuple(control_socket.name_of(path) for path in control_socket.find())
     return Report(tuple(checks), _settings(), names)
 
 

@@ -21,7 +21,7 @@ NAMES = (
     "treadle.librdkafka",
     "treadle.loop",
     "treadle.pipelines",
-    "treadle.pipelines.ctl",
+    "treadle.pipelines.run.control_socket",
     "treadle.watchdog",
 )
 """All loggers of Treadle. A filter of a logger is not asked for the lines of those below it, so each has its own."""

@@ -13,7 +13,7 @@ import pytest
 
 from treadle.attachment import checks, plan
 from treadle.enforce import kernel
-from treadle.enforce.journal import Journal
+from treadle.enforce.recovery.journal import Journal
 from treadle.engines.spark.application import Application, Process
 from treadle.errors import EngineError, RightsError, TreadleError
 

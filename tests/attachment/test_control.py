@@ -15,7 +15,7 @@ from treadle.attachment import attach, targets
 from treadle.attachment.targets import Claims
 from treadle.enforce.kernel import Fact
 from treadle.errors import ConfigError, EngineError, RightsError, TreadleError
-from treadle.observe import jvm
+from treadle import jvm
 
 DRIVER = """
 public class Driver {

@@ -13,11 +13,11 @@ import pytest
 from support import LONG
 from treadle.attachment import plan
 from treadle.attachment.control import Attachment
-from treadle.attachment.follow import Guard
+from treadle.attachment.attached_engine import Guard
 from treadle.enforce import Per, Target, Value, kernel
-from treadle.enforce.guardian import OFF, Guardian
-from treadle.enforce.journal import Journal
-from treadle.enforce.leash import Leash
+from treadle.enforce.recovery.guardian import OFF, Guardian
+from treadle.enforce.recovery.journal import Journal
+from treadle.enforce.recovery.releasable import Leash
 from treadle.errors import EngineError
 from treadle.model import Instance, Operator, Query, Topology
 from treadle.values import Sample

@@ -11,9 +11,9 @@ from support import until
 from treadle.attachment import targets
 from treadle.attachment.targets import Claims, Name, Ui
 from treadle.engines.spark.application import Application, Process
-from treadle.engines.spark.pulse import Pulse
+from treadle.engines.spark.slow_poller import Pulse
 from treadle.errors import EngineError
-from treadle.observe.threads import start_time
+from treadle.linux.thread_times import start_time
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_an_executor_that_comes_later_is_claimed_too_unless_somebody_else_has_it
 ) -> None:
     first, later = processes
     monkeypatch.setattr(Application, "look_again", lambda _: processes)
-    monkeypatch.setattr("treadle.engines.spark.pulse.SCAN", 0.0)
+    monkeypatch.setattr("treadle.engines.spark.slow_poller.SCAN", 0.0)
     application, ours, others = Application("app-1", "a", "http://127.0.0.1:1", (first,)), Claims(), Claims()
     ours.take([application])
     assert others.admit(later)

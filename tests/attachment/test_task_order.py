@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from treadle.attachment.task_order import TaskOrder
 from treadle.decide.transform import shares
-from treadle.engines.spark.batches import BatchReading
+from treadle.engines.spark.counters.batches import BatchReading
 from treadle.engines.spark.engine import SparkEngine
 from treadle.model import Instance, Operator, Query, Topology
 from treadle.values import Schedule

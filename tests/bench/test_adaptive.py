@@ -12,7 +12,7 @@ from treadle.bench.adaptive import CANDIDATES, OBJECTIVES, OTHERS, claims, judge
 from treadle.config import Config
 from treadle.decide import registry
 from treadle.decide.adaptive import Adaptive
-from treadle.enforce.elastic import usable_cores
+from treadle.enforce.gate.slots import usable_cores
 from treadle.workloads import changing
 
 if TYPE_CHECKING:

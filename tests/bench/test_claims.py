@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from treadle.bench import channels, core, hops, loop
+from treadle.bench import core
+from treadle.bench.pipelines import channels
+from treadle.bench.pipelines import hops
+from treadle.bench.attach import loop
 from treadle.bench.claims import Claims, Deaths, at_least, at_most, fails, in_turns
 
 NOTHING: dict[str, float] = {}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treadle.bench import core
-from treadle.bench.baselines import PlainRound, niceness, simpy_chain
+from treadle.bench.simulator.baselines import PlainRound, niceness, simpy_chain
 from treadle.decide.transform import SCALES
 from treadle.errors import ConfigError
 from treadle.model import Operator, Query, Topology

@@ -30,7 +30,7 @@ def test_bad_targets_are_one_line_and_exit_code_2(
     why: str,
     remedy: str,
 ) -> None:
-    monkeypatch.setattr("treadle.observe.jvm.find", list)
+    monkeypatch.setattr("treadle.jvm.find", list)
     assert treadle(monkeypatch, command, *words) == 2
     said = capsys.readouterr().err
     assert why in said
@@ -48,6 +48,6 @@ def test_a_period_that_is_shorter_than_a_round_is_refused(
 
 
 def test_from_python_a_number_in_text_is_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.observe.jvm.find", list)
+    monkeypatch.setattr("treadle.jvm.find", list)
     with pytest.raises(Exception, match="no Spark application is called '4242'"):
         attach("4242")

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from treadle.bench import adaptive, attach, channels, core, hops, loop, pipelines, quality, truth
+from treadle.bench import adaptive, core
+from treadle.bench.attach import rig
+from treadle.bench.pipelines import channels
+from treadle.bench.pipelines import hops
+from treadle.bench.attach import loop
+from treadle.bench.pipelines import schedulers
+from treadle.bench.quality import scenario_run
+from treadle.bench.truth import stages
 from treadle.bench.claims import at_least
 from treadle.cli import cli
 

@@ -20,7 +20,8 @@ import pytest
 from applications import Group, SparkProcess, Standing, cpu_groups, differences, feed, standings, text_of
 from support import LONG, named, until
 from treadle.broker import Broker
-from treadle.enforce import journal_book, kernel
+from treadle.enforce import kernel
+from treadle.enforce.recovery import journal_book
 
 SHORT = 10
 """So many kills show little, but they show it beside whatever else the machine does: then the median must do."""

@@ -24,7 +24,7 @@ from support import LONG, treadle, until
 from treadle.cli.run import table
 from treadle.errors import TreadleError
 from treadle.linux import runtime_folder
-from treadle.pipelines import ctl
+from treadle.pipelines.run import control_socket
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +68,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def status() -> dict[str, Any]:
     """Of the pipeline that runs; with no hops while there is none."""
     try:
-        found: dict[str, Any] = ctl.ask(ctl.pick("numbers"), "status")
+        found: dict[str, Any] = control_socket.ask(control_socket.pick("numbers"), "status")
         return found
     except TreadleError:
         return {"hops": {}}
@@ -90,7 +90,7 @@ def test_it_runs_for_a_time_and_prints_its_final_status(
     assert seen["hops"]["out"]["latency_seconds"]["p50"] > 0
     assert {hop["state"] for hop in seen["hops"].values()} == {"stopped"}
     assert (place / "work" / "channels" / "even").is_dir()
-    assert ctl.find() == []
+    assert control_socket.find() == []
 
 
 def test_commands_reach_it_and_an_invalid_policy_is_refused(

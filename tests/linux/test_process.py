@@ -9,7 +9,7 @@ import pytest
 
 from treadle.errors import RightsError, TargetGone
 from treadle.linux.process import claim
-from treadle.observe.threads import start_time
+from treadle.linux.thread_times import start_time
 
 NOBODY = 65534
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")

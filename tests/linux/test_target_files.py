@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from treadle.engines.spark import agent
+from treadle.engines.spark.agent import agents
 from treadle.errors import RightsError, TargetGone, TreadleError
 from treadle.jars import Jar
 from treadle.linux import identity, target_files
 from treadle.linux.target_files import TargetFolder, temporary_folder, working_folder
-from treadle.observe.jvm import loading
+from treadle.jvm import loading
 
 Process = subprocess.Popen[bytes]
 NOBODY = 65534
@@ -60,10 +60,10 @@ def test_a_target_that_swaps_its_files_for_links_is_given_nothing(
 ) -> None:
     target = spaced(f"VICTIM = {str(victim)!r}\n{SWAP}")
     jar = Jar(place / "no.jar", b"a jar")
-    monkeypatch.setattr(agent, "START", 0.01)
+    monkeypatch.setattr(agents, "START", 0.01)
     for _ in range(TRIES):
         with suppress(TreadleError):
-            agent.call(target.pid, jar)
+            agents.call(target.pid, jar)
         with suppress(OSError), temporary_folder(target.pid) as folder:
             for _ in range(3):
                 with suppress(OSError):
@@ -87,7 +87,7 @@ def test_a_tmp_that_is_a_link_leads_to_nowhere_outside_of_its_root(
     with pytest.raises(TreadleError, match="can't be written"), loading.file(target.pid, b"evil", ".jar"):
         pass
     with pytest.raises(TreadleError):
-        agent.call(target.pid, Jar(place / "no.jar", b"a jar"))
+        agents.call(target.pid, Jar(place / "no.jar", b"a jar"))
     assert not list(outside.iterdir())
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from treadle.errors import ConfigError, TargetGone
 from treadle.linux import users
-from treadle.observe.threads import start_time
+from treadle.linux.thread_times import start_time
 
 
 def test_the_owner_is_the_user_that_started_the_process() -> None:

@@ -25,7 +25,7 @@ from treadle.workloads.burn import burn
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from treadle.pipelines.runner import Run
+    from treadle.pipelines.run.run import Run
 
 FOLDER, MASTER, BROKER, TOPIC = sys.argv[1:5] if len(sys.argv) > 4 else (".", "local[8]", "", "numbers")
 HASHES = 2000

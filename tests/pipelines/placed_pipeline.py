@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import treadle
-from treadle.pipelines import placement, workers
+from treadle.pipelines.quality import placement
+from treadle.pipelines.spark import workers
 from treadle.workloads.burn import burn
 
 if TYPE_CHECKING:

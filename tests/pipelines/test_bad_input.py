@@ -15,9 +15,9 @@ import treadle
 from support import LONG, named, until
 from treadle.decide.policies import Fcfs
 from treadle.errors import ConfigError, EngineError, TreadleError
-from treadle.pipelines import build
-from treadle.pipelines.channels.lock import holder
-from treadle.pipelines.work import Work
+from treadle.pipelines.hops import build
+from treadle.linux.file_lock import holder
+from treadle.pipelines.run.folder import Work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -236,7 +236,7 @@ def test_a_folder_in_use_names_the_process_and_one_that_can_not_be_made_is_told(
 ) -> None:
     script = (
         "import sys, pathlib\n"
-        "from treadle.pipelines.work import Work\n"
+        "from treadle.pipelines.run.folder import Work\n"
         "work = Work(pathlib.Path(sys.argv[1]), 'x', '', 'hops')\n"
         "print('ready', flush=True)\n"
         "sys.stdin.read()\n"

@@ -15,7 +15,7 @@ import pytest
 import treadle
 from support import LONG, until
 from treadle.errors import EngineError
-from treadle.pipelines import jvm
+from treadle.pipelines.spark import jvm
 from treadle.pipelines.channels import log
 from treadle.pipelines.channels.view import View
 

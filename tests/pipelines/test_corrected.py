@@ -14,7 +14,7 @@ import treadle
 from treadle.enforce.shed import Choice
 from treadle.errors import ConfigError
 from treadle.estimates import FEWEST, WEIGHT, corrected, joined, per_unit, total
-from treadle.pipelines.shedding import Shedding
+from treadle.pipelines.quality.shedding import Shedding
 
 RUNS, ROWS = 300, 1_000
 ENOUGH = (0.95 - 3 * math.sqrt(0.95 * 0.05 / RUNS)) * RUNS

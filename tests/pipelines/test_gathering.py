@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from treadle.decide.batch import BatchSizer
-from treadle.pipelines import outside
+from treadle.pipelines.gating import foreach_batch_gate
 from treadle.pipelines.channels.kafka import Topic
-from treadle.pipelines.hop import State
-from treadle.pipelines.outside import Outside
-from treadle.pipelines.queries import Stopped
+from treadle.pipelines.hops.hop import State
+from treadle.pipelines.gating.foreach_batch_gate import Outside
+from treadle.pipelines.spark.queries import Stopped
 
 FULL = 1000
 """Rows of a first batch."""
@@ -50,7 +50,7 @@ def gather(topic: Topic, *, rest: float, stopping: threading.Event | None = None
 
 
 def test_it_ends_when_the_batch_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outside, "LONGEST_LOOK", 0.001)
+    monkeypatch.setattr(foreach_batch_gate, "LONGEST_LOOK", 0.001)
     topic = GrowingTopic(FULL // 4)
     assert gather(topic, rest=FOR_EVER).state is State.IDLE
     assert topic.looks == 4

@@ -12,9 +12,9 @@ import pytest
 import treadle
 from support import LONG, named, until
 from treadle.errors import EngineError
-from treadle.pipelines import ctl
-from treadle.pipelines.channels.lock import holder
-from treadle.pipelines.hop import State
+from treadle.pipelines.run import control_socket
+from treadle.linux.file_lock import holder
+from treadle.pipelines.hops.hop import State
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,14 +108,14 @@ def test_a_run_that_starts_answers_already(spark: SparkSession, tmp_path: Path) 
 
     @p.operator
     def asks(fed: DataFrame) -> DataFrame:
-        said.append(ctl.ask(ctl.path_for(p.name), "status"))
+        said.append(control_socket.ask(control_socket.path_for(p.name), "status"))
         with pytest.raises(EngineError, match="still starting"):
-            ctl.ask(ctl.path_for(p.name), "policy", name="fcfs")
+            control_socket.ask(control_socket.path_for(p.name), "policy", name="fcfs")
         return fed
 
     p.write("out", reads="asks", format="noop")
     with p.start(spark, folder=tmp_path) as run:
-        assert ctl.ask(ctl.path_for(p.name), "policy", name="fcfs") == "fcfs"
+        assert control_socket.ask(control_socket.path_for(p.name), "policy", name="fcfs") == "fcfs"
         assert set(run.status()["hops"]) == {"asks", "out"}
     assert said[0]["policy"] == "multi-class"
 

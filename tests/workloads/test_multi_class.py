@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.errors import ConfigError
-from treadle.pipelines.node import Kind
+from treadle.pipelines.nodes.node import Kind
 from treadle.workloads import multi_class
 from treadle.workloads.burn import calibrate
 from treadle.workloads.multi_class import Chain, chains

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from treadle.attachment.plan import Plan
-from treadle.enforce import Outcomes, journal_book, kernel
-from treadle.enforce.leftovers import journals, leftovers, put_back
+from treadle.enforce import Outcomes, kernel
+from treadle.enforce.recovery import journal_book
+from treadle.enforce.recovery.leftovers import journals, leftovers, put_back
 from treadle.engines.spark.application import Application
 from treadle.errors import EngineError, RightsError
 from treadle.model import ThreadRef

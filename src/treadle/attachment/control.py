@@ -20,24 +20,25 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from treadle import durations
-from treadle.attachment import checks, plan, report, targets
-from treadle.attachment.follow import Followed, Guard
+from treadle.attachment import checks, plan, targets
+from treadle.attachment.shown import report
+from treadle.attachment.attached_engine import Followed, Guard
 from treadle.attachment.knobs import Knobs, part
-from treadle.attachment.met import Met
+from treadle.attachment.coverage import Met
 from treadle.attachment.newcomers import Newcomers
 from treadle.attachment.pace import Pace
 from treadle.attachment.plan import Plan
-from treadle.attachment.published import Published, ask
+from treadle.attachment.shown.published import Published, ask
 from treadle.attachment.targets import Claims, Target
 from treadle.attachment.task_order import Ordering
 from treadle.attachment.urgency import ahead
 from treadle.decide.policy import Policy
 from treadle.durations import Duration
 from treadle.enforce import Knob
-from treadle.enforce.guardian import Guardian
-from treadle.enforce.heirs import Heirs
-from treadle.enforce.journal import Journal
-from treadle.enforce.leash import Leash
+from treadle.enforce.recovery.guardian import Guardian
+from treadle.enforce.recovery.new_threads import Heirs
+from treadle.enforce.recovery.journal import Journal
+from treadle.enforce.recovery.releasable import Leash
 from treadle.engines.spark.application import Application, Process
 from treadle.engines.spark.engine import SparkEngine
 from treadle.errors import ConfigError, TreadleError
@@ -49,8 +50,8 @@ from treadle.text import visible
 from treadle.values import Snapshot
 
 if TYPE_CHECKING:  # promises need compiled code, which takes as long to load as all the rest
-    from treadle.attachment.promises import Given
-    from treadle.attachment.quality import Quality
+    from treadle.attachment.quality.promises import Given
+    from treadle.attachment.quality.keeper import Quality
     from treadle.decide.quality import Promise
 
 log = logging.getLogger("treadle.attach")
@@ -333,9 +334,9 @@ class Attachment:
 
     def _keep_promises(self, promised: Mapping[str, Promise]) -> None:
         if promised and not self.dry_run:
-            from treadle.attachment import quality
+            from treadle.attachment.quality import keeper
 
-            self._quality = quality.Quality(promised, self._there, self._snapshot)
+            self._quality = keeper.Quality(promised, self._there, self._snapshot)
             self._closing.callback(self._quality.close)
             self._quality.start()
 
@@ -555,7 +556,7 @@ class Attachment:
 
 
 def _promised(qod: Given) -> dict[str, Promise]:
-    from treadle.attachment import promises
+    from treadle.attachment.quality import promises
 
     return promises.read(qod)
 

@@ -15,7 +15,7 @@ from treadle.attachment.plan import PARTS, Plan
 from treadle.enforce import Knob, kernel
 from treadle.enforce.kernel import Cgroups, RealtimeKnob
 from treadle.enforce.kernel.mounts import cpu_group
-from treadle.enforce.leash import Leash
+from treadle.enforce.recovery.releasable import Leash
 from treadle.engines.spark.application import Application
 
 _numbers = count()

@@ -19,8 +19,8 @@ from treadle.decide.grouping import group
 from treadle.decide.logical import operator_sets
 from treadle.decide.policy import Policy
 from treadle.decide.transform import SCALES
-from treadle.engines.spark.layout import PLANS, of_driver
-from treadle.engines.spark.naming import ANSWERS, COMPILERS, STARTS
+from treadle.engines.spark.threads.layout import PLANS, of_driver
+from treadle.engines.spark.threads.naming import ANSWERS, COMPILERS, STARTS
 from treadle.errors import ConfigError
 from treadle.model import Floats, Topology
 from treadle.observe.plan import plannable

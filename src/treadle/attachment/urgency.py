@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from treadle.enforce.kernel.sched import get_attributes, set_attributes
+from treadle.linux.sched import get_attributes, set_attributes
 from treadle.errors import TreadleError
 
 MOST_URGENT = -20

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treadle.attachment import attach
-from treadle.bench.attach import Outcome, Rig
+from treadle.bench.attach.rig import Outcome, Rig
 from treadle.bench.claims import SET_UP, Claims, Deaths, at_least, in_turns
 from treadle.bench.usage import TICK, Meter
 from treadle.decide.adaptive import parse_objectives
-from treadle.enforce.elastic import usable_cores
+from treadle.enforce.gate.slots import usable_cores
 from treadle.model import Floats
-from treadle.pipelines.latency import Part, summarise
+from treadle.pipelines.hops.latency import Part, summarise
 from treadle.workloads import changing, multi_class
 from treadle.workloads.burn import calibrate
 from treadle.workloads.generator import Generator
@@ -35,7 +35,7 @@ from treadle.workloads.realtime import Chain
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from treadle.pipelines.runner import Run
+    from treadle.pipelines.run.run import Run
 
 Progress = Callable[[str, float], None]
 Figures = dict[str, float]
@@ -115,7 +115,7 @@ def run(
 
 def gate(minute: float, rounds: int, repetitions: int, tell: Progress, deaths: Deaths) -> dict[str, Any]:
     """Pipelines: all variants take turns in one session."""
-    from treadle.pipelines.session import session
+    from treadle.pipelines.spark.session import session
 
     spark = session("bench-adaptive")
     spark.sparkContext.setLogLevel("OFF")  # a batch that is stopped half-way is no error here

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from treadle.bench.multi_class import Measured, measure
-from treadle.bench.orderings import Claim
-from treadle.enforce.elastic import usable_cores
+from treadle.bench.pipelines.multi_class import Measured, measure
+from treadle.bench.simulator.orderings import Claim
+from treadle.enforce.gate.slots import usable_cores
 from treadle.workloads import multi_class
 from treadle.workloads.burn import calibrate
 
@@ -38,7 +38,7 @@ class Shown:
 
 def run(progress: Progress | None = None, *, seconds: float = 24.0, warm: float = 6.0) -> Shown:
     """All three, one after another; under three minutes."""
-    from treadle.pipelines.session import session
+    from treadle.pipelines.spark.session import session
 
     tell = progress or (lambda *_: None)
     tell("starting Spark", 0.0)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from treadle.pipelines import jvm
+from treadle.pipelines.spark import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -110,7 +110,7 @@ def simulate(
 
     `treadle scenarios` lists what is shipped, `treadle policies` what can be run.
     """
-    from treadle.bench import compare
+    from treadle.bench.simulator import compare
     from treadle.engines.simulator import scenario as scenarios
 
     settings = obj[0]

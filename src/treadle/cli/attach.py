@@ -262,7 +262,7 @@ def title(status: Mapping[str, Any]) -> str:
 
 def changes(attachment: Attachment) -> Table:
     """All that was changed, or would be, for people."""
-    from treadle.attachment import report
+    from treadle.attachment.shown import report
 
     grid = Table(title=shown(title(attachment.status())), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     grid.collapse_padding, grid.pad_edge = True, False
@@ -359,7 +359,7 @@ def _tell(batches: Iterable[DecisionBatch]) -> None:
 
 
 def _tell_json(batches: Iterable[DecisionBatch]) -> None:
-    from treadle.attachment import report
+    from treadle.attachment.shown import report
 
     for batch in batches:
         for decision in batch:

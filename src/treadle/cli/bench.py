@@ -48,11 +48,11 @@ def bench_pipelines(
     as_json: bool, report_only: bool, repetitions: int, seconds: float, load: float, parts: tuple[str, ...]
 ) -> None:
     """Spark's FIFO and FAIR against Treadle and its policies, on queries that fill the machine (35 minutes)."""
-    from treadle.bench import pipelines
+    from treadle.bench.pipelines import schedulers
 
     chosen = parts or PIPELINES_PARTS
     _measure(
-        lambda told: pipelines.run(chosen, repetitions=repetitions, seconds=seconds, load=load, progress=told),
+        lambda told: schedulers.run(chosen, repetitions=repetitions, seconds=seconds, load=load, progress=told),
         as_json=as_json,
         report_only=report_only,
     )
@@ -63,7 +63,7 @@ def bench_pipelines(
 @_report_only
 def bench_hops(as_json: bool, report_only: bool) -> None:
     """What a small batch costs, on Spark's default set-up and on Treadle's (5 minutes)."""
-    from treadle.bench import hops
+    from treadle.bench.pipelines import hops
 
     _measure(lambda told: hops.run(progress=told), as_json=as_json, report_only=report_only)
 
@@ -73,7 +73,7 @@ def bench_hops(as_json: bool, report_only: bool) -> None:
 @_report_only
 def bench_channels(as_json: bool, report_only: bool) -> None:
     """How fast rows go through the embedded channel, through files and through Kafka (3 minutes)."""
-    from treadle.bench import channels
+    from treadle.bench.pipelines import channels
 
     _measure(lambda told: channels.run(progress=told), as_json=as_json, report_only=report_only)
 
@@ -85,11 +85,11 @@ def bench_channels(as_json: bool, report_only: bool) -> None:
 @click.option("--repetitions", type=click.IntRange(min=1), default=1, show_default=True)
 def bench_attach(as_json: bool, report_only: bool, parts: tuple[str, ...], repetitions: int) -> None:
     """Running applications under the OS alone and under treadle attach, on one core (45 minutes)."""
-    from treadle.bench import attach
+    from treadle.bench.attach import rig
 
     chosen = parts or ATTACH_PARTS
     _measure(
-        lambda told: attach.run(chosen, repetitions=repetitions, progress=told),
+        lambda told: rig.run(chosen, repetitions=repetitions, progress=told),
         as_json=as_json,
         report_only=report_only,
     )
@@ -121,7 +121,7 @@ def bench_adaptive(
 @_report_only
 def bench_loop(as_json: bool, report_only: bool) -> None:
     """What treadle attach itself costs at 50 ms, on 100 and on 1,000 threads (9 minutes)."""
-    from treadle.bench import loop
+    from treadle.bench.attach import loop
 
     _measure(lambda told: loop.run(progress=told), as_json=as_json, report_only=report_only)
 
@@ -131,9 +131,9 @@ def bench_loop(as_json: bool, report_only: bool) -> None:
 @_report_only
 def bench_truth(as_json: bool, report_only: bool) -> None:
     """How true the figures of treadle attach are, against counts of the application's own (3 minutes)."""
-    from treadle.bench import truth
+    from treadle.bench.truth import stages
 
-    _measure(lambda told: truth.run(progress=told), as_json=as_json, report_only=report_only)
+    _measure(lambda told: stages.run(progress=told), as_json=as_json, report_only=report_only)
 
 
 @bench.command("quality")
@@ -144,11 +144,11 @@ def bench_truth(as_json: bool, report_only: bool) -> None:
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="A picture of it goes there.")
 def bench_quality(as_json: bool, report_only: bool, scenario: str, cycle: float, plot: Path | None) -> None:
     """Whether promises are kept at 1.5 times what the machine can do, with Kafka (5 minutes)."""
-    from treadle.bench import quality
-    from treadle.bench.quality_scenarios import SCENARIOS
+    from treadle.bench.quality import scenario_run
+    from treadle.bench.quality.scenarios import SCENARIOS
 
     _measure(
-        lambda told: quality.run(SCENARIOS[scenario], cycle=cycle, plot=plot, progress=told),
+        lambda told: scenario_run.run(SCENARIOS[scenario], cycle=cycle, plot=plot, progress=told),
         as_json=as_json,
         report_only=report_only,
     )
@@ -168,7 +168,7 @@ def demo(folder: Path, simulator: bool) -> None:
     shown: list[tuple[str, Any]]
     with _progress(quiet=False) as told:
         if simulator:
-            from treadle.bench import orderings
+            from treadle.bench.simulator import orderings
 
             shown = [(part.name, part) for part in orderings.run(progress=told)]
         else:

@@ -31,7 +31,7 @@ from treadle.errors import ConfigError, TreadleError
 
 if TYPE_CHECKING:
     from treadle import config as configuration
-    from treadle.pipelines.runner import Run
+    from treadle.pipelines.run.run import Run
 
 LOOK = 1.0
 """Seconds between two looks at what runs."""
@@ -76,7 +76,7 @@ def run(
     Exit code 1: an operator failed for good. 2: it could not be run.
     """
     from treadle.cli import _err, _out
-    from treadle.pipelines import load
+    from treadle.pipelines.api import load
 
     limit = None if length is None else durations.seconds(length, what="--for")
     options = {name: value for name, value in given.items() if value is not None}
@@ -127,7 +127,7 @@ _which = click.option("--pipeline", "which", metavar="NAME", help="Which one, if
 @with_settings
 def policy(obj: tuple[configuration.Config, str], name: str | None, which: str | None) -> None:
     """Say which policy is in charge, or put another one there."""
-    from treadle.pipelines import ctl as wire
+    from treadle.pipelines.run import control_socket as wire
 
     say(wire.ask(wire.pick(which), "policy", name=None if name is None else obj[0].policy(name)))
 
@@ -137,7 +137,7 @@ def policy(obj: tuple[configuration.Config, str], name: str | None, which: str |
 @_which
 def slots(count: int | None, which: str | None) -> None:
     """Say how many hops may run at once, or set it."""
-    from treadle.pipelines import ctl as wire
+    from treadle.pipelines.run import control_socket as wire
 
     say(wire.ask(wire.pick(which), "slots", count=count))
 
@@ -148,7 +148,7 @@ def slots(count: int | None, which: str | None) -> None:
 def status(which: str | None, as_json: bool) -> None:
     """Show how everything is at this moment."""
     from treadle.cli import _out
-    from treadle.pipelines import ctl as wire
+    from treadle.pipelines.run import control_socket as wire
 
     seen = wire.ask(wire.pick(which), "status")
     if as_json:
@@ -162,7 +162,7 @@ def status(which: str | None, as_json: bool) -> None:
 @click.option("--drain", is_flag=True, help="First work off what waits.")
 def stop(which: str | None, drain: bool) -> None:
     """End it: after the batches that run now, or after all that waits."""
-    from treadle.pipelines import ctl as wire
+    from treadle.pipelines.run import control_socket as wire
 
     path = wire.pick(which)
     wire.ask(path, "stop", drain=drain, timeout=LONGEST_DRAIN if drain else 60.0)
@@ -283,7 +283,7 @@ def _check(loaded: Any, options: Mapping[str, Any]) -> None:
 
 
 def _session(name: str, master: str | None, conf: tuple[str, ...], options: Mapping[str, Any]) -> Any:
-    from treadle.pipelines.session import session
+    from treadle.pipelines.spark.session import session
 
     pairs = [setting.partition("=") for setting in conf]
     for (key, equals, _), setting in zip(pairs, conf, strict=True):
@@ -306,7 +306,7 @@ def _number(value: float | None) -> str:
 
 
 def _part(value: float | None) -> str:
-    from treadle.pipelines.drops import percent
+    from treadle.pipelines.quality.drops import percent
 
     return "-" if value is None else percent(value)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from treadle import plugins
 from treadle.decide import adaptive, policies
-from treadle.decide.policies._spec import Options, bare, parse, split, where
+from treadle.decide.policies.shared.spec import Options, bare, parse, split, where
 from treadle.decide.policy import Policy
 from treadle.errors import ConfigError, TreadleError
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from treadle.decide.policy import Policy
 from treadle.enforce import Enforcer, Outcomes
-from treadle.enforce.journal import Journal
+from treadle.enforce.recovery.journal import Journal
 from treadle.errors import ConfigError, EngineError
 from treadle.loop.aims import Aim, View
 from treadle.loop.binding import Binding

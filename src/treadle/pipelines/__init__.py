@@ -3,8 +3,8 @@
 Importing this starts no JVM and needs no PySpark; running a pipeline does.
 """
 
-from treadle.pipelines.load import load
-from treadle.pipelines.node import Kind, Node
-from treadle.pipelines.pipeline import Pipeline
+from treadle.pipelines.api.load import load
+from treadle.pipelines.nodes.node import Kind, Node
+from treadle.pipelines.api.pipeline import Pipeline
 
 __all__ = ["Kind", "Node", "Pipeline", "load"]

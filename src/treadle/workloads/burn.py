@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from treadle.enforce.elastic import usable_cores
+from treadle.enforce.gate.slots import usable_cores
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from treadle.enforce.elastic import usable_cores
+from treadle.enforce.gate.slots import usable_cores
 from treadle.workloads.multi_class import Chain
 
 LOAD = 0.7

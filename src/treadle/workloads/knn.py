@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from treadle.model import Floats, Ints
-from treadle.pipelines.pipeline import Pipeline
+from treadle.pipelines.api.pipeline import Pipeline
 
 if TYPE_CHECKING:
     import pandas as pd

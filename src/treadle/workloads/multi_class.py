@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from treadle.enforce.elastic import usable_cores
+from treadle.enforce.gate.slots import usable_cores
 from treadle.errors import ConfigError
-from treadle.pipelines.pipeline import Pipeline
+from treadle.pipelines.api.pipeline import Pipeline
 from treadle.workloads.burn import burn
 from treadle.workloads.generator import SCHEMA, Flow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from treadle.pipelines.runner import Run
+    from treadle.pipelines.run.run import Run
 LOAD = 1.3
 """A share of all cores: with what Spark takes for each batch, clearly more than there is."""
 

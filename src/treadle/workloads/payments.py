@@ -13,7 +13,7 @@ import numpy as np
 
 from treadle.enforce.shed import by_utility
 from treadle.estimates import corrected
-from treadle.pipelines.pipeline import Pipeline
+from treadle.pipelines.api.pipeline import Pipeline
 from treadle.workloads.burn import burn
 from treadle.workloads.injector import DIFFERENT
 

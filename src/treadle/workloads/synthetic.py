@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from treadle.enforce.elastic import usable_cores
+from treadle.enforce.gate.slots import usable_cores
 from treadle.workloads.multi_class import Chain
 
 STEP = 25e-9

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from treadle.estimates import corrected
-from treadle.pipelines.pipeline import Pipeline
+from treadle.pipelines.api.pipeline import Pipeline
 from treadle.workloads.burn import burn
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treadle.decide.policies import Chain, segments
-from treadle.decide.policies._progress import Envelope, plan_of
+from treadle.decide.policies.shared.progress import Envelope, plan_of
 from treadle.model import Floats, Operator, Query, Topology
 from treadle.values import Snapshot
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from treadle.enforce import Enforcer
 from treadle.enforce.kernel import SliceKnob
 from treadle.enforce.kernel import slice as kernel_slice
-from treadle.enforce.kernel.sched import Attributes, get_attributes, set_attributes
+from treadle.linux.sched import Attributes, get_attributes, set_attributes
 from treadle.errors import ConfigError, EngineError
 from treadle.model import ThreadRef
 from treadle.testing import check_knob

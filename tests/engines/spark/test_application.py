@@ -15,11 +15,11 @@ from treadle.broker import Broker
 from treadle.engines.spark import application
 from treadle.engines.spark.application import Application, Process
 from treadle.engines.spark.jvms import EXECUTOR
-from treadle.engines.spark.rest import Rest
+from treadle.engines.spark.queries.rest import Rest
 from treadle.errors import ConfigError, EngineError
 from treadle.linux import users
-from treadle.observe.jvm import Jvm
-from treadle.observe.threads import start_time
+from treadle.jvm import Jvm
+from treadle.linux.thread_times import start_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,7 +115,7 @@ def test_a_process_of_another_user_that_looks_like_an_executor_is_left_alone(
 ) -> None:
     mine, foreign = sleepers(0), sleepers(NOBODY)
     executors = [jvm_of(each, f"a.{EXECUTOR}", "--app-id", "app-7") for each in (mine, foreign)]
-    monkeypatch.setattr("treadle.observe.jvm.find", lambda: executors)
+    monkeypatch.setattr("treadle.jvm.find", lambda: executors)
     found = Application("app-7", "shop", "", (), owner=0)
     for _ in range(3):
         assert [process.pid for process in found.look_again()] == [mine.pid]
@@ -138,7 +138,7 @@ def test_a_name_means_applications_of_one_user_and_nobody_elses_jvm_is_looked_in
         looked.append(found.pid)
         return application._Driver(found, Rest("http://127.0.0.1:1"), local=True)
 
-    monkeypatch.setattr("treadle.observe.jvm.find", lambda: [mine, foreign])
+    monkeypatch.setattr("treadle.jvm.find", lambda: [mine, foreign])
     monkeypatch.setattr(application, "_driver", look)
     monkeypatch.setattr(Rest, "title", lambda _: "shop")
     monkeypatch.delenv("SUDO_UID", raising=False)
@@ -180,7 +180,7 @@ def test_another_users_process_does_not_pass_for_the_one_that_listens_at_a_ui(
             Jvm(os.getpid(), start_time(os.getpid(), os.getpid()), "", "", ()),
         )
         there = [thief]
-        monkeypatch.setattr("treadle.observe.jvm.find", list)
+        monkeypatch.setattr("treadle.jvm.find", list)
         monkeypatch.setattr(
             application, "_drivers", lambda *_: [application._Driver(x, rest, local=True) for x in there]
         )

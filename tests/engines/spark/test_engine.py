@@ -20,11 +20,11 @@ from treadle.enforce import kernel
 from treadle.engines import registry
 from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
-from treadle.engines.spark.rest import Rest
+from treadle.engines.spark.queries.rest import Rest
 from treadle.errors import TargetGone
 from treadle.loop import Binding, Loop
 from treadle.model import Instance, Role, Topology
-from treadle.observe import jvm
+from treadle import jvm
 from treadle.values import Sample
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from support import until
-from treadle.engines.spark.agent import Agents
+from treadle.engines.spark.agent.agents import Agents
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,7 @@ from treadle.decide.adaptive.roulette import Roulette
 from treadle.decide.adaptive.score import Synopsis, algorithm_score, statistic_score
 from treadle.decide.adaptive.thompson import Thompson
 from treadle.decide.adaptive.ucb import Ucb
-from treadle.decide.policies._spec import parse
+from treadle.decide.policies.shared.spec import parse
 from treadle.decide.policy import Policy
 from treadle.errors import ConfigError
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from treadle.decide.policies._columns import column, head_age, lead
-from treadle.decide.policies._progress import Envelope, Plan, plan_of
+from treadle.decide.policies.shared.columns import column, head_age, lead
+from treadle.decide.policies.shared.progress import Envelope, Plan, plan_of
 from treadle.decide.policy import Policy
 from treadle.model import Bools, Floats, Topology
 from treadle.values import Schedule, Snapshot

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.decide.policies._columns import column, lead
+from treadle.decide.policies.shared.columns import column, lead
 from treadle.decide.policy import Policy
 from treadle.values import Schedule, Snapshot
 

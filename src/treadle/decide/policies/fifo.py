@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.decide.policies._columns import head_age, hops_to_sink, is_empty, lead, rows_of
+from treadle.decide.policies.shared.columns import head_age, hops_to_sink, is_empty, lead, rows_of
 from treadle.decide.policy import Policy
 from treadle.values import Schedule, Snapshot
 

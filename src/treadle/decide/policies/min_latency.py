@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.decide.policies._columns import column, head_age, lead, rows_of
+from treadle.decide.policies.shared.columns import column, head_age, lead, rows_of
 from treadle.decide.policy import Policy
 from treadle.values import Schedule, Snapshot
 

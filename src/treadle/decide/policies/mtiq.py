@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from treadle.decide.policies._columns import hops_to_sink, lead, rows_of
+from treadle.decide.policies.shared.columns import hops_to_sink, lead, rows_of
 from treadle.decide.policy import Policy
 from treadle.values import Schedule, Snapshot
 

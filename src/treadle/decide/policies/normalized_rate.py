@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.decide.policies._columns import lead
+from treadle.decide.policies.shared.columns import lead
 from treadle.decide.policy import Policy
 from treadle.model import Floats, Topology
 from treadle.values import Schedule, Snapshot

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from treadle.decide.policies._spec import Options
+from treadle.decide.policies.shared.spec import Options
 from treadle.decide.policy import Policy
 from treadle.values import Schedule, Snapshot
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from treadle.decide.policies._columns import is_empty
-from treadle.decide.policies._spec import Options
+from treadle.decide.policies.shared.columns import is_empty
+from treadle.decide.policies.shared.spec import Options
 from treadle.decide.policy import Policy
 from treadle.errors import ConfigError
 from treadle.values import Schedule, Snapshot

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from treadle.decide.logical import to_physical
-from treadle.decide.policies._spec import Options
+from treadle.decide.policies.shared.spec import Options
 from treadle.decide.policy import Policy
 from treadle.errors import ConfigError
 from treadle.model import Floats, Query, Topology

@@ -16,7 +16,7 @@ from typing import Any
 from treadle.enforce.kernel.guard import alive, called, gone
 from treadle.enforce.kernel.nice import REMEDY
 from treadle.enforce.kernel.numbers import number
-from treadle.enforce.kernel.sched import Attributes, get_attributes, set_attributes
+from treadle.linux.sched import Attributes, get_attributes, set_attributes
 from treadle.enforce.knob import Per, Target, Value
 from treadle.errors import ConfigError, EngineError, RightsError
 from treadle.model import ThreadRef

@@ -18,15 +18,15 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from treadle.engines.spark import jvms
-from treadle.engines.spark.agent import identify
+from treadle.engines.spark.agent.agents import identify
 from treadle.engines.spark.jvms import EXECUTOR
-from treadle.engines.spark.rest import Rest
+from treadle.engines.spark.queries.rest import Rest
 from treadle.errors import ConfigError, EngineError, TargetGone, TreadleError
 from treadle.linux import users
 from treadle.linux.listening import listens
-from treadle.observe import jvm
-from treadle.observe.jvm import Jvm
-from treadle.observe.threads import start_time
+from treadle import jvm
+from treadle.jvm import Jvm
+from treadle.linux.thread_times import start_time
 
 LOCAL = "local-process-"
 FIRST_UI_PORT, UI_PORTS = 4040, 6

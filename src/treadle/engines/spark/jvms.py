@@ -15,8 +15,8 @@ from itertools import pairwise
 
 from treadle.errors import TargetGone
 from treadle.linux import users
-from treadle.observe import jvm
-from treadle.observe.jvm import Jvm
+from treadle import jvm
+from treadle.jvm import Jvm
 
 log = logging.getLogger("treadle.engines.spark")
 

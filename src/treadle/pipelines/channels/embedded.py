@@ -13,7 +13,7 @@ from treadle.errors import ConfigError, EngineError
 from treadle.pipelines.channels import log
 from treadle.pipelines.channels.ledger import Ages
 from treadle.pipelines.channels.view import Backlog, View
-from treadle.pipelines.jvm import CHANNEL
+from treadle.pipelines.spark.jvm import CHANNEL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

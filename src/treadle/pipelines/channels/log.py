@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from treadle.errors import ConfigError, EngineError
 from treadle.loop.engine import Clock, SystemClock
-from treadle.pipelines.channels.lock import Lock, holder
+from treadle.linux.file_lock import Lock, holder
 from treadle.pipelines.channels.segment import (
     SUFFIX,
     Rows,

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from treadle.errors import ConfigError, EngineError
-from treadle.pipelines.channels import ddl
+from treadle.pipelines.nodes import ddl
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

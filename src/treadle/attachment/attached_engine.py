@@ -1,0 +1,168 @@
+"""An application's engine with what attaching adds to it: its end, threads that are born, and a watch over real-time.
+
+New threads are seen to in each round, before anything is decided about them; how, `enforce.heirs` knows.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from treadle.enforce import Knob
+from treadle.enforce.recovery.new_threads import Heirs
+from treadle.enforce.recovery.releasable import Leash
+from treadle.enforce.recovery.watchdog import Watchdog
+from treadle.engines.spark.engine import SparkEngine
+from treadle.engines.spark.threads.layout import of_driver
+from treadle.errors import TargetGone
+from treadle.model import Floats, Topology
+from treadle.values import Sample
+
+BLIND = 3.0
+"""Seconds for which the first counts of work are waited for before threads are real-time. Not all sources have any."""
+
+
+class Followed:
+    """The engine as the loop sees it. After the application's end it is there still, with nothing in it."""
+
+    def __init__(self, engine: SparkEngine, heirs: Heirs | None = None, guard: Guard | None = None) -> None:
+        self.engine = engine
+        self.name = engine.name
+        self.offers = engine.offers
+        self.ended = False
+        self._heirs = heirs
+        self._guard = guard
+        self._empty = Topology((), (), -1)
+        self._topology = self._empty
+
+    @property
+    def in_process(self) -> bool:
+        """Whether it answers at once, at present."""
+        return self.ended or self.engine.in_process
+
+    def news(self) -> bool:
+        """Whether to look at it: with real-time threads always. If not, new threads are seen to all the same."""
+        if self.ended:
+            return False
+        if self._guard is not None or self.engine.news():
+            return True
+        self.settle()
+        return False
+
+    @property
+    def calm_until(self) -> float:
+        """Until when nothing has to be seen to, unless an agent speaks; in the past, if that is not known."""
+        if self.ended:
+            return math.inf
+        if self._guard is not None or (self._heirs is not None and self._heirs.expects):
+            return -math.inf
+        return self.engine.calm_until
+
+    def topology(self) -> Topology:
+        if self.ended:
+            return self._empty
+        try:
+            self._topology = self.engine.topology()
+        except TargetGone:
+            self._end()
+        self.settle()
+        return self._topology
+
+    def _end(self) -> None:
+        """Nobody looks at it any more; what it had open is closed beside the rounds, since a thread is waited for."""
+        self.ended, self._topology = True, self._empty
+        if self._guard is not None:
+            self._guard.watchdog.stop()
+        threading.Thread(target=self.engine.close, name="treadle-close", daemon=True).start()
+
+    def settle(self) -> None:
+        """See to the threads that were born since the last time."""
+        if self._heirs is not None and not self.ended:
+            self._heirs.settle(self._topology)
+
+    def part(self) -> None:
+        """Everything is put back: see to what was born in the last moment, and to no more."""
+        if self._heirs is not None:
+            if not self.ended:
+                self._heirs.settle(self._topology, all_threads=True)
+            self._heirs.close()
+
+    def sample(self, wanted: frozenset[str]) -> Sample:
+        if self.ended:
+            return Sample(time.monotonic(), {metric: np.empty(0) for metric in wanted})
+        if self._guard is None:
+            return self.engine.sample(wanted)
+        found = self.engine.sample(wanted | (Guard.METRICS & self.offers))
+        engine = self.engine
+        self._guard.feed(self.name, found, self._topology, engine.cpu_seconds(), engine.busy, *engine.taken)
+        return replace(found, columns={metric: found.columns[metric] for metric in wanted if metric in found.columns})
+
+    def knobs(self) -> Mapping[str, Knob]:
+        return self.engine.knobs()
+
+
+class Guard:
+    """Feeds one application's watchdog: the CPU that all real-time threads use, and how its own work goes on."""
+
+    PROGRESS = "tuples_in"
+    METRICS = frozenset({PROGRESS, "queue", "external_queue"})
+
+    def __init__(
+        self,
+        leash: Leash,
+        cores: float,
+        period: float,
+        burnt: dict[str, float],
+        *,
+        sees: bool = True,
+        beat: Callable[[], None] | None = None,
+    ) -> None:
+        self.leash = leash
+        self._burnt = burnt
+        """CPU seconds by application: what starves a helper may be another's thread."""
+        self._began, self._blind = time.monotonic(), sees
+        if sees:  # a livelock would keep its own counter from being read
+            leash.release("it is not known yet whether work moves on")
+        self.watchdog = Watchdog(leash.release, resume=leash.resume, cores=cores, period=period, beat=beat)
+        self.watchdog.start()
+
+    def feed(
+        self,
+        name: str,
+        sample: Sample,
+        topology: Topology,
+        cpu: float,
+        busy: Floats,
+        progress: float,
+        asked: float,
+    ) -> None:
+        """A round. `progress` is what all sources had taken when `asked`: whose each of it is does not matter here.
+
+        `cpu` is that of all threads: what starves the stages may be one of the driver, or of the JVM. A stage that
+        spins over its last row has an empty queue, so it counts too which rows are `busy`.
+        """
+        stages = np.array([not of_driver(instance.query) for instance in topology.instances], dtype=np.bool_)
+        nothing = np.full(len(topology), np.nan)
+        column = {metric: sample.columns.get(metric, nothing) for metric in self.METRICS}
+        self._burnt[name] = cpu if self.leash.targets else math.nan
+        used = [seconds for seconds in self._burnt.values() if not math.isnan(seconds)]
+        self._open_eyes(progress)
+        inside = np.fmax(column["queue"], busy) if len(busy) == len(stages) else column["queue"]
+        waits = bool(np.any(inside[stages] > 0) or np.any(column["external_queue"] > 0))
+        self.watchdog.feed(
+            time.monotonic(),
+            sum(used) if self.leash.targets and not self._blind else math.nan,
+            progress,
+            asked=asked,
+            waiting=waits,
+        )
+
+    def _open_eyes(self, progress: float) -> None:
+        if self._blind and (not math.isnan(progress) or time.monotonic() - self._began > BLIND):
+            self._blind = False
+            self.leash.resume()

@@ -1,0 +1,343 @@
+"""Keeps promises to the owners of queries that run already: measures each, asks the controller, drops what it says.
+
+It runs beside the rounds, in cycles of seconds, with an agent in each driver. What a query uses is known by its
+threads, which the rounds measure. Nothing is dropped of queries in Real-Time Mode, nor where it is not known what comes
+(`Query.keeps_all`). Stream-Economics section 5.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from treadle.attachment.quality import promises
+from treadle.attachment.quality.query import CYCLE, WINDOW, Query
+from treadle.decide.quality import Controller, Decision, Flow, Measured, Promise
+from treadle.decide.quality.room import ceilings, room
+from treadle.decide.quality.shortages import Shortages
+from treadle.engines.spark.application import Process
+from treadle.engines.spark.threads.layout import of_driver
+from treadle.engines.spark.agent.shedder import Report, Shedder
+from treadle.errors import TargetGone, TreadleError
+from treadle.loop.trouble import Attempts, Trouble
+from treadle.model import Role
+from treadle.linux.cores import Cores, Used
+from treadle.text import visible
+from treadle.values import Snapshot
+
+log = logging.getLogger("treadle.attach")
+
+SAMPLES = 4
+"""Samples of what each query uses, in a cycle."""
+DRAIN = 4
+"""Cycles in which what waits is to be worked off."""
+SILENT = 5
+"""Cycles without a word from here after which an agent keeps all rows."""
+LONGEST_PAUSE = 32
+"""Cycles after which an agent that has failed is tried again, at most."""
+WORTH = 0.1
+"""A change of what is kept that is worth a line."""
+LAST = 1e9
+"""The priority of those of whom nothing may be dropped: their minimum gives way to none."""
+JUMP = 0.1
+"""Seconds between two cycles by which the wall clock differs from the monotonic one only if somebody has set it."""
+
+Key = tuple[str, str]
+"""An application and the run of one of its queries."""
+
+
+class Quality:
+    """At work from `start` until it is closed.
+
+    `applications` (their processes, by name) and what was `seen` in the last round are asked for again and again.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, Promise],
+        applications: Callable[[], Mapping[str, Sequence[Process]]],
+        seen: Callable[[], Snapshot | None],
+    ) -> None:
+        self._promises = given
+        self._applications = applications
+        self._seen = seen
+        self._shedders: dict[str, Shedder] = {}
+        self._troubles: dict[str, Trouble] = {}
+        """By application, with its agent."""
+        self._suspended: dict[str, int] = {}
+        """By application: how often its agent has kept all rows, since it had heard nothing from here."""
+        self._attempt = Attempts(CYCLE, LONGEST_PAUSE * CYCLE, log)
+        self._queries: dict[Key, Query] = {}
+        self._controller: Controller | None = None
+        self._decision: Decision | None = None
+        self._shortages = Shortages("query", log)
+        self._cores = Cores(())
+        self._looks: deque[tuple[float, Used]] = deque(maxlen=WINDOW * SAMPLES + 1)
+        self._ending = threading.Event()
+        self._ahead = time.time() - time.monotonic()
+        """Seconds by which the wall clock, by which Spark reports, is ahead of the monotonic one."""
+        self._thread = threading.Thread(target=self._run, name="treadle-quality", daemon=True)
+
+    def start(self) -> None:
+        """In a thread of its own."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Everything is kept again."""
+        self._ending.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def status(self) -> dict[str, Any]:
+        """For each query its promise, its target and its measured accuracy, and the reason if it must keep all rows."""
+        decision, queries = self._decision, dict(self._queries)
+        return {
+            "queries": [
+                {
+                    "application": application,
+                    "query": each.name,
+                    "priority": each.promise.priority,
+                    "min_accuracy": each.promise.accuracy,
+                    "promised": round(each.desired, 4),
+                    "accuracy": None if each.accuracy is None else round(each.accuracy, 4),
+                    "rate": round(each.rate, 3),
+                    "waiting": round(each.waiting),
+                    "keeps_all": each.keeps_all,
+                    "real_time": each.real_time,
+                    "measured": each.measured,
+                }
+                for (application, _), each in sorted(queries.items(), key=lambda item: (item[0][0], item[1].name))
+            ],
+            "short": [each.told("query") for each in (decision.short if decision else ())],
+            "suspended": dict(self._suspended),
+        }
+
+    # ------------------------------------------------------------ inside
+
+    def _run(self) -> None:
+        try:
+            while not self._ending.is_set():
+                self._cycle()
+                for _ in range(SAMPLES):
+                    self._ending.wait(CYCLE / SAMPLES)
+                    self._attempt("measuring the CPU of queries", self._sample)
+        except Exception:
+            log.exception("nothing is dropped any more")
+        finally:
+            for shedder in self._shedders.values():
+                shedder.close()
+            self._cores.close()
+
+    def _cycle(self) -> None:
+        """One cycle. While that fails, whatever the reason is, nothing is dropped."""
+        if not self._attempt("keeping promises", self._step):
+            for query in self._queries.values():
+                query.desired = 1.0
+            self._drop()
+
+    def _step(self) -> None:
+        self._hear()
+        flowing = {key: query for key, query in self._queries.items() if query.keeps_all is None}
+        self._follow(flowing)
+        if self._controller is None:
+            self._decision = None
+        elif len(self._looks) >= SAMPLES:
+            self._decision = self._controller.cycle(self._measured(list(flowing.values())))
+            for query, outside in zip(flowing.values(), self._decision.outside.tolist(), strict=True):
+                part = outside if query.sheds else 1.0
+                if part > query.desired or not any(each.comes_before(query) for each in flowing.values()):
+                    query.desired = part
+        for query in self._queries.values():
+            if not query.sheds:
+                query.desired = 1.0
+        self._drop()
+        self._shortages.tell(self._decision.short if self._decision is not None else ())
+
+    def _hear(self) -> None:
+        there = self._applications()
+        for name in self._shedders.keys() - there.keys():
+            self._shedders.pop(name).close()
+        for kept in (self._troubles, self._suspended):
+            for name in kept.keys() - there.keys():
+                del kept[name]
+        self._cores.keep(process.pid for processes in there.values() for process in processes)
+        self._note_jumps()
+        found: dict[Key, Query] = {}
+        for name, processes in there.items():
+            for report in self._reports(name, processes):
+                query = self._queries.get((name, report.run))
+                if query is None:
+                    promise = promises.of(report.name, self._promises)
+                    query = Query(report.name, promise, report.real_time, met=time.monotonic())
+                query.ends = report.ends
+                query.hear(self._timed(report))
+                found[name, report.run] = query
+                self._say_why(name, query)
+        self._queries = found
+
+    def _say_why(self, application: str, query: Query) -> None:
+        """Log once for each reason that all of a query's rows are kept, though its promise would allow less."""
+        why = query.keeps_all
+        if why is not None and why not in query.said and query.promise.accuracy < 1.0:
+            query.said.add(why)
+            extra = {"application": application, "query": query.name, "reason": why}
+            log.warning("'%s' keeps all rows: %s", visible(query.name), why, extra=extra)
+
+    def _note_jumps(self) -> None:
+        """See whether somebody has set the wall clock."""
+        before, self._ahead = self._ahead, time.time() - time.monotonic()
+        if abs(self._ahead - before) > JUMP:
+            log.warning("the clock was set by %+.1f s: queries are measured anew", self._ahead - before)
+            for query in self._queries.values():
+                query.forget(time.monotonic())
+
+    def _timed(self, report: Report) -> Report:
+        """With times of the monotonic clock; those in the future are of a clock that was set since, and so unknown."""
+        latest = time.monotonic() + CYCLE
+        began = [each.began - self._ahead for each in report.progress]
+        known = [
+            replace(each, began=when if when + each.seconds <= latest else math.nan)
+            for each, when in zip(report.progress, began, strict=True)
+        ]
+        return report._replace(progress=tuple(known))
+
+    def _reports(self, name: str, processes: Sequence[Process]) -> list[Report]:
+        """Of one application; nothing where that can't be, which is logged once."""
+        trouble = self._troubles.get(name)
+        if trouble is None:
+            means = "nothing is dropped there"
+            trouble = Trouble(f"the agent in '{visible(name)}'", CYCLE, LONGEST_PAUSE * CYCLE, means=means, log=log)
+            self._troubles[name] = trouble
+        if trouble.waits(time.monotonic()):
+            return []
+        try:
+            if name not in self._shedders:
+                driver = next((process.pid for process in processes if process.driver), None)
+                if driver is None:
+                    raise TargetGone("its driver is not on this host, and only there rows can be dropped")
+                self._shedders[name] = Shedder(driver, SILENT * CYCLE)
+            reports = self._shedders[name].look()
+        except Exception as error:  # whatever it is, other applications go on
+            self._leave(name, error)
+            return []
+        trouble.worked()
+        if silent := self._shedders[name].suspended:
+            self._suspended[name] = self._suspended.get(name, 0) + 1
+            what = "all rows of '%s' were kept for a while: nothing was heard there from Treadle for %.0f s"
+            log.warning(what, visible(name), silent, extra={"application": name, "seconds": silent})
+        return reports
+
+    def _leave(self, application: str, error: Exception) -> None:
+        """For a while: an agent that gets no CPU may be late."""
+        if application in self._shedders:
+            self._shedders.pop(application).close()
+        # A newly loaded agent starts its counters at zero and drops nothing at first, so its queries start anew too.
+        self._queries = {key: query for key, query in self._queries.items() if key[0] != application}
+        self._troubles[application].failed(time.monotonic(), error)
+
+    def _sample(self) -> None:
+        """What each query has used since the last time: by its threads, and of the rest by how many tasks it had."""
+        now, used, snapshot = time.monotonic(), self._cores.read(), self._seen()
+        self._looks.append((now, used))
+        if len(self._looks) < 2 or snapshot is None or "cpu" not in snapshot.columns:
+            return
+        passed, ours = now - self._looks[-2][0], used.ours - self._looks[-2][1].ours
+        runs: dict[tuple[str, str], str] = {}
+        for (application, run), query in sorted(self._queries.items(), key=lambda item: item[0]):
+            runs.setdefault((application, query.name), run)
+            runs[application, f"{query.name}-{run[:8]}"] = run  # as the second of one name is called
+        cpu: dict[Key, float] = {}
+        tasks: dict[Key, int] = {}
+        for instance, cores in zip(snapshot.topology.instances, snapshot.columns["cpu"].tolist(), strict=True):
+            name = instance.query.removeprefix(f"{instance.engine}/")
+            if of_driver(name) or (instance.engine, name) not in runs:
+                continue
+            key = instance.engine, runs[instance.engine, name]
+            cpu[key] = cpu.get(key, 0.0) + (cores if cores == cores else 0.0) * passed
+            tasks[key] = tasks.get(key, 0) + sum(thread.role is Role.MAIN for thread in instance.threads)
+        # A query whose tasks are over before they can be seen works, too.
+        working = {key: max(1, tasks.get(key, 0)) for key, used in cpu.items() if used > 0.0 or tasks.get(key)}
+        working = working or dict.fromkeys(self._queries, 1)
+        rest = max(0.0, ours - sum(cpu.values())) / max(1, sum(working.values()))
+        for key, query in self._queries.items():
+            query.use(now, cpu.get(key, 0.0) + rest * working.get(key, 0))
+
+    def _follow(self, flowing: Mapping[Key, Query]) -> None:
+        """Another controller where there are other queries, which remembers what those that stay cost."""
+        names = _names(flowing)
+        before = self._controller
+        if before is not None and before.flow.tasks == tuple(names):
+            return
+        self._controller = None
+        if names:
+            promised = {
+                name: query.promise if query.sheds else Promise(LAST, 1.0)
+                for name, query in zip(names, flowing.values(), strict=True)
+            }
+            flow = Flow.of(dict.fromkeys(names, ()), promised)
+            self._controller = Controller(flow, drain=DRAIN * CYCLE, cycle=CYCLE)
+            if before is not None:
+                self._controller.remember(before)
+
+    def _measured(self, queries: list[Query]) -> Measured:
+        rows, batches, cpu, held = np.array([query.done() for query in queries]).T
+        kept = np.array([query.kept for query in queries])
+        arriving = np.array([query.rate for query in queries])
+        # Of what waits no more than comes in that time: it may be days' worth, or held back by a limit of the query's.
+        waiting = np.minimum([query.waiting for query in queries], arriving * DRAIN * CYCLE)
+        (began, first), (now, last) = self._looks[0], self._looks[-1]
+        ours, others = (np.subtract(last, first) / (now - began)).tolist()
+        count = self._cores.count
+        # What comes to those that keep all is not known, and so not what they need: they count as other processes do.
+        apart = sum(query.cores(began, now) for query in self._queries.values() if query.keeps_all is not None)
+        behind = bool(waiting.sum() > arriving.sum() * CYCLE / 2)
+        cores = room(count, max(0.0, ours - apart), others + apart, behind=behind)
+        return Measured(
+            time=now,
+            in_rate=rows * kept,
+            out_rate=rows * kept,
+            arriving=arriving,
+            waiting=waiting,
+            cpu=cpu,
+            worker=np.zeros(len(queries), dtype=np.int64),
+            busy=np.array([cpu.sum()]),
+            cores=np.array([cores]),
+            batches=batches,
+            local=kept,
+            most=ceilings(cpu, held, count, ours + others),
+        )
+
+    def _drop(self) -> None:
+        """Send the drivers what differs."""
+        changed: dict[str, dict[str, float]] = {}
+        for (name, run), query in self._queries.items():
+            part = round(query.desired, 4)
+            if abs(part - query.told) >= WORTH or (part == 1.0) != (query.told == 1.0):
+                query.told = part
+                log.info(
+                    "query '%s' keeps %.0f %% of its rows", visible(query.name), part * 100, extra={"query": query.name}
+                )
+            if part != query.keep:
+                changed.setdefault(name, {})[run] = query.keep = part
+        for name, parts in changed.items():
+            try:
+                if name in self._shedders:
+                    self._shedders[name].keep(parts)
+            except TreadleError as error:
+                self._leave(name, error)
+
+
+def _names(queries: Mapping[Key, Query]) -> list[str]:
+    """Of queries, told apart: by their run where two have one name."""
+    names = [query.name for query in queries.values()]
+    return [
+        name if names.count(name) == 1 else f"{name}-{run[:8]}" for name, (_, run) in zip(names, queries, strict=True)
+    ]

@@ -1,0 +1,183 @@
+"""One run of a streaming query as its promise needs it: what comes to it, what waits, and what its batches use.
+
+It is fed with Spark's progress and with samples of the CPU, all in seconds of the monotonic clock, which nobody sets.
+A batch that began at an unknown time (NaN) counts with its rows only.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from treadle.decide.quality import InputRate, Promise
+from treadle.engines.spark.queries.progress import Progress
+from treadle.engines.spark.agent.shedder import Report
+
+CYCLE = 2.0
+MOST_SAMPLES = 4000
+"""How many samples of what a query uses are remembered."""
+WINDOW = 3
+"""Cycles over which work is averaged, if that is some batches."""
+BATCHES = 2
+ALWAYS = 0.8
+"""The part of its time from which on a query is in one batch after the other: what has come meanwhile has waited."""
+UNMEASURED = 30.0
+"""Seconds for which nobody sheds more in the place of one who comes before him but has not been measured yet."""
+REAL_TIME = "it runs in Real-Time Mode, in which the plan stays as it is"
+ENDS = "its trigger ends it when it has read what was there, so nothing can be late"
+LAG_UNKNOWN = "the lag of its source is not known"
+
+
+class Done(NamedTuple):
+    """What a query did in its last batches, by second."""
+
+    rows: float
+    batches: float
+    cpu: float
+    held: float
+    """The part of the time that it was in a batch."""
+
+
+NOTHING = Done(0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass
+class Query:
+    """One run of a query of an attached application."""
+
+    name: str
+    promise: Promise
+    real_time: bool
+    ends: bool = False
+    rate: float = 0.0
+    waiting: float = 0.0
+    keep: float = 1.0
+    desired: float = 1.0
+    told: float = 1.0
+    """The part that was last logged."""
+    said: set[str] = field(default_factory=set)
+    """The reasons for keeping all rows that were logged."""
+    accuracy: float | None = None
+    """The part of its rows that it had lately; None if that is not known."""
+    rows: float = 0.0
+    met: float = field(default_factory=time.monotonic)
+    _lag_known: bool = True
+    """Whether its last batch says what its sources had beyond it; true until there was a batch."""
+    _since: float = -math.inf
+    """Batches that began before that are not measured."""
+    _batches: deque[Progress] = field(default_factory=deque)
+    _last: Progress | None = None
+    _input: InputRate = field(default_factory=lambda: InputRate(WINDOW * CYCLE))
+    _counted: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
+    """Rows that were read, those that came to the filter, and those that it has dropped."""
+    _unseen: int = 0
+    """How often in a row nothing had come to the filter, although there ought to be one."""
+    _used: list[tuple[float, float]] = field(default_factory=list)
+    """When, and the core seconds that it had used by then."""
+
+    def __post_init__(self) -> None:
+        self._used.append((self.met, 0.0))
+        self._since = self.met
+
+    @property
+    def keeps_all(self) -> str | None:
+        """Why nothing can be dropped of it, whatever its promise says; None if it can.
+
+        Without a known lag all that is read would count as what has come. The fewer rows are kept the faster a source
+        is read, so more and more would be dropped of files or a backfill, which are not late.
+        """
+        if self.real_time:
+            return REAL_TIME
+        if self.ends:
+            return ENDS
+        return None if self._lag_known else LAG_UNKNOWN
+
+    @property
+    def sheds(self) -> bool:
+        """Whether it may."""
+        return self.promise.accuracy < 1.0 and self.keeps_all is None
+
+    @property
+    def measured(self) -> bool:
+        """Whether it has had a batch from which the cost of its rows is known."""
+        return bool(self._batches)
+
+    def comes_before(self, other: Query) -> bool:
+        """Whether it has to shed first, and can't yet."""
+        first = self.sheds and self.promise.priority < other.promise.priority
+        return first and not self.measured and time.monotonic() - self.met < UNMEASURED
+
+    def forget(self, now: float) -> None:
+        """Measure anew: the wall clock was set, so times of batches before and after it can't be compared."""
+        self._since = now
+        self._batches.clear()
+        self._last = None
+        self._input = InputRate(WINDOW * CYCLE)
+
+    def hear(self, report: Report) -> None:
+        """What is new of it."""
+        for each in report.progress:
+            self._take(each)
+        while len(self._batches) > BATCHES and _end(self._batches[-1]) - self._batches[1].began > WINDOW * CYCLE:
+            self._batches.popleft()
+        if report.progress:
+            self._counted.append((self.rows, float(report.seen), float(report.seen - report.kept)))
+            rows, seen, dropped = np.subtract(self._counted[-1], self._counted[0]).tolist()
+            self._unseen = self._unseen + 1 if rows and not seen and self.keep < 1.0 else 0
+            if rows:
+                self.accuracy = max(0.0, 1.0 - dropped / rows) if self._unseen <= WINDOW else None
+
+    @property
+    def kept(self) -> float:
+        """The part of its rows that it had; where Spark does not count that, the part that was set."""
+        return self.accuracy if self.accuracy is not None else self.keep
+
+    def use(self, now: float, seconds: float) -> None:
+        """So many core seconds more."""
+        self._used.append((now, self._used[-1][1] + seconds))
+        if len(self._used) > MOST_SAMPLES or (self._batches and self._used[1][0] < self._batches[0].began - CYCLE):
+            del self._used[0]
+
+    def cores(self, begin: float, end: float) -> float:
+        """That it used on average, from one time to the other."""
+        when, used = np.array(self._used).T
+        began, ended = np.interp([begin, end], when, used).tolist()
+        return float(ended - began) / max(end - begin, 1e-3)
+
+    def done(self) -> Done:
+        """Nothing if it has had no batch yet that is measured."""
+        if not self._batches:
+            return NOTHING
+        begin, end = self._batches[0].began, max(map(_end, self._batches))
+        passed = max(end - begin, 1e-3)
+        rows, held = sum(each.rows for each in self._batches), sum(each.seconds for each in self._batches)
+        return Done(rows / passed, len(self._batches) / passed, self.cores(begin, end), min(1.0, held / passed))
+
+    def _take(self, batch: Progress) -> None:
+        self.rows += batch.rows
+        if batch.rows:
+            self._lag_known = not math.isnan(batch.waiting)
+        if math.isnan(batch.began) or (self._last is not None and batch.began < self._last.began):
+            return
+        if (rate := self._input.update(batch.began, self.rows, batch.unread)) is not None:
+            self.rate = rate.arriving
+        self.waiting = batch.unread + self._late(batch)
+        if self._last is not None and batch.rows and batch.began >= self._since:
+            self._batches.append(batch)  # not the first, which compiles what the others use
+        self._last = batch
+
+    def _late(self, batch: Progress) -> float:
+        """Rows of a batch that had waited for the one before it for longer than a cycle."""
+        before = self._last
+        if before is None or before.seconds < ALWAYS * (batch.began - before.began):
+            return 0.0
+        return max(0.0, batch.rows - self.rate * CYCLE)
+
+
+def _end(batch: Progress) -> float:
+    return batch.began + batch.seconds

@@ -1,0 +1,118 @@
+"""A scenario of `treadle bench quality` on a cluster whose workers come one after the other (Stream-Economics, 7.1).
+
+Each worker has one core of this machine. Broker, driver and load are on the core of the worker that comes last, which
+is so one that is busy with other things.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from treadle.bench.quality.scenario_run import STARTING, Place, Progress, measure
+from treadle.bench.quality.scenarios import Made, Phase, Scenario
+from treadle.bench.quality.standalone import Standalone
+from treadle.broker import Broker, free_port
+from treadle.errors import EngineError
+from treadle.pipelines.quality import placement
+from treadle.pipelines.spark import workers
+from treadle.workloads.burn import calibrate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from treadle.pipelines.run.run import Run
+
+CONFIG = {"spark.executor.memory": "768m", "spark.driver.host": "127.0.0.1", "spark.driver.memory": "1g"}
+
+
+class ClusterPlace(Place):
+    """A session on a cluster, to which workers are added as the phases say."""
+
+    def __init__(
+        self, spark: SparkSession, servers: str, scenario: Scenario, unit: float, cycle: float, cluster: Cluster
+    ) -> None:
+        super().__init__(spark, servers, scenario, unit, cycle)
+        self._cluster = cluster
+        self._warming: dict[str, float] = {}
+        self._longest_warm_up = 0.0
+
+    def start(self, made: Made, folder: Path, options: Mapping[str, Any]) -> Run:
+        given = {**options, "folder": folder, "channels": "kafka", "layout": "fused"}
+        return placement.start(made.pipeline, self.spark, instances=self.scenario.instances, **given)
+
+    def begin(self, phase: Phase) -> None:
+        self._cluster.have(phase.workers)
+
+    def workers(self, run: Run) -> dict[str, tuple[float, float]]:
+        status = _status(run)
+        found = status["workers"]
+        now = time.monotonic()
+        self._warming = {hop: self._warming.get(hop, now) for hop in status["warming"]}
+        self._longest_warm_up = max([self._longest_warm_up, *(now - began for began in self._warming.values())])
+        return {name: (worker["used"], worker["used_by_others"] or 0.0) for name, worker in found.items()}
+
+    def results(self, run: Run, made: Made, sent: Mapping[str, int]) -> dict[str, Any]:
+        """Who has moved, and whether every row came to every sink once."""
+        status, came = _status(run), sum(sent.values())
+        taken = {sink: run.hops[sink].tuples_in for sink in status["sinks"]}
+        return {
+            **super().results(run, made, sent),
+            "moves": [move for move in status["moves"] if move["origin"]],
+            "longest_warm_up_s": round(self._longest_warm_up, 2),
+            "rows_lost": sum(max(came - rows, 0) for rows in taken.values()),
+            "rows_doubled": sum(max(rows - came, 0) for rows in taken.values()),
+        }
+
+
+class Cluster:
+    """A master, and as many workers as are wanted, each on a core of its own."""
+
+    def __init__(self, standalone: Standalone, cores: Sequence[int]) -> None:
+        self._standalone = standalone
+        self._cores = cores
+        self._count = 0
+
+    def have(self, count: int) -> None:
+        """So many from now on; the last that came go first."""
+        if count > len(self._cores):
+            remedy = f"run it where there are {count} cores"
+            raise EngineError(f"there are {len(self._cores)} cores only", where="bench quality", remedy=remedy)
+        while self._count < count:
+            self._standalone.add(f"worker-{self._count + 1}", self._cores[self._count : self._count + 1])
+            self._count += 1
+        while self._count > count:
+            self._standalone.kill(f"worker-{self._count}")
+            self._count -= 1
+
+
+def run(scenario: Scenario, *, cycle: float, pace: float, plot: Path | None, progress: Progress) -> dict[str, Any]:
+    """The figures of a scenario, on a cluster and a broker of its own."""
+    cores = sorted(os.sched_getaffinity(0))
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="treadle-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        os.sched_setaffinity(0, cores[-1:])  # children inherit it
+        stack.callback(os.sched_setaffinity, 0, cores)
+        progress("starting Kafka and a cluster", 0.0)
+        broker = Broker.start(folder, free_port(), timeout=STARTING)
+        stack.callback(broker.stop)
+        standalone = stack.enter_context(Standalone(folder))
+        cluster = Cluster(standalone, cores)
+        cluster.have(scenario.phases[0].workers)
+        spark = workers.session("bench-quality", master=standalone.master, config=CONFIG)
+        stack.callback(spark.stop)
+        spark.sparkContext.setLogLevel("OFF")  # a batch that is stopped half-way is no error here
+        place = ClusterPlace(spark, broker.bootstrap, scenario, calibrate(spark), cycle, cluster)
+        return measure(place, pace=pace, plot=plot, progress=progress)
+
+
+def _status(run: Run) -> dict[str, Any]:
+    assert run.promises is not None
+    return run.promises.status()

@@ -1,0 +1,132 @@
+"""How true Treadle's figures of a query in micro-batches are, against counts of the application's own.
+
+Rows in and out are counted by the query (`workloads/tapped_batches.py`). What waits is what the broker has, less what
+the application's own listener has seen batches read; the age of the oldest such row follows from when the broker had
+it. What rows cost is what the kernel says of the threads of tasks and of Python's workers.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from treadle.bench.attach.rig import Rig
+from treadle.bench.claims import Claims
+from treadle.bench.truth.taps import Progress, Taps, claims_of, median, queue_error, rate_errors, read_taps, readings
+from treadle.engines.spark.application import Application
+from treadle.engines.spark.engine import SparkEngine
+from treadle.model import Floats
+from treadle.observe.provider import Provider
+from treadle.linux.thread_times import ThreadTimes
+from treadle.workloads.realtime import Chain
+from treadle.workloads.tapped_batches import TappedBatches
+
+METRICS = ("queue", "tuples_in", "tuples_out", "head_age", "cpu_time")
+RATES = (400.0, 2500.0, 400.0)
+"""Rows a second, one after the other: small batches, large ones, and small ones again."""
+WARM = 10
+"""Batches before the figures are compared."""
+QUERY = Chain("batched", ())
+TASK = "Executor task"
+"""What the kernel knows of the name of a task's thread."""
+
+
+class Moment(NamedTuple):
+    """What Treadle says of the query, and what the broker and the kernel say at the same time."""
+
+    time: float
+    said: Mapping[str, float]
+    came: float
+    """Rows in the topic."""
+    cpu: float
+    """Seconds that all threads of tasks and Python's workers have used."""
+
+
+def run(*, seconds: float = 20.0, progress: Progress = lambda *_: None) -> dict[str, Any]:
+    """The figures; each phase of the load lasts so long."""
+    with tempfile.TemporaryDirectory(prefix="treadle-") as folder:
+        taps, batches = Path(folder, "taps"), Path(folder, "batches")
+        progress("starting Spark", 0.0)
+
+        def start(servers: str, core: int | None) -> TappedBatches:
+            return TappedBatches(QUERY, servers, taps, batches, core)
+
+        with Rig([QUERY], application=start) as rig:
+            progress("warming up", 0.1)
+            rig.produce({QUERY.name: RATES[0]})
+            while len(_text(batches).splitlines()) < WARM:
+                rig.take(0.5)
+            moments: list[Moment] = []
+            with SparkEngine(Application.find(pid=rig.application.pid), knobs={}, mbeans=False) as engine:
+                provider = Provider(engine.offers, METRICS)
+                for number, rate in enumerate(RATES):
+                    progress(f"{rate:g} rows a second", 0.3 + 0.7 * number / len(RATES))
+                    rig.produce({QUERY.name: rate})
+                    moments += _watch(engine, provider, rig, seconds)
+            rig.produce({})
+        return compare(moments, read_taps(taps), np.loadtxt(batches))
+
+
+def claims(found: Mapping[str, Any]) -> Claims:
+    """What ought to hold of a query in micro-batches."""
+    return claims_of("micro-batch", found)
+
+
+def _watch(engine: SparkEngine, provider: Provider, rig: Rig, seconds: float) -> list[Moment]:
+    found: list[Moment] = []
+    times = ThreadTimes()
+    for when, snapshot in readings(engine, provider, rig, seconds):
+        rows = [row for row, each in enumerate(snapshot.topology.instances) if each.query == QUERY.name]
+        if len(rows) == 1:
+            said = {name: float(snapshot[name][rows[0]]) for name in METRICS}
+            found.append(Moment(when, said, rig.came(QUERY.name), _task_cpu(times, rig.application.pid)))
+    times.close()
+    return found
+
+
+def _task_cpu(times: ThreadTimes, pid: int) -> float:
+    """Seconds of all threads that have worked on tasks, which Spark keeps for a minute, and of Python's workers."""
+    names = {int(file.parent.name): _text(file) for file in Path(f"/proc/{pid}/task").glob("*/comm")}
+    tasks = [(pid, tid) for tid, name in names.items() if name.startswith(TASK)]
+    workers = [(child, child) for child in _descendants(pid)]
+    return float(np.nansum(times.sample((*tasks, *workers)).cpu_time))
+
+
+def _descendants(pid: int) -> list[int]:
+    lists = [_text(file) for file in Path(f"/proc/{pid}/task").glob("*/children")]
+    children = [int(child) for each in lists for child in each.split()]
+    return [*children, *(each for child in children for each in _descendants(child))]
+
+
+def compare(moments: Sequence[Moment], taps: Taps, batches: Floats) -> dict[str, Any]:
+    """`batches` are times and rows of all that were done."""
+    when = np.array([moment.time for moment in moments])
+    said = {name: np.array([moment.said[name] for moment in moments]) for name in METRICS}
+    came = np.array([moment.came for moment in moments])
+    done = np.append(0.0, np.cumsum(batches[:, 1]))[np.searchsorted(batches[:, 0], when, side="right")]
+    true = came - done
+    # The broker's counts at other moments tell when it had the oldest row that no batch has read.
+    age = when - np.interp(done + 1.0, came, when)
+    waits = (true > 0.0) & (done + 1.0 >= came[0])
+    taken, left = (taps.at(taps.rows, place, when) for place in ("in", "out"))
+    cpu = np.array([moment.cpu for moment in moments])
+    mine = {"in": said["tuples_in"], "out": said["tuples_out"], "cpu": said["cpu_time"]}
+    return {
+        "moments": len(when),
+        "queue_error": queue_error(said["queue"], true),
+        **rate_errors(when, mine, {"in": taken, "out": left, "cpu": cpu}),
+        "age_error_ms": median(np.abs(said["head_age"] - age)[waits]) * 1e3,
+        "median_age_ms": median(age[waits]) * 1e3,
+        "batches": len(batches),
+    }
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # it has ended, or has not begun
+        return ""

@@ -1,0 +1,144 @@
+"""What an application counts itself (`workloads/java/treadle/tap/Tap.java`), and how far Treadle's figures are off.
+
+Both parts of `treadle bench truth` watch and compare in the same way.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from treadle.bench.attach.rig import Rig
+from treadle.bench.claims import Claims, at_most
+from treadle.engines.spark.engine import SparkEngine
+from treadle.model import Floats
+from treadle.observe.provider import Provider
+from treadle.values import Snapshot
+
+Progress = Callable[[str, float], None]
+PERIOD = 0.05
+WINDOW = 2.0
+"""Seconds over which rates, selectivities and costs are compared."""
+FEW_ROWS, SMALL_PART = 20.0, 0.05
+"""An error of a queue that is one of these is small."""
+LONGEST_LINES = 8192
+"""Bytes of two lines of counts, at most."""
+
+
+class Taps(NamedTuple):
+    """What the application has counted: at these times, by place, all partitions together."""
+
+    times: Floats
+    rows: Mapping[str, Floats]
+    created: Mapping[str, Floats]
+    """When the last row was made, on the same clock; of several partitions the one that is furthest behind."""
+    cpu: Mapping[str, Floats]
+
+    def at(self, what: Mapping[str, Floats], place: str, when: Floats) -> Floats:
+        return np.interp(when, self.times, what[place])
+
+
+def read_taps(file: Path) -> Taps:
+    """The whole file; a place that is not there yet has counted nothing."""
+    return _taps(file.read_text())
+
+
+def read_latest(file: Path) -> Taps:
+    """The last counts alone."""
+    with file.open("rb") as text:
+        text.seek(max(0, file.stat().st_size - LONGEST_LINES))
+        last = text.read().decode()
+    return _taps("\n".join(last.split("\n")[-2:]))
+
+
+def _taps(text: str) -> Taps:
+    wall = time.time() - time.monotonic()
+    lines = [line.split("\t") for line in text.split("\n")[:-1]]
+    times = np.array([int(line[0]) / 1e9 for line in lines])
+    found: dict[str, dict[str, Floats]] = {}
+    for number, line in enumerate(lines):
+        for each in line[1:]:
+            name, _, numbers = each.rpartition("=")
+            place, _, partition = name.rpartition("/")
+            columns = found.setdefault(place, {}).setdefault(partition, np.zeros((3, len(lines))))
+            columns[:, number] = [float(part) for part in numbers.split(":")]
+    rows = {place: sum(each[0] for each in parts.values()) for place, parts in found.items()}
+    created = {
+        place: np.min([each[1] / 1e9 - wall for each in parts.values()], axis=0) for place, parts in found.items()
+    }
+    cpu = {place: sum(each[2] for each in parts.values()) / 1e9 for place, parts in found.items()}
+    return Taps(times, rows, created, cpu)
+
+
+def readings(engine: SparkEngine, provider: Provider, rig: Rig, seconds: float) -> Iterator[tuple[float, Snapshot]]:
+    """Whenever the engine has read the counters of tasks anew: when that was, and all that is known then."""
+    end, last = time.monotonic() + seconds, -math.inf
+    while time.monotonic() < end:
+        began = time.monotonic()
+        if engine.news():
+            snapshot = provider.update(engine.topology(), engine.sample(provider.base))
+            if engine.counted_at > last:
+                last = engine.counted_at
+                yield last, snapshot
+        rig.take_some()
+        time.sleep(max(0.0, PERIOD - (time.monotonic() - began)))
+
+
+def queue_error(queue: Floats, true: Floats) -> dict[str, float]:
+    """A queue that is not known is a large error."""
+    off = np.abs(queue - true)
+    return {
+        "median_rows": median(off),
+        "median_part": median(off / np.maximum(true, 1.0)),
+        "large": float(np.mean(~(off <= np.maximum(FEW_ROWS, SMALL_PART * true)))),
+        "median_queue": median(true),
+    }
+
+
+def rate_errors(when: Floats, said: Mapping[str, Floats], true: Mapping[str, Floats]) -> dict[str, float]:
+    """Of rows `in` and `out` and seconds of `cpu`, all counted from some beginning on."""
+    mine, truly = ({key: _grown(when, column) for key, column in each.items()} for each in (said, true))
+    return {
+        "rate_error": median(_part(mine["in"], truly["in"])),
+        "selectivity_error": median(_part(mine["out"] / mine["in"], truly["out"] / truly["in"])),
+        "cost_error": median(_part(mine["cpu"] / mine["in"], truly["cpu"] / truly["in"])),
+    }
+
+
+def decided_error(when: Floats, column: Floats, top: Floats, bottom: Floats) -> float:
+    """Of a metric on which decisions rest, against the growth of two counts."""
+    return median(_part(column, _grown(when, top) / _grown(when, bottom)))
+
+
+def claims_of(name: str, found: Mapping[str, Any]) -> Claims:
+    """What ought to hold of a stage or query."""
+    made: Claims = []
+    if (queue := found["queue_error"]) is not None:
+        made.append(at_most(f"{name}: queue, part of moments with a large error", queue["large"], 0.5))
+    aims = (("rate_error", 0.02), ("selectivity_error", 0.02), ("age_error_ms", 100.0))
+    return made + [at_most(f"{name}: {error}", found[error], aim) for error, aim in aims]
+
+
+def _grown(when: Floats, column: Floats) -> Floats:
+    """By how much it has grown over each window."""
+    known = np.isfinite(column)
+    if not known.any():
+        return np.full(len(when), np.nan)
+    before = np.interp(when - WINDOW, when[known], column[known])
+    growth = np.where(when - when[known][0] >= WINDOW, column - before, np.nan)
+    return np.where(growth > 0.0, growth, np.nan)
+
+
+def _part(value: Floats, true: Floats) -> Floats:
+    return np.abs(value - true) / true
+
+
+def median(column: Floats) -> float:
+    """Of what is known."""
+    known = column[np.isfinite(column)]
+    return round(float(np.median(known)), 5) if len(known) else float("nan")

@@ -1,0 +1,297 @@
+"""What was found, on disk before the first write, so that another process can put it back when this one is killed.
+
+Lines are only ever added, a batch by one write, which survives the death of the writer; a death of the machine leaves
+nothing to restore. What the lines say, `journal_book` knows.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from treadle.enforce.recovery.journal_book import SUFFIX, Book, Process, Recipe, as_text, host, plain, start_time, world
+from treadle.enforce.recovery.journal_folder import folders_for_new_journals, journal_folders, make_private
+from treadle.enforce.knob import Knob, Target, Value
+from treadle.errors import EngineError, RightsError, TreadleError
+from treadle.linux.open_files import open_file
+
+log = logging.getLogger("treadle.enforce")
+
+ROOMY = 1 << 18
+"""Bytes from which on it is written anew, without what was put back; four times what it then had, if that is more."""
+LOOK = 0.5
+"""Seconds between two checks of whether the file is still in its place."""
+
+
+class Keeper(Protocol):
+    """Somebody who puts back what the journal says when its owner is gone."""
+
+    def check(self) -> None:
+        """See to it that there is one. Called once a round, and before the first write of a knob."""
+
+    def stop(self) -> None:
+        """There is nothing left to put back."""
+
+
+class Journal:
+    """The journal of this process. It is removed when closed, unless there is still something to put back.
+
+    Only knobs that have `options`, with which they can be made again, are kept: others, as those of a simulator, end
+    with their process. Several threads may use it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Use `Journal.open`."""
+        self.path = path
+        self.keeper: Keeper | None = None
+        self._lock = threading.RLock()
+        """Held by the thread of the rounds, or by that which sees new processes. A keeper is noted while it is held."""
+        self._book = Book(Process(os.getpid(), start_time(os.getpid())), world=world(), host=host())
+        self._numbers: dict[tuple[int, Target], int] = {}
+        self._known: dict[int, tuple[Knob, int]] = {}
+        """By the identity of a knob, which is kept alive here."""
+        self._last = 0
+        self._torn = False
+        self._size = 0
+        self._limit = ROOMY
+        self._file = -1
+        self._checked = -math.inf
+        self._anew()
+
+    @classmethod
+    def open(cls, folder: Path | None = None) -> Journal:
+        """A new journal in the folder for them; without `folder` in the first one where that is possible."""
+        problems: list[TreadleError] = []
+        for each in folders_for_new_journals() if folder is None else [folder]:
+            try:
+                make_private(each)
+                return cls(_free_path(each))
+            except TreadleError as error:
+                problems.append(error)
+        remedy = "set TREADLE_STATE to a folder of yours"
+        raise problems[0] if problems else RightsError("there is no folder for a journal", remedy=remedy)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """How many targets are not put back yet."""
+        return len(self._book.kept)
+
+    @property
+    def realtime(self) -> bool:
+        """Whether threads may have real-time priorities."""
+        return self._book.uses_realtime
+
+    def tend(self) -> None:
+        """Once a round: see to it that the file is in its place, and that there is a keeper.
+
+        An error means that nobody could put things back after a kill of this process: then nothing may stay changed.
+        """
+        with self._lock:
+            if time.monotonic() - self._checked >= LOOK:
+                self._stay_in_place()
+            if self.keeper is not None:
+                self.keeper.check()
+
+    def note(self, knob: Knob, found: Iterable[tuple[Target, Value]], wanted: Iterable[tuple[Target, Value]]) -> None:
+        """Before a write: what those targets had that are written to for the first time, and what is to be written.
+
+        If that fails nothing is noted, and nothing may be written.
+        """
+        with self._lock:
+            recipe, lines = self._recipe(knob)
+            if recipe is None:
+                return
+            new_knob, new = bool(lines), []
+            for target, value in found:
+                if (recipe, target) not in self._numbers:
+                    self._last += 1
+                    lines.append(["found", self._last, recipe, plain(target), value])
+                    self._numbers[recipe, target] = self._last
+                    new.append(target)
+            lines.append(self._values("set", recipe, wanted))
+            try:
+                self._write(lines)
+            except EngineError:
+                for target in new:
+                    del self._numbers[recipe, target]
+                if new_knob:
+                    del self._known[id(knob)]
+                raise
+            if new_knob and self.keeper is not None:
+                self.keeper.check()
+
+    def correct(self, knob: Knob, seen: Iterable[tuple[Target, Value | None]]) -> None:
+        """After a write that went wrong: what there is now; None, where that can't be read."""
+        with self._lock:
+            recipe, _ = self._recipe(knob)
+            if recipe is not None:
+                self._write([self._values("are", recipe, seen)])
+
+    def back(self, knob: Knob, targets: Iterable[Target]) -> None:
+        """These were put back, or are nothing to us any more."""
+        with self._lock:
+            recipe, _ = self._recipe(knob)
+            if recipe is not None:
+                popped = [self._numbers.pop((recipe, target), None) for target in targets]
+                numbers = [number for number in popped if number is not None]
+                if numbers:
+                    self._write([["back", numbers]])
+
+    def kept_by(self, guardian: Process) -> None:
+        """Who puts things back when this process can't."""
+        with self._lock:
+            self._write([["guardian", *guardian]])
+
+    def leave(self) -> None:
+        """All stays as it is, on purpose, until somebody asks for it to be put back."""
+        with self._lock:
+            self._write([["left"]])
+
+    def close(self) -> None:
+        """Done. What could not be put back stays written down, for the guardian and `treadle restore`."""
+        if self._file < 0 or os.getpid() != self._book.owner.pid:  # a fork has it too, but it is not its own
+            return
+        if self._book.kept:
+            with suppress(TreadleError):
+                self._stay_in_place()
+        os.close(self._file)
+        self._file = -1
+        if self._book.kept:
+            return
+        with suppress(OSError):  # its folder may be gone, or belong to somebody else by now
+            self.path.unlink()
+        if self.keeper is not None:
+            self.keeper.stop()
+
+    def _recipe(self, knob: Knob) -> tuple[int | None, list[list[Any]]]:
+        """The number of its recipe, with the line that says so if it is new."""
+        known = self._known.get(id(knob))
+        if known is not None:
+            return known[1], []
+        options = getattr(knob, "options", None)
+        if options is None:
+            return None, []
+        recipe = Recipe(knob.name, dict(options))
+        for number, known_recipe in self._book.recipes.items():
+            if known_recipe == recipe:
+                self._known[id(knob)] = knob, number
+                return number, []
+        number = len(self._book.recipes)
+        self._known[id(knob)] = knob, number
+        return number, [["knob", number, *recipe]]
+
+    def _values(self, kind: str, recipe: int, values: Iterable[tuple[Target, Value | None]]) -> list[Any]:
+        pairs = [(self._numbers.get((recipe, target)), value) for target, value in values]
+        pairs = [pair for pair in pairs if pair[0] is not None]
+        return [kind, [number for number, _ in pairs], [value for _, value in pairs]]
+
+    def _write(self, lines: list[list[Any]]) -> None:
+        text = as_text(lines)
+        if self._torn:  # whatever came of the last one, this begins on a line of its own
+            text = b"\n" + text
+        try:
+            self._torn = os.write(self._file, text) != len(text)
+        except OSError as error:
+            self._torn = True
+            raise EngineError(f"can't be written: {error}", where=f"journal {self.path}", remedy="make room") from error
+        if self._torn:
+            raise EngineError("was written in part only", where=f"journal {self.path}", remedy="make room on its disk")
+        for line in lines:
+            self._book.add(line)
+        self._size += len(text)
+        if self._size > self._limit:
+            self._anew()
+
+    def _anew(self) -> None:
+        """Write down what is still to be put back, and nothing else, in the place of the old file."""
+        if self._file >= 0 and not _is_at(self.path, self._file):  # nor is its folder known to be ours any more
+            self._stay_in_place()
+            return
+        text = as_text(self._book.lines())
+        try:
+            file = _write_new(self.path, text)
+        except OSError as error:
+            if self._file >= 0:  # the old one is good for longer
+                self._limit = 2 * self._size
+                return
+            raise EngineError(f"can't be written: {error}", where=f"journal {self.path}", remedy="make room") from error
+        self._use(file, len(text))
+
+    def _use(self, file: int, size: int) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._torn, self._size = file, False, size
+        self._limit = max(ROOMY, 4 * size)
+
+    def _stay_in_place(self) -> None:
+        """Write all of it anew if its file was removed or replaced, as $XDG_RUNTIME_DIR is when a user logs out.
+
+        Where its folder can't be had again, since somebody else has made it or it may not be made, another one is used.
+        """
+        self._checked = time.monotonic()
+        if self._file < 0 or _is_at(self.path, self._file):
+            return
+        text, lost, problems = as_text(self._book.lines()), self.path, []
+        for folder in dict.fromkeys([lost.parent, *journal_folders()]):
+            path = lost if folder == lost.parent else _free_path(folder)
+            try:
+                make_private(folder)
+                file = _write_new(path, text)
+            except (OSError, TreadleError) as error:
+                problems.append(str(error))
+                continue
+            self.path = path
+            self._use(file, len(text))
+            log.warning(
+                "the journal %s was removed; it is written anew as %s", lost, path, extra={"journal": str(path)}
+            )
+            return
+        raise EngineError(
+            f"was removed, and can't be written anew: {problems[0]}",
+            where=f"journal {lost}",
+            remedy="set TREADLE_STATE to a folder of yours that stays",
+        )
+
+
+def _free_path(folder: Path) -> Path:
+    """Where there is no journal yet."""
+    number = 0
+    while (path := folder / f"{os.getpid()}-{number}{SUFFIX}").exists():
+        number += 1
+    return path
+
+
+def _write_new(path: Path, text: bytes) -> int:
+    """A file with this text, in one step also where there was another; open for more."""
+    new = path.with_suffix(".new")
+    file = open_file(new, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
+    try:
+        if os.write(file, text) != len(text):
+            raise OSError("no room for all of it")
+        os.rename(new, path)
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def _is_at(path: Path, file: int) -> bool:
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(file))
+    except OSError:
+        return False

@@ -1,0 +1,193 @@
+"""What killed processes have left behind: journals that nobody keeps any more, and the way back from one.
+
+It has no rules of its own about what may be put back; they are the enforcer's. It knows only the order: real-time
+priorities first, so that everybody else can run, and groups last, when nobody is in them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+
+from treadle.enforce import kernel
+from treadle.enforce.recovery import journal_book
+from treadle.enforce.changes import Changes, same
+from treadle.enforce.enforcer import Enforcer, Failure, Outcomes
+from treadle.enforce.recovery.new_threads import settle_born
+from treadle.enforce.recovery.journal_book import REALTIME, SUFFIX, Book, Kept, Recipe
+from treadle.enforce.recovery.journal_folder import is_private, journal_folders
+from treadle.enforce.knob import Knob, Value
+from treadle.errors import EngineError, RightsError
+from treadle.model import ThreadRef
+
+log = logging.getLogger("treadle.enforce")
+
+MEMBERSHIP = "group"
+Make = Callable[[Recipe], Knob]
+
+
+def leftovers(folders: Sequence[Path] | None = None, *, pids: Collection[int] | None = None) -> list[Path]:
+    """The journals of this user of which owner and guardian are both dead.
+
+    A journal of an earlier boot of this machine means nothing any more, and is removed.
+
+    With `pids`, what was left on purpose is among them only if it is about one of these processes.
+    """
+    here = journal_book.world()
+    found: list[Path] = []
+    for path in journals(folders):
+        with suppress(OSError):
+            book = journal_book.read(path)
+            if book.world == here and not book.owner.alive and not book.guardian.alive:
+                if pids is None or not book.left or not _pids(book).isdisjoint(pids):
+                    found.append(path)
+            elif book.world.partition(" ")[0] != here.partition(" ")[0] and book.host in ("", journal_book.host()):
+                _remove(path)
+    return found
+
+
+def journals(folders: Sequence[Path] | None = None) -> Iterator[Path]:
+    """The journals in folders where nobody but this user can write."""
+    for folder in journal_folders() if folders is None else folders:
+        if is_private(folder):
+            yield from sorted(folder.glob(f"*{SUFFIX}"))
+
+
+def _pids(book: Book) -> set[int]:
+    return {kept.target.pid for kept in book.kept.values() if isinstance(kept.target, ThreadRef)}
+
+
+def put_back(path: Path, *, make: Make | None = None) -> tuple[Outcomes, ...]:
+    """Put back all that a dead process has changed, knob by knob; without failures the journal is removed.
+
+    Whoever comes second finds nothing to do. The owner must be dead: it would go on changing what was put back.
+    """
+    with _alone(path) as file:
+        if file is None:
+            return ()
+        book = journal_book.read_file(file)
+        if book.owner.alive:
+            remedy = "stop it, and it puts back by itself"
+            raise EngineError(f"process {book.owner.pid} still runs", where=f"journal {path}", remedy=remedy)
+        done = _put_back(book, make_again if make is None else make)
+        if not any(outcomes.failures for outcomes in done):
+            _remove(path)
+    _tell(book, done)
+    return done
+
+
+def take_off_realtime(path: Path) -> tuple[Outcomes, ...]:
+    """Put back the real-time priorities alone, also while the owner lives: it stands still, and can't do it itself.
+
+    The journal stays as it is, and what the owner writes after this counts again.
+    """
+    book = journal_book.read(path)
+    if book.left:
+        return ()
+    book.recipes = {number: recipe for number, recipe in book.recipes.items() if recipe.name == REALTIME}
+    return _put_back(book, make_again)
+
+
+def make_again(recipe: Recipe) -> Knob:
+    """The knob that another process had."""
+    if recipe.name in kernel.NAMES:
+        return kernel.make(recipe.name, **recipe.options)
+    from treadle.enforce import registry  # reads what is installed, which the guardian has no time for
+
+    return registry.get(recipe.name).make()
+
+
+def _put_back(book: Book, make: Make) -> tuple[Outcomes, ...]:
+    done: list[Outcomes] = []
+    knobs: list[Knob] = []
+    for number in sorted(book.recipes, key=lambda number: _order(book.recipes[number].name, number)):
+        recipe = book.recipes[number]
+        mine = [kept for kept in book.kept.values() if kept.recipe == number]
+        try:
+            knob = make(recipe)
+        except Exception as error:
+            done.append(_all_failed(recipe.name, mine, error))
+            continue
+        knobs.append(knob)
+        enforcer = Enforcer(knob)
+        for kept in mine:
+            if kept.ours:  # else it was noted for what its children had, and never written to
+                enforcer.adopt(kept.target, kept.found, _ours(knob, kept))
+        done.append(enforcer.restore())
+        settle_born(knob, mine, book.owner.start_time)
+    for knob in knobs:
+        close = getattr(knob, "close", None)
+        if close is not None:
+            with suppress(Exception):  # an empty group that stays does no harm, and the next one may remove it
+                close()
+    return tuple(done)
+
+
+def _order(name: str, number: int) -> tuple[int, int]:
+    """Real-time, then what was turned last, then who is in which group."""
+    return (0 if name == REALTIME else 2 if name == MEMBERSHIP else 1), -number
+
+
+def _ours(knob: Knob, kept: Kept) -> Value | None:
+    """What the dead process wrote last; None, which is whatever is there, if that is one of its last two values.
+
+    It may have died between noting a value and writing it.
+    """
+    values = [value for value in kept.ours if value is not None]
+    if len(values) < len(kept.ours):
+        return None
+    try:
+        seen = knob.read(kept.target)
+    except Exception:  # the enforcer meets it too, and tells
+        return values[-1]
+    return None if any(same(seen, value) for value in values) else values[-1]
+
+
+def _all_failed(name: str, mine: list[Kept], error: Exception) -> Outcomes:
+    nothing = np.empty(0, dtype=np.object_)
+    failures = tuple(Failure(kept.target, name, kept.found, error) for kept in mine)
+    return Outcomes(Changes(name, (), np.empty(0, dtype=np.int64), nothing, nothing), failures)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[int | None]:
+    """Be the only one who puts back from a journal: its handle; None if somebody else has put back by now."""
+    try:
+        file = journal_book.open_journal(path, os.O_RDWR)
+    except FileNotFoundError:
+        yield None
+        return
+    except OSError as error:
+        remedy = "run as its user, and let nobody else write to it"
+        raise RightsError(f"can't be read: {error}", where=f"journal {path}", remedy=remedy) from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file if _is_still(path, os.fstat(file)) else None
+    finally:
+        os.close(file)
+
+
+def _is_still(path: Path, found: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(found, path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove(path: Path) -> None:
+    for each in (path.with_suffix(".new"), path):
+        each.unlink(missing_ok=True)
+
+
+def _tell(book: Book, done: tuple[Outcomes, ...]) -> None:
+    count = sum(len(outcomes.applied) for outcomes in done)
+    log.info("put back %d values that process %d had changed", count, book.owner.pid, extra={"put_back": count})
+    for outcomes in done:
+        for failure in outcomes.failures:
+            log.warning("could not put back %s", failure, extra={"knob": failure.knob})

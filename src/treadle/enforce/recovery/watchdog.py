@@ -1,0 +1,232 @@
+"""Takes real-time priorities off when nothing moves on: threads that burn CPU while they wait for others they starve.
+
+It knows three numbers a round and the time, not where they come from. Seen on Spark: stage threads that poll at a
+real-time priority, while the ordinary helpers they wait for never run. Lachesis-RT has a budget against that alone:
+what it leaves to the helpers makes a trickle of a livelock, so work that hardly moves on counts as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from treadle.enforce.gate.slots import usable_cores
+from treadle.enforce.recovery.guardian import lift
+from treadle.errors import ConfigError
+
+log = logging.getLogger("treadle.watchdog")
+
+BURNT = 0.7
+"""The part of their cores that real-time threads must have used for that to be suspicious."""
+PATIENCE = 1.0
+"""Seconds without progress after which they are let go."""
+BEAT = 0.2
+"""Seconds between looks of the thread."""
+LATE = 1.0
+"""Seconds by which a look, or a round, may come late before the machine counts as one that does not answer."""
+WINDOW = 5.0
+"""Seconds over which work is compared with what is usual: Kafka is read by hundreds of rows."""
+TRICKLE = 0.1
+"""Where a CPU second brings less than this part of what it usually does, that is no progress either."""
+USUAL = 30.0
+"""Seconds over which what is usual is averaged."""
+FORGIVEN = 10.0
+"""After as many pauses without trouble the next pause is a short one again."""
+
+
+class Watchdog:
+    """Calls `release` with a reason once nothing moves; real-time then stays off for a pause, twice as long each time.
+
+    `cores` are those that the real-time threads may use: with a budget, their part of them. `period` is the longest
+    time between two rounds. `resume` is called by the round that ends a pause. `beat` is the heartbeat of its thread:
+    that needs this interpreter's lock, so another process must notice when it stands still. Without `start` it is pure
+    logic on the times it is fed with.
+    """
+
+    def __init__(
+        self,
+        release: Callable[[str], None],
+        *,
+        resume: Callable[[], None] | None = None,
+        cores: float | None = None,
+        period: float = 0.0,
+        patience: float = PATIENCE,
+        pause: float = 10.0,
+        longest_pause: float = 600.0,
+        now: Callable[[], float] = time.monotonic,
+        beat: Callable[[], None] | None = None,
+    ) -> None:
+        self.cores = float(usable_cores() if cores is None else cores)
+        if not (self.cores > 0 and patience > 0 and 0 < pause <= longest_pause):
+            message = f"cores={self.cores}, patience={patience}, pause={pause}, longest_pause={longest_pause}"
+            raise ConfigError(message, where="watchdog", remedy="use numbers above 0, and no pause above the longest")
+        self.releases = 0
+        self._release = release
+        self._resume = resume
+        self._beat = beat
+        self._patience = patience
+        self._quiet = LATE + period
+        self._first, self._longest = pause, longest_pause
+        self._pause = 0.0
+        self._now = now
+        self._until = -math.inf
+        self._resumed = -math.inf
+        self._armed = False
+        self._letting_go = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._marks: deque[_Mark] = deque()
+        self._cpu = self._progress = self._usual = math.nan
+        self._sum = self._work = 0.0
+        self._moved = self._fed = -math.inf
+
+    @property
+    def off(self) -> bool:
+        """Whether real-time was taken off, and the pause is not over."""
+        return self._until > -math.inf
+
+    def feed(
+        self, at: float, cpu_seconds: float, progress: float, *, asked: float = math.inf, waiting: bool = True
+    ) -> None:
+        """A round: the CPU that real-time threads have used so far, and a counter that moves with their work.
+
+        NaN for the CPU: there are no such threads. NaN for the counter: it can't be read now, so it has not moved;
+        but where it was never known nothing can be said. `asked` is when the counter was asked for, if that is not just
+        now: an answer that was starved itself is no sign of progress. `waiting`: whether work is known to wait.
+        """
+        if self.off and at >= self._until:
+            self._go_on(at)
+        self._armed = not math.isnan(cpu_seconds)
+        moved = not math.isnan(progress) and progress != self._progress
+        if moved:
+            self._work += max(progress - self._progress, 0.0) if not math.isnan(self._progress) else 0.0
+            self._progress = progress
+        if not waiting or not self._armed:
+            self._moved = at
+        elif moved:
+            self._moved = max(self._moved, min(at, asked))
+        self._burn(at, cpu_seconds)
+        passed, self._fed = at - self._fed, at
+        known = not math.isnan(self._progress)
+        used, lately = self._since(at, self._patience), self._since(at, WINDOW)
+        if self.off:
+            self._learn(lately.gain)
+        elif known and at - self._moved >= self._patience and used.cores > BURNT * self.cores:
+            self._let_go(at, f"{used.cores:.1f} cores burnt, and nothing moved on for {at - self._moved:.1f} s")
+        elif known and waiting and lately.cores > BURNT * self.cores and lately.gain < TRICKLE * self._usual:
+            drop = f"{lately.gain:.3g} rows for a CPU second, where {self._usual:.3g} are usual"
+            self._let_go(at, f"{lately.cores:.1f} cores burnt, and work hardly moves on: {drop}")
+        else:
+            self._learn(lately.gain, min(1.0, passed / USUAL))
+
+    def look(self, at: float, late: float = 0.0) -> None:
+        """The thread's own look, which came so many seconds late."""
+        if not self._armed or self.off:
+            return
+        silent = at - self._fed
+        if late > LATE:
+            self._let_go(at, f"the machine does not answer: a look came {late:.1f} s late")
+        elif silent > self._quiet:
+            self._let_go(at, f"the machine does not answer: no round for {silent:.1f} s")
+
+    def let_go(self, reason: str) -> None:
+        """Release now, for a reason that somebody else has seen, and pause as ever."""
+        self._let_go(self._now(), reason)
+
+    def start(self) -> None:
+        """Look from a thread of its own too, at a real-time priority above all others where that is allowed."""
+        if self._thread is None:
+            self._stopped.clear()
+            self._thread = threading.Thread(target=self._run, name="treadle-watchdog", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """No more looks from its thread."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._stopped.set()
+            thread.join()
+
+    def _run(self) -> None:
+        lift(threading.get_native_id())
+        due = self._now() + BEAT
+        while not self._stopped.wait(max(0.0, due - self._now())):
+            at = self._now()
+            self.look(at, at - due)
+            if self._beat is not None:
+                self._beat()
+            due = self._now() + BEAT
+
+    def _let_go(self, at: float, reason: str) -> None:
+        """Release, unless the other thread is just doing so. If that fails it is tried again after as long a wait."""
+        if not self._letting_go.acquire(blocking=False):
+            return
+        try:
+            if self.off:
+                return
+            self._release(reason)
+            calm = at - self._resumed > FORGIVEN * self._pause
+            self._pause = self._first if calm else min(2 * self._pause, self._longest)
+            self._until = at + self._pause
+            self.releases += 1
+        except Exception:
+            log.exception("real-time priorities could not be taken off")
+            self._moved = self._fed = at
+            return
+        finally:
+            self._letting_go.release()
+        log.warning(
+            "real-time priorities are off for %.0f s: %s",
+            *(self._pause, reason),
+            extra={"reason": reason, "pause": self._pause},
+        )
+
+    def _go_on(self, at: float) -> None:
+        self._resumed = self._moved = self._fed = at
+        self._cpu = self._progress = math.nan
+        self._marks.clear()
+        self._until = -math.inf  # last: from here on the other thread's looks count
+        if self._resume is not None:
+            self._resume()
+        log.info("real-time priorities are on again")
+
+    def _burn(self, at: float, cpu_seconds: float) -> None:
+        """Threads come and go with all they have ever used, so no more is counted than the cores can have given."""
+        if self._marks and not math.isnan(cpu_seconds - self._cpu):
+            most = self.cores * (at - self._marks[-1].at)
+            self._sum += min(max(cpu_seconds - self._cpu, 0.0), most)
+        self._cpu = cpu_seconds
+        self._marks.append(_Mark(at, self._sum, self._work))
+        while len(self._marks) > 2 and self._marks[1].at <= at - max(self._patience, WINDOW):
+            self._marks.popleft()
+
+    def _since(self, at: float, seconds: float) -> _Stretch:
+        """The last so many seconds; fewer if no more are known."""
+        now = self._marks[-1]
+        begin = next((mark for mark in reversed(self._marks) if mark.at <= at - seconds), self._marks[0])
+        length, cpu = at - begin.at, now.cpu - begin.cpu
+        whole = length >= seconds and cpu > 0
+        return _Stretch(cpu / length if length > 0 else 0.0, (now.work - begin.work) / cpu if whole else math.nan)
+
+    def _learn(self, gain: float, part: float = 1.0) -> None:
+        """What is usual. As ordinary threads they show it at once: then real-time is not to blame for it."""
+        if gain > 0:
+            self._usual = gain if math.isnan(self._usual) else self._usual + (gain - self._usual) * part
+
+
+class _Mark(NamedTuple):
+    at: float
+    cpu: float
+    """CPU seconds used until then."""
+    work: float
+
+
+class _Stretch(NamedTuple):
+    cores: float
+    gain: float
+    """Work for a CPU second; NaN while that can't be told."""

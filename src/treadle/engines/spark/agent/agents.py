@@ -1,0 +1,287 @@
+"""What Treadle's own agent says from inside of Spark's JVMs: how threads are called, and whose the running stages are.
+
+It knows how the agent is loaded, told when to look, and understood (`java/treadle/Agent.java` says what it does). A
+look takes it a fraction of a millisecond and stops nobody, so there is one just before each round, and what is new has
+come by then; at stacks, which stop all for a moment, it looks less often. The agent calls us, through a socket that
+only its JVM's user and we can open, and ends with that call: when we are gone, it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib import resources
+from pathlib import Path
+
+from treadle import classes
+from treadle.engines.spark.agent.reports import Reports
+from treadle.errors import EngineError, TargetGone, TreadleError
+from treadle.jars import Jar
+from treadle.linux import bounded
+from treadle.linux.peer import peer
+from treadle.linux.target_files import temporary_folder
+from treadle.jvm import loading
+
+log = logging.getLogger("treadle.engines.spark")
+
+START = 10.0
+"""Seconds within which it calls."""
+LEAD = 0.008
+"""Seconds before a round in which it looks: enough to be done by then. What is late counts in the next round."""
+ROUNDS = 20
+"""After so many it is seen whether the looks are in time."""
+TRIES, PAUSE = 6, 0.1
+"""How often it is tried to load one, and seconds before it is tried again, which double each time."""
+PROTOCOL = 9
+"""A class that is loaded stays, also when its jar is replaced: it has to say what it speaks."""
+_TIMES = struct.Struct(">qqqqq")
+_MANIFEST = "Agent-Class: treadle.Agent\n"
+
+
+class Agent(Reports):
+    """In one JVM. Making it loads it, which takes some hundredths of a second of the JVM's time."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(f"process {pid}")
+        self.pid = pid
+        self.told: tuple[object, ...] = ()
+        """What it was last told: when to look, how often at what, and whose tasks come first."""
+        self._connection = call(pid, jar())
+        end = time.monotonic() + START
+        try:
+            while not self.changes:
+                self._hear(bounded.piece(self._connection, end, START))
+            if self.protocol != PROTOCOL:
+                raise EngineError(
+                    "has the agent of another version of Treadle",
+                    where=self.where,
+                    remedy="start the application anew, or attach with --no-agent",
+                )
+        except BaseException:
+            self.close()
+            raise
+        self._connection.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def tell(self, first: float, period: float, stacks: float, counts: float, order: tuple[str, ...]) -> None:
+        """To look at this time of the monotonic clock, which is Java's, and from then on in these periods.
+
+        `order` are the runs of queries whose tasks get the next free slots, in this order; empty: as Spark has it.
+        """
+        self.told = (first, period, stacks, counts, order)
+        runs = ",".join(order).encode()
+        times = (int(each * 1e9) for each in (first, period, stacks, counts))
+        self._connection.send(_TIMES.pack(*times, len(runs)) + runs)
+
+    def hear(self) -> None:
+        """Take what has come."""
+        self._hear(self._connection.recv(bounded.PIECE))
+
+    def _hear(self, some: bytes) -> None:
+        if not some:
+            raise TargetGone("the agent is gone", where=self.where)
+        self.take(some)
+
+
+class Agents:
+    """In all JVMs of an application. They are loaded by threads of their own, so a new one is there a moment later."""
+
+    def __init__(self, *, loads: bool = True, period: float = 0.05, stacks: float = 0.0, counts: float = 0.0) -> None:
+        """`period` are the seconds between two rounds, before each of which they look.
+
+        `stacks` and `counts` are those between two looks at the stacks and the counters of tasks; 0: never.
+        """
+        self._loads = loads
+        self._period = period
+        self.stacks, self.counts = stacks, counts
+        """Both may be changed at any time."""
+        self.task_order: tuple[str, ...] = ()
+        """Runs of queries: whose tasks get the next free slot. It may be changed at any time."""
+        self._agents: dict[int, Agent] = {}
+        self._tried: dict[int, int] = {}
+        """How often, by process."""
+        self._again: dict[int, float] = {}
+        """When to try once more, in a process that may just have begun."""
+        self._loading: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        self._speaking = select.epoll()
+        self._lead = min(LEAD, period / 4)
+        self._first = math.nan
+        """When they look: at this time, and from then on in each period."""
+        self._ages: list[float] = []
+        """Of the last rounds, how old a look is by then."""
+        self.generation = 0
+        """Grows with all that is new but stacks."""
+        self.sampled = 0
+        """Grows with new stacks."""
+        self.counted = 0
+        """Grows with new readings of tasks' counters."""
+
+    def keep(self, pids: Iterable[int]) -> None:
+        """These are the processes now."""
+        wanted, now = set(pids), time.monotonic()
+        for pid in self._tried.keys() - wanted:
+            del self._tried[pid]
+            self._again.pop(pid, None)
+            self._drop(pid)
+        if self._loads:
+            for pid in wanted:
+                if pid not in self._tried or self._again.get(pid, math.inf) < now:
+                    self._again.pop(pid, None)
+                    self._tried[pid] = self._tried.get(pid, 0) + 1
+                    thread = threading.Thread(target=self._load, args=(pid,), name="treadle-agent-load", daemon=True)
+                    self._loading.append(thread)
+                    thread.start()
+
+    def settle(self, seconds: float) -> None:
+        """Wait for those that are being loaded, but not longer than so."""
+        end = time.monotonic() + seconds
+        for thread in self._loading:
+            thread.join(max(0.0, end - time.monotonic()))
+        self._loading = [thread for thread in self._loading if thread.is_alive()]
+
+    def fileno(self) -> int:
+        """What can be read from when one of them speaks."""
+        return self._speaking.fileno()
+
+    def of(self, pid: int) -> Agent | None:
+        """The one in this process, if it tells."""
+        return self._agents.get(pid)
+
+    @property
+    def driver(self) -> Agent | None:
+        """The one that knows about jobs."""
+        return next((agent for agent in list(self._agents.values()) if agent.drives), None)
+
+    @property
+    def tries_again(self) -> bool:
+        """Whether one that could not be loaded is to be, at its time."""
+        return bool(self._again)
+
+    def look(self) -> None:
+        """Take what they have said. As this is called once in each round, they are told when the next one is."""
+        self._time(time.monotonic())
+        told = (self._first, self._period, self.stacks, self.counts, self.task_order)
+        for agent in list(self._agents.values()):
+            if agent.told != told:
+                self._tried_with(agent, lambda agent: agent.tell(*told))
+        for file, _ in self._speaking.poll(0):
+            for agent in list(self._agents.values()):
+                if agent.fileno() == file:
+                    self._tried_with(agent, self._hear)
+
+    def _time(self, now: float) -> None:
+        """Rounds are often late, but none is early: the one that finds the youngest looks is in time."""
+        if math.isnan(self._first):
+            self._first = now + self._period - self._lead
+        self._ages.append((now - self._first) % self._period)
+        if len(self._ages) == ROUNDS:
+            youngest = min(self._ages)
+            if not 0.5 * self._lead < youngest < 1.5 * self._lead:
+                self._first += youngest - self._lead
+            self._ages.clear()
+
+    def close(self) -> None:
+        """They end."""
+        with self._lock:
+            self._closed = True
+        for pid in list(self._agents):
+            self._drop(pid)
+        self._speaking.close()
+
+    def _hear(self, agent: Agent) -> None:
+        changes, sampled, counted = agent.changes, agent.sampled, agent.counted
+        agent.hear()
+        self.generation += agent.changes - changes
+        self.sampled += agent.sampled - sampled
+        self.counted += agent.counted - counted
+
+    def _tried_with(self, agent: Agent, what: Callable[[Agent], None]) -> None:
+        try:
+            what(agent)
+        except (OSError, TreadleError, ValueError) as error:
+            if isinstance(error, EngineError):
+                log.warning("%s; Spark's UI is asked until it can", error, extra={"error": str(error)})
+            self._try_again(agent.pid)  # unless its process has ended
+            self._drop(agent.pid)
+            self.generation += 1
+
+    def _drop(self, pid: int) -> None:
+        agent = self._agents.pop(pid, None)
+        if agent is not None:
+            agent.close()
+
+    def _try_again(self, pid: int) -> bool:
+        """After a pause; False if that was done often enough."""
+        tried = self._tried.get(pid, 0)
+        if 0 < tried < TRIES:
+            self._again[pid] = time.monotonic() + PAUSE * 2**tried
+        return tried < TRIES
+
+    def _load(self, pid: int) -> None:
+        try:
+            agent = Agent(pid)
+        except (TreadleError, OSError) as error:
+            if not self._try_again(pid):
+                log.info("no agent in process %d: %s", pid, error, extra={"process": pid, "error": str(error)})
+            return
+        with self._lock:
+            if self._closed:
+                agent.close()
+            else:
+                self._agents[pid] = agent
+                self._speaking.register(agent.fileno(), select.EPOLLIN)
+                self.generation += 1
+
+
+def identify(pid: int) -> tuple[str, str]:
+    """Spark's id of the application that this process drives, and its name; an error if it drives none."""
+    agent = Agent(pid)
+    agent.close()
+    if not agent.drives:
+        raise EngineError("drives no application", where=f"process {pid}")
+    return agent.application
+
+
+def jar() -> Jar:
+    """The agent's jar, compiled on first use."""
+    return classes.jar(
+        "treadle-agent", Path(str(resources.files(__package__) / "java" / "treadle")), manifest=_MANIFEST
+    )
+
+
+def call(pid: int, own: Jar) -> socket.socket:
+    """Load an agent of ours by its jar, and take its call."""
+    name, where = f".treadle-{secrets.token_hex(8)}", f"process {pid}"
+    try:
+        with temporary_folder(pid) as folder, folder.bind(name) as listening:
+            try:
+                listening.listen(1)
+                listening.settimeout(START)
+                loading.load(pid, own, f"/tmp/{name}", timeout=START)
+                connection, _ = listening.accept()
+            finally:
+                with suppress(OSError):
+                    folder.remove(name)
+    except OSError as error:
+        raise EngineError(f"the agent can't call: {error}", where=where, remedy="make its /tmp writable") from error
+    caller = peer(connection).pid
+    if caller != pid:
+        connection.close()
+        raise EngineError(f"process {caller} called in its place", where=where)
+    connection.settimeout(START)
+    return connection

@@ -1,0 +1,244 @@
+"""What an agent reports from inside of a JVM, as far as it is known: threads, jobs, plans, batches, tasks' counters.
+
+It knows the frames that `java/treadle/Agent.java` sends, not how they come here. The JVM may be anybody's, so each
+frame, each text and the number of things that are kept are bounded; whatever is none of the agent's is an error.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from treadle.engines.spark.queries.rest import Job, job
+from treadle.errors import EngineError
+from treadle.model import Ints
+from treadle.text import excerpt
+
+TROUBLES = 20
+"""Answers in a row that say that Spark can't be read, after which that is believed: a few come of its own changes."""
+LONGEST_FRAME = 1 << 23
+"""Bytes: 5,000 threads and a hundred plans need one."""
+LONGEST_NAME, LONGEST_PLAN = 1 << 12, 1 << 18
+"""Characters of a name or description, and of a plan, that are kept."""
+MOST, MOST_PLANS = 1 << 15, 1 << 8
+"""Threads, jobs, shuffles, batches, tasks of each, and plans that are kept."""
+MOST_COLUMNS, MOST_COUNTS = 1 << 12, 1 << 6
+"""Columns of a task, and readings of all counters that are kept until somebody takes them."""
+_LENGTH, _TIME_AND_LAYOUT = struct.Struct(">i"), struct.Struct(">qq")
+_ADDRESSES = 1 << 64
+_NO_NEWS = ("stack\t", "task\t", "tasks\t")
+"""Lines that say nothing of threads, jobs or plans."""
+
+
+class Told(NamedTuple):
+    """A thread as Java knows it."""
+
+    name: str
+    address: int
+    """Where the JVM keeps its record of it; 0 if unknown."""
+
+
+class Stack(NamedTuple):
+    """What the thread of a task was found doing."""
+
+    state: str
+    frames: tuple[str, ...]
+    """Innermost first, as `package.Class.method`."""
+
+
+class Task(NamedTuple):
+    """A task that runs in the JVM, and what is counted of it (`java/treadle/Counters.java` names the columns)."""
+
+    stage: int
+    partition: int
+    columns: tuple[str, ...]
+
+
+class Counts(NamedTuple):
+    """The counters of all tasks of the JVM at a time of the monotonic clock."""
+
+    time: float
+    tasks: tuple[Task, ...]
+    """The same object for as long as the tasks are the same."""
+    values: Ints
+    """All columns of the first task, then all of the second, and so on; -1: unknown."""
+
+
+class Reports:
+    """What was reported up to now."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.threads: dict[int, Told] = {}
+        """All Java threads, by the number that Java gives them."""
+        self.jobs: dict[int, Job] = {}
+        """Those that run, by Spark's number of them: in a driver."""
+        self.shuffles: dict[int, int] = {}
+        """By number, the stage that writes it."""
+        self.plans: dict[int, str] = {}
+        """By number of the SQL execution, as Spark describes them."""
+        self.graphs: dict[int, str] = {}
+        """By number of the SQL execution: its operators with their counters, as `operators.parse` reads them."""
+        self.counts: deque[Counts] = deque(maxlen=MOST_COUNTS)
+        """Readings that nobody has taken yet, oldest first."""
+        self.batches: dict[int, tuple[float, float]] = {}
+        """By number of a streaming query's thread, rows that its last batch took a second, and put into Kafka for each.
+
+        The latter is -1 where that is not known, as before the first batch."""
+        self.application = ("", "")
+        """In a driver: Spark's id of it, and its name."""
+        self.stacks: dict[int, Stack] = {}
+        """Of the threads of tasks, by the numbers of these, at the last look at them."""
+        self.changes = 0
+        """How many frames have had something new."""
+        self.sampled = 0
+        """How many have had stacks."""
+        self.counted = 0
+        """How many have had counters of tasks."""
+        self.protocol = 0
+        self._trouble: list[str] = []
+        self._received = bytearray()
+        self._tasks: dict[int, Task] = {}
+        self._layout: tuple[int, tuple[Task, ...], int] = (-1, (), 0)
+        """The number of the order of tasks in which values come, these tasks, and the number of values."""
+
+    @property
+    def drives(self) -> bool:
+        """Whether it is in a driver."""
+        return bool(self.application[0])
+
+    @property
+    def selectivity(self) -> float:
+        """Rows put into Kafka for each taken from there, over the last batches of all queries; NaN if not all tell."""
+        taken = sum(rate for rate, _ in self.batches.values())
+        known = taken > 0.0 and all(each >= 0.0 for _, each in self.batches.values())
+        return sum(rate * each for rate, each in self.batches.values()) / taken if known else math.nan
+
+    def take(self, some: bytes) -> None:
+        """Take the bytes that came next, and all frames that are complete with them."""
+        received = self._received
+        received += some
+        while len(received) >= _LENGTH.size:
+            length = _LENGTH.unpack_from(received)[0]
+            if not 0 < length <= LONGEST_FRAME:
+                raise self._nonsense(f"a frame of {length} bytes")
+            end = _LENGTH.size + length
+            if len(received) < end:
+                return
+            content = bytes(received[_LENGTH.size : end])
+            del received[:end]
+            if content[0]:
+                self._take(content[:-1].decode(errors="replace"))
+            else:
+                self._count(content)
+
+    def _count(self, content: bytes) -> None:
+        """The counters of all tasks, in a frame that begins with a zero."""
+        number, tasks, count = self._layout
+        if len(content) != 1 + 8 * (2 + count):
+            raise self._nonsense(f"{len(content)} bytes of {count} counters")
+        time, layout = _TIME_AND_LAYOUT.unpack_from(content, 1)
+        if layout != number:
+            raise self._nonsense(f"counters of tasks in order {layout}, not {number}")
+        values = np.frombuffer(content, ">i8", count, 17).astype(np.int64)
+        self.counted += 1
+        self.counts.append(Counts(time / 1e9, tasks, values))
+
+    def _take(self, text: str) -> None:
+        stacks: dict[int, Stack] = {}
+        for line in text.split("\n"):
+            what, *fields = line.split("\t")
+            try:
+                if what == "stack":
+                    stacks[int(fields[0])] = Stack(fields[1], tuple(fields[2].split(",")))
+                else:
+                    self._note(what, *fields)
+            except (ValueError, IndexError) as error:
+                raise self._nonsense(excerpt(line)) from error
+        if stacks:
+            self.stacks = stacks
+            self.sampled += 1
+        self._check_bounds()
+        self.changes += any(not line.startswith(_NO_NEWS) for line in text.split("\n"))
+        self._trouble = self._trouble[-TROUBLES:] if "\ntrouble\t" in f"\n{text}" else []
+        if len(self._trouble) == TROUBLES:
+            raise EngineError(f"the agent can't read Spark: {self._trouble[-1]}", where=self.where)
+
+    def _note(self, what: str, number: str = "0", *fields: str) -> None:
+        key = int(number)
+        match what, fields:
+            case "thread", (address, name):
+                self.threads[key] = Told(_plain(name[:LONGEST_NAME]), int(address) % _ADDRESSES)
+            case "gone", _:
+                self.threads.pop(key, None)
+                self.batches.pop(key, None)
+            case "job", (execution, stages, description):
+                numbers = [int(stage) for stage in stages.split(",", MOST)[:MOST] if stage]
+                self.jobs[key] = job(_plain(description[:LONGEST_NAME]), numbers, int(execution))
+            case "shuffle", (stage,):
+                self.shuffles[key] = int(stage)
+            case "over", _:
+                self._end(self.jobs.pop(key, None))
+            case "plan", (text,):
+                self.plans[key] = _plain(text[:LONGEST_PLAN])
+                if len(self.plans) > MOST_PLANS:
+                    del self.plans[next(iter(self.plans))]
+            case "graph", (text,):
+                self.graphs[key] = _plain(text[:LONGEST_PLAN])
+                if len(self.graphs) > MOST_PLANS:
+                    del self.graphs[next(iter(self.graphs))]
+            case "batch", (rate, each):
+                self.batches[key] = float(rate), float(each)
+            case "driver", (identity, name):
+                self.application = identity[:LONGEST_NAME], _plain(name[:LONGEST_NAME])
+            case "agent", _:
+                self.protocol = key
+            case "trouble", (why,):
+                self._trouble.append(excerpt(why))
+            case _:
+                self._note_task(key, what, fields)
+
+    def _note_task(self, key: int, what: str, fields: tuple[str, ...]) -> None:
+        match what, fields:
+            case "task", (stage, partition, columns):
+                names = columns.split(",", MOST_COLUMNS)[:MOST_COLUMNS] if columns else ()
+                self._tasks[key] = Task(int(stage), int(partition), tuple(names))
+            case "tasks", (order,):
+                self._arrange(key, [int(each) for each in order.split(",", MOST)[:MOST] if each])
+
+    def _arrange(self, number: int, order: list[int]) -> None:
+        """From now on values come of these tasks, in this order; the others have ended."""
+        self._tasks = {each: self._tasks[each] for each in order if each in self._tasks}
+        if len(self._tasks) != len(order):
+            raise self._nonsense("counters of a task that it has not described")
+        tasks = tuple(self._tasks[each] for each in order)
+        self._layout = number, tasks, sum(len(task.columns) for task in tasks)
+
+    def _end(self, over: Job | None) -> None:
+        if over is not None:
+            self.plans.pop(over.execution, None)
+            self.graphs.pop(over.execution, None)
+            gone = set(over.stages)
+            self.shuffles = {number: stage for number, stage in self.shuffles.items() if stage not in gone}
+
+    def _check_bounds(self) -> None:
+        for kept in (self.threads, self.jobs, self.shuffles, self.batches, self.stacks, self._tasks):
+            if len(kept) > MOST:
+                raise self._nonsense(f"{len(kept)} things of a kind")
+        if sum(len(each.stages) for each in self.jobs.values()) > MOST:
+            raise self._nonsense("more stages than any driver runs")
+
+    def _nonsense(self, what: str) -> EngineError:
+        remedy = "attach with --no-agent, and find out what runs in that JVM"
+        return EngineError(f"the agent reports what no agent of Treadle does: {what}", where=self.where, remedy=remedy)
+
+
+def _plain(text: str) -> str:
+    if "\\" not in text:
+        return text
+    parts = [part.replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "\r") for part in text.split("\\\\")]
+    return "\\".join(parts)

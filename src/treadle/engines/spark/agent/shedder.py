@@ -1,0 +1,170 @@
+"""Drops rows of streaming queries in a running driver, which is not changed for it, and reads how far each query is.
+
+It knows the protocol of the agent in `java/treadle/shed`, not what part is right.
+The agent puts a filter above the sources in the plan of each micro-batch. It does so only while it hears from this
+process: queries keep all of their rows again, from their next batch on, when the connection ends, and also while
+nothing comes through it, as from a process that is stopped or hangs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+from treadle import classes
+from treadle.engines.spark.agent.agents import call
+from treadle.engines.spark.queries.progress import Progress
+from treadle.errors import EngineError, TargetGone
+from treadle.jars import Jar
+from treadle.linux import bounded
+from treadle.text import visible
+
+log = logging.getLogger("treadle.attach")
+
+ANSWER = 5.0
+"""Seconds: it has to wait for nobody in the JVM but the collector."""
+LONGEST = 1 << 26
+"""Bytes of an answer: the first has up to a hundred reports of each query."""
+PROTOCOL = 2
+_MANIFEST = "Agent-Class: treadle.shed.Shedder\n"
+
+
+class Report(NamedTuple):
+    """A query, up to now."""
+
+    run: str
+    name: str
+    real_time: bool
+    seen: int
+    """Rows that came to the filter since the agent was loaded, in batches that had one and are over."""
+    kept: int
+    progress: tuple[Progress, ...]
+    """Since it was last asked."""
+    ends: bool = False
+    """Whether its trigger ends it when it has read what was there (AvailableNow, Once)."""
+
+
+class Shedder:
+    """In one driver. Making it loads the agent.
+
+    While the agent has not been asked by `look` for `patience` seconds, all queries keep all of their rows; what
+    `keep` has set holds again from the next call on.
+    """
+
+    def __init__(self, pid: int, patience: float) -> None:
+        self.pid = pid
+        self.patience = patience
+        self.suspended = 0.0
+        """Seconds for which the agent had heard nothing, and so dropped nothing, up to the last `look`; else 0."""
+        self._skipped = 0
+        self._connection = call(pid, jar())
+        try:
+            self._check()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """All queries keep all of their rows again."""
+        self._connection.close()
+
+    def keep(self, parts: Mapping[str, float]) -> None:
+        """By run the part of its rows that a query keeps, from its next batch on."""
+        self._send("".join(f"keep\t{run}\t{part:.6f}\n" for run, part in parts.items()))
+
+    def look(self) -> list[Report]:
+        """All queries that are active."""
+        self._send(f"look\t{self.patience * 1e3:.0f}\n")
+        said = parse(self._answer(b"\n\n", b"\n"))
+        self.suspended = said.silent
+        if said.odd and not self._skipped:
+            log.warning("a report of process %d is left out: %s", self.pid, visible(said.odd[0]))
+        self._skipped += len(said.odd)
+        return said.reports
+
+    def _check(self) -> None:
+        """A class that is loaded stays, also when its jar is replaced: it has to say what it speaks."""
+        if self._answer(b"\n") != b"shed\t%d\n" % PROTOCOL:
+            raise EngineError(
+                "has the agent of another version of Treadle, or of Spark",
+                where=f"process {self.pid}",
+                remedy="start the application anew, with the Spark that Treadle was installed with",
+            )
+
+    def _answer(self, end: bytes, whole: bytes = b"") -> bytes:
+        """What it says up to this end, or this and nothing else."""
+        said, late = bytearray(), time.monotonic() + ANSWER
+        try:
+            while not (said.endswith(end) or (whole and said == whole)):
+                some = bounded.piece(self._connection, late, ANSWER)
+                if not some:
+                    raise TargetGone("the agent is gone", where=f"process {self.pid}")
+                said += some
+                if len(said) > LONGEST:
+                    raise bounded.too_long(LONGEST)
+        except OSError as error:
+            raise TargetGone("the agent is gone", where=f"process {self.pid}") from error
+        except (bounded.TimeOverError, bounded.TooLongError) as error:
+            raise EngineError(f"the agent {error.message}", where=f"process {self.pid}") from error
+        return bytes(said)
+
+    def _send(self, text: str) -> None:
+        try:
+            self._connection.settimeout(ANSWER)
+            self._connection.sendall(text.encode())
+        except OSError as error:
+            raise TargetGone("the agent is gone", where=f"process {self.pid}") from error
+
+
+def jar() -> Jar:
+    """The agent's jar, compiled on first use."""
+    sources = Path(str(resources.files(__package__) / "java" / "treadle" / "shed"))
+    return classes.spark_jar("treadle-shed", sources, manifest=_MANIFEST)
+
+
+class Said(NamedTuple):
+    """An answer of the agent."""
+
+    reports: list[Report]
+    silent: float
+    """Seconds for which the agent had heard nothing and dropped nothing; else 0."""
+    odd: list[str]
+    """Why lines were left out that can't be read."""
+
+
+def parse(said: bytes) -> Said:
+    """What an answer says. A line that can't be read is left out: it must not end promises for all queries."""
+    silent, odd = 0.0, []
+    queries: list[Report] = []
+    new: dict[str, list[Progress]] = {}
+    for line in filter(None, said.decode(errors="replace").split("\n")):
+        what, *fields = line.split("\t")
+        try:
+            if what == "silent":
+                silent = int(fields[0]) / 1e3
+            elif what == "progress":
+                new.setdefault(fields[0], []).append(Progress.parse(fields[1]))
+            else:
+                queries.append(_query(fields))
+        except (EngineError, ValueError, IndexError, OverflowError) as error:
+            odd.append(str(error))
+    return Said([each._replace(progress=tuple(new.get(each.run, ()))) for each in queries], silent, odd)
+
+
+def _query(fields: list[str]) -> Report:
+    run, identity, trigger, seen, kept, name = fields
+    if not 0 <= int(kept) <= int(seen) < 2**63:
+        raise ValueError(f"of {seen} rows {kept} were kept")
+    return Report(
+        run=run,
+        name=name or f"query-{identity[:8]}",
+        real_time=trigger == "real-time",
+        seen=int(seen),
+        kept=int(kept),
+        progress=(),
+        ends=trigger == "ends",
+    )

@@ -1,0 +1,376 @@
+"""Which stage belongs to which streaming query: as the agent tells it, or from the REST interface of Spark's UI.
+
+A streaming query's jobs have its runId as their job group and its name in their description, so stage -> job -> query.
+The UI is asked only where there is no agent, when a stage appears that is not known yet, in a thread of its own, and
+never again for what it has answered; nothing here knows of threads or of what is measured.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import logging
+import re
+import socket
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from treadle.engines.spark.queries import pages
+from treadle.engines.spark.queries import plan
+from treadle.engines.spark.queries.plan import Plan
+from treadle.errors import ConfigError, EngineError
+from treadle.linux import bounded
+from treadle.linux.bounded import decoded
+from treadle.text import excerpt
+
+Item = TypeVar("Item")
+log = logging.getLogger("treadle.engines.spark")
+
+TIMEOUT = 30.0
+"""Seconds that the UI may take to answer: its first answer takes 1.5 s of CPU, of which it may be short."""
+LONGEST = 1 << 23
+"""Bytes of an answer: one with a thousand jobs has an eighth."""
+REMEMBERED = 4096
+"""Stages that are kept in mind."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+"""Seconds after which Spark is asked again for a stage that it did not know."""
+
+
+class Job(NamedTuple):
+    """A job of a streaming query, or of anybody else (`run` is empty then)."""
+
+    number: int
+    """That of its first stage: it grows with every job."""
+    run: str
+    query: str
+    query_id: str
+    stages: tuple[int, ...]
+    """Upstream ones first: that is the order in which Spark numbers them."""
+    execution: int = -1
+    """The number of its SQL execution."""
+    submitted: float = 0.0
+    """When, in seconds since the epoch; 0 where it is not known."""
+
+
+class Rest:
+    """The REST interface at an address like `http://127.0.0.1:4040`."""
+
+    def __init__(self, address: str, *, timeout: float = TIMEOUT) -> None:
+        self.address = address.rstrip("/")
+        self.application = ""
+        """The id of the application whose jobs are asked for; the one that it shows, if not given."""
+        try:
+            parts = urlsplit(self.address if "//" in self.address else f"http://{self.address}")
+            self._host, self.port, self._root = parts.hostname or "", parts.port or 80, parts.path
+        except ValueError as error:  # a port beyond 65535, or half of an IPv6 address
+            remedy = "write it as http://host:4040"
+            raise ConfigError(f"is no address of a UI: {error}", where=f"'{self.address}'", remedy=remedy) from None
+        self._secure = parts.scheme == "https"
+        self._timeout = timeout
+
+    def get(self, path: str) -> Any:
+        """What the REST interface answers."""
+        text = self.page(f"api/v1/{path}")
+        try:
+            return decoded(text)
+        except EngineError as error:
+            raise self._trouble(f"{error.message} to {path}") from error
+
+    def page(self, path: str) -> str:
+        """A page of the UI."""
+        end = time.monotonic() + self._timeout
+        try:
+            try:
+                answer = self._ask(path, end)
+            except http.client.RemoteDisconnected:  # a UI whose driver gets little CPU closes what it has not served
+                answer = self._ask(path, end)
+        except bounded.TimeOverError as error:
+            raise self._trouble(f"does not answer within {self._timeout:g} s") from error
+        except EngineError as error:
+            raise self._trouble(error.message) from error
+        except (OSError, http.client.HTTPException, ValueError, OverflowError) as error:  # of sizes that make no sense
+            raise self._trouble(f"does not answer: {excerpt(str(error))}") from error
+        if answer.status == http.client.NOT_FOUND:
+            raise _NoPageError(f"has no {path}", where=f"Spark's UI at {self.address}", remedy="is it Spark's?")
+        if answer.status != http.client.OK:
+            raise self._trouble(f"answers {answer.status} {excerpt(answer.reason)} to {path}")
+        return answer.text
+
+    def _ask(self, path: str, end: float) -> Answer:
+        """The answer to one request. A connection of its own each time: on a kept one, delayed ACKs cost 40 ms."""
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        with closing(kind(self._host, self.port, timeout=max(end - time.monotonic(), 0.001))) as connection:
+            connection.request("GET", f"{self._root}/{path}", headers={"Connection": "close"})
+            return _answer(_Bounded(connection.sock, end, self._timeout))
+
+    def applications(self) -> list[tuple[str, str]]:
+        """(id, name) of the applications that it shows: one, unless it is a history server."""
+        return self._understood(self.get("applications"), lambda each: (str(each["id"]), str(each["name"])))
+
+    def title(self) -> str:
+        """The name of the application."""
+        try:
+            name = pages.title(self.page(pages.STAGES))
+        except _NoPageError:
+            name = ""
+        shown = self.applications()[:1] if not name else []
+        return shown[0][1] if shown else name
+
+    def running_jobs(self) -> list[Job]:
+        """The jobs that run now."""
+        return self._understood(self.get(f"{self._path()}/jobs?status=running"), _job)
+
+    def running_batches(self) -> list[Job]:
+        """The jobs of streaming queries that run now, from a page: quick to be had, but without their executions."""
+        try:
+            found = pages.batches(self.page(pages.STAGES))
+        except _NoPageError:
+            return []
+        return [job for batch in found if (job := _job(batch._asdict())).run]
+
+    def plan(self, execution: int) -> Plan | None:
+        """The plan of a SQL execution; None if it has none that can be read."""
+        path = f"{self._path()}/sql/{execution}?details=false&planDescription=true"
+        said = self.get(path)
+        return plan.parse(str(said.get("planDescription", ""))) if isinstance(said, dict) else None
+
+    def _path(self) -> str:
+        if not self.application:
+            shown = self.applications()
+            if len(shown) != 1:
+                raise self._trouble(f"shows {len(shown)} applications, not one")
+            self.application = shown[0][0]
+        return f"applications/{self.application}"
+
+    def _understood(self, said: Any, read: Callable[[Any], Item]) -> list[Item]:
+        """What each part of a list says."""
+        try:
+            return [read(each) for each in said]
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+            raise self._trouble(f"answers what can't be understood: {excerpt(repr(error))}") from error
+
+    def _trouble(self, what: str) -> EngineError:
+        return EngineError(what, where=f"Spark's UI at {self.address}", remedy="see whether it opens in a browser")
+
+
+class Answer(NamedTuple):
+    """An answer over HTTP."""
+
+    status: int
+    reason: str
+    text: str
+
+
+class _Bounded(io.RawIOBase):
+    """What comes over a connection: so many bytes at most, and until a given time."""
+
+    def __init__(self, connection: socket.socket, end: float, seconds: float) -> None:
+        self._connection, self._end, self._seconds = connection, end, seconds
+        self._came = 0
+
+    def makefile(self, _: str) -> io.BufferedReader:
+        """As of a socket, for the library that reads the answer."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, room: Any) -> int:
+        some = bounded.piece(self._connection, self._end, self._seconds, len(room))
+        self._came += len(some)
+        if self._came > LONGEST:
+            raise bounded.too_long(LONGEST)
+        room[: len(some)] = some
+        return len(some)
+
+
+def _answer(sent: Any) -> Answer:
+    """Read in pieces, since for a whole one the library reserves as much memory as the answer says that it has."""
+    with http.client.HTTPResponse(sent, method="GET") as answer:
+        answer.begin()
+        text = b"".join(iter(lambda: answer.read(bounded.PIECE), b""))
+        return Answer(answer.status, answer.reason, text.decode(errors="replace"))
+
+
+class _NoPageError(EngineError):
+    """The UI answers, but not to this."""
+
+
+_DESCRIPTION = re.compile(
+    r"(?:(?P<name>.*)\n)?id = (?P<id>[0-9a-f-]+)\nrunId = (?P<run>[0-9a-f-]+)\nbatch = [^\n]*\Z", re.DOTALL
+)
+_EXECUTION = re.compile(r"-execution-root-id-(\d+)$")
+
+
+def job(description: str, stages: Iterable[int], execution: int, submitted: float = 0.0) -> Job:
+    """A job by its description, in which a streaming query has put who it is."""
+    found = _DESCRIPTION.match(description)
+    numbers = tuple(sorted(stages))
+    return Job(
+        numbers[0] if numbers else -1,
+        found["run"] if found else "",
+        (found["name"] or "") if found else "",
+        found["id"] if found else "",
+        numbers,
+        execution,
+        submitted,
+    )
+
+
+def _job(said: dict[str, Any]) -> Job:
+    roots = [match[1] for tag in said.get("jobTags", ()) if (match := _EXECUTION.search(str(tag)))]
+    stages = map(int, said["stageIds"] if "stageIds" in said else said["stages"])
+    submitted = _seconds(str(said.get("submissionTime", "")))
+    return job(str(said.get("description", "")), stages, int(roots[0]) if roots else -1, submitted)
+
+
+def _seconds(time: str) -> float:
+    """Since the epoch, of a time as Spark writes it."""
+    try:
+        return datetime.strptime(time, "%Y-%m-%dT%H:%M:%S.%fGMT").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return 0.0
+
+
+class Directory:
+    """Stages -> jobs and plans, kept in mind. Safe to be asked from one thread while its own one asks Spark."""
+
+    def __init__(self, rest: Rest, *, patience: float = 0.02) -> None:
+        self._rest = rest
+        self._patience = patience
+        self._jobs: OrderedDict[int, Job] = OrderedDict()
+        self._plans: OrderedDict[tuple[str, int], Plan] = OrderedDict()  # by run and number of stages
+        self._missing: dict[int, tuple[float, float]] = {}  # stage -> pause, when to ask again
+        self._changed = threading.Condition()
+        self._wanted = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._silent = False
+        self._warm = False
+        self._shuffles: Mapping[int, int] = {}
+        self.generation = 0
+        """Grows whenever more is known."""
+        self.told = False
+        """Whether somebody tells it all, so that nobody has to be asked."""
+
+    def job(self, stage: int) -> Job | None:
+        """The job of a stage, as far as it is known."""
+        return self._jobs.get(stage)
+
+    def plan(self, job: Job) -> Plan:
+        """The plan of a job; a mere chain where Spark's has another number of stages."""
+        return self._plans.get((job.run, len(job.stages))) or plan.chain(len(job.stages))
+
+    def has_plan(self, job: Job) -> bool:
+        """Whether Spark has been asked for it."""
+        return (job.run, len(job.stages)) in self._plans
+
+    def hop(self, shuffle: int) -> tuple[Job, int] | None:
+        """The job of a shuffle and the position of the stage that writes it, where that was told."""
+        stage = self._shuffles.get(shuffle)
+        job = self._jobs.get(stage) if stage is not None else None
+        return (job, job.stages.index(stage)) if job is not None and stage is not None else None
+
+    def tell(self, jobs: Collection[Job], shuffles: Mapping[int, int], plans: Mapping[int, str]) -> None:
+        """What runs, from one who knows it all: then Spark is not asked."""
+        self.told, self._shuffles = True, shuffles
+        found: dict[tuple[str, int], Plan] = {}
+        for job in jobs:
+            key = (job.run, len(job.stages))
+            if job.run and job.execution in plans and key not in self._plans and key not in found:
+                found[key] = _fitting(job, partial(plan.parse, plans[job.execution]))
+        self._note(jobs, found)
+
+    def learn(self, stages: Collection[int]) -> bool:
+        """Have Spark asked for stages that are unknown, and wait for the answer for a little while; whether it came."""
+        now = time.monotonic()
+        new = [stage for stage in stages if stage not in self._jobs]
+        if self.told:
+            return not new
+        due = [stage for stage in new if self._missing.get(stage, (0.0, 0.0))[1] <= now]
+        if not due or self._closed:
+            return not new
+        with self._changed:
+            for stage in due:
+                pause = min(2 * self._missing.get(stage, (FIRST_PAUSE / 2, 0.0))[0], LONGEST_PAUSE)
+                self._missing[stage] = (pause, now + pause)
+            self._wanted = True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="treadle-spark-rest", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: all(stage in self._jobs for stage in due), self._patience)
+
+    def close(self) -> None:
+        """Ask no more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._wanted or self._closed)
+                if self._closed:
+                    return
+                self._wanted = False
+            try:
+                self._ask()
+            except Exception as error:  # also one that nobody foresaw: later stages may be told apart again
+                if not self._silent:
+                    foreseen = isinstance(error, EngineError)
+                    log.warning(
+                        "new stages can't be told apart: %s", error, exc_info=not foreseen, extra={"error": str(error)}
+                    )
+                self._silent = True
+            else:
+                self._silent = False
+
+    def _ask(self) -> None:
+        """Plans first, so that what is named once keeps its name; but before all, whatever is quick to be had."""
+        if not self._warm:
+            self._note(self._rest.running_batches(), {})
+        jobs = self._rest.running_jobs()
+        self._warm = True
+        plans: dict[tuple[str, int], Plan] = {}
+        for job in jobs:
+            key = (job.run, len(job.stages))
+            if job.run and job.execution >= 0 and key not in self._plans and key not in plans:
+                plans[key] = _fitting(job, partial(self._rest.plan, job.execution))
+        self._note(jobs, plans)
+
+    def _note(self, jobs: Collection[Job], plans: dict[tuple[str, int], Plan]) -> None:
+        with self._changed:
+            self._plans.update(plans)
+            new = {stage: job for job in jobs for stage in job.stages if self._jobs.get(stage) != job}
+            self._jobs.update(new)
+            for stage in new:
+                self._missing.pop(stage, None)
+            self._forget()
+            self.generation += bool(new or plans)
+            self._changed.notify_all()
+
+    def _forget(self) -> None:
+        while len(self._jobs) > REMEMBERED:
+            self._jobs.popitem(last=False)
+        while len(self._plans) > REMEMBERED // 8:
+            self._plans.popitem(last=False)
+        while len(self._missing) > REMEMBERED:
+            del self._missing[next(iter(self._missing))]
+
+
+def _fitting(job: Job, read: Callable[[], Plan | None]) -> Plan:
+    """The plan of a job, if it has as many stages; else a mere chain."""
+    try:
+        found = read()
+    except Exception as error:  # a text that nobody foresaw costs the names of its operators only
+        log.debug("the plan of execution %d can't be read", job.execution, exc_info=error)
+        found = None
+    return found if found is not None and len(found.stages) == len(job.stages) else plan.chain(len(job.stages))

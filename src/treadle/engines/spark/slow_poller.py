@@ -1,0 +1,198 @@
+"""What is too slow for a round: MBeans over HTTP, executors that come and go, Python workers. Read at its own pace.
+
+A thread of its own reads, and whoever asks gets the newest that there is. What fails costs its own figures only, is
+told once, and is tried again after pauses that double.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from treadle.engines.spark.application import Application, Process
+from treadle.engines.spark.kafka.consumers import REQUESTS, Consumer, Key, Matches, consumers, grown, sent
+from treadle.engines.spark.kafka.flow import Flow
+from treadle.engines.spark.threads.layout import Place, python_worker
+from treadle.errors import TargetGone, TreadleError
+from treadle.model import ThreadRef
+from treadle.jvm import MBeans, NoAgentError
+
+log = logging.getLogger("treadle.engines.spark")
+
+SCAN = 2.0
+"""Seconds between two looks for processes."""
+LONGEST_PAUSE = 60.0
+
+
+class Pulse:
+    """Reads on until it is closed. `period` are the seconds between two reads of the MBeans.
+
+    Without `loads` they are read only where an agent is loaded already. Processes that `admits` refuses are left out.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        period: float,
+        *,
+        loads: bool = True,
+        admits: Callable[[Process], bool] = lambda _: True,
+    ) -> None:
+        self.processes: tuple[Process, ...] = application.processes
+        self.ended = not application.processes
+        """Whether none of them is left, and none can come again."""
+        self.workers: tuple[ThreadRef, ...] = ()
+        self.found: Mapping[Key, Consumer] = {}
+        """The newest figures of all consumers."""
+        self.taken = math.nan
+        """Records that all of them have taken together, also those of which nobody knows whose they are."""
+        self.asked = -math.inf
+        """When they were asked for that, which is before they answered."""
+        self.flow = Flow()
+        self.selectivity = math.nan
+        """Set by the engine: rows that all queries put out for each that they take in."""
+        self.sources: Mapping[Place, ThreadRef] = {}
+        """Set by the engine: the tasks that read from Kafka."""
+        self.matches = Matches()
+        self.wants_beans = False
+        """Set by the engine: no agent is loaded into the JVMs before somebody wants its figures."""
+        self.wants_workers = False
+        """Set by the engine: whether any task needs Python."""
+        self._application = application
+        self._period = period
+        self._loads = loads
+        self._admits = admits
+        self._beans: dict[int, MBeans] = {}
+        self._counts: dict[Key, float] = {}
+        self._pauses: dict[int, tuple[float, float]] = {}  # process -> pause, when to try again
+        self._told: set[str] = set()
+        """What goes wrong, and has been said to."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="treadle-spark-pulse", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=10.0)
+        for beans in self._beans.values():
+            beans.close()
+
+    def _run(self) -> None:
+        scan = 0.0
+        while not self._stop.is_set():
+            began = time.monotonic()
+            if began >= scan or (self.wants_workers and not self.workers):
+                self._tried("processes can't be looked for", self._scan)
+                scan = began + SCAN
+            if self.wants_beans:
+                self._tried("no live Kafka figures", self._read)
+            # Never busier than a twentieth of the time, however slowly the JVM answers.
+            self._stop.wait(max(self._period - (time.monotonic() - began), 0.05 * self._period))
+
+    def _tried(self, what: str, work: Callable[[], None]) -> None:
+        """Whatever goes wrong is told once, and tried again: without this thread nobody would see the end."""
+        try:
+            work()
+        except Exception as error:
+            if what not in self._told:
+                log.warning("%s: %s", what, error, exc_info=not _foreseen(error), extra={"error": str(error)})
+            self._told.add(what)
+        else:
+            self._told.discard(what)
+
+    def _scan(self) -> None:
+        processes = self._application.look_again()
+        self.ended = not processes and not self._application.may_return()
+        processes = tuple(process for process in processes if self._admits(process))
+        if processes != self.processes:
+            self.processes = processes
+        pids = [process.pid for process in self.processes]
+        self.workers = python_workers(pids) if self.wants_workers else ()
+        for pid in self._beans.keys() - self._alive():
+            self._beans.pop(pid).close()
+        for pid in self._pauses.keys() - self._alive():
+            del self._pauses[pid]
+
+    def _read(self) -> None:
+        now = time.monotonic()
+        found: dict[Key, Consumer] = {}
+        left: dict[Key, float] = {}
+        for process in self.processes:
+            pause, again = self._pauses.get(process.pid, (self._period, 0.0))
+            if now < again:
+                continue
+            try:
+                if process.pid not in self._beans:
+                    self._beans[process.pid] = MBeans(process.pid, load=self._loads)
+                answer = self._beans[process.pid].read(REQUESTS)
+                found.update(consumers(process.pid, answer))
+                left.update(sent(process.pid, answer))
+                self._pauses.pop(process.pid, None)
+            except TargetGone:
+                self._drop(process.pid)
+            except NoAgentError:
+                self._pauses[process.pid] = (min(2 * pause, LONGEST_PAUSE), now + pause)
+            except Exception as error:  # also one that nobody foresaw: the other processes have figures still
+                self._drop(process.pid)
+                if process.pid not in self._pauses:
+                    log.warning(
+                        "no live Kafka figures of process %d: %s",
+                        process.pid,
+                        error,
+                        exc_info=not _foreseen(error),
+                        extra={"error": str(error)},
+                    )
+                self._pauses[process.pid] = (min(2 * pause, LONGEST_PAUSE), now + pause)
+        self.asked = now  # first: who sees new counts must not hold them for older
+        self._count(found)
+        if self._beans.keys() >= self._alive() and not self._pauses:
+            self.flow.update(time.monotonic(), found, left, self.selectivity)
+        else:  # consumers of which nothing was heard would seem to have ended
+            self.flow.rate = self.flow.waiting = math.nan
+        self.matches.match(found, self.sources)
+        self.found = found
+
+    def _count(self, found: Mapping[Key, Consumer]) -> None:
+        counts = {key: consumer.consumed for key, consumer in found.items() if not math.isnan(consumer.consumed)}
+        if counts:
+            self.taken = grown(counts, self._counts) + (0.0 if math.isnan(self.taken) else self.taken)
+        self._counts = {key: count for key, count in (self._counts | counts).items() if key[0] in self._alive()}
+
+    def _alive(self) -> set[int]:
+        return {process.pid for process in self.processes}
+
+    def _drop(self, pid: int) -> None:
+        beans = self._beans.pop(pid, None)
+        if beans is not None:
+            beans.close()
+
+
+def _foreseen(error: Exception) -> bool:
+    return isinstance(error, TreadleError | OSError)
+
+
+def python_workers(pids: Sequence[int]) -> tuple[ThreadRef, ...]:
+    """The Python workers of these JVMs: processes that PySpark's daemon, a child of the JVM, has forked."""
+    parents: dict[int, tuple[int, int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with suppress(OSError, ValueError):
+                with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
+                    text = file.read(1024)
+                words = text[text.rindex(b")") + 2 :].split(None, 20)
+                parents[int(name)] = (int(words[1]), int(words[19]))
+    daemons = {pid for pid, (parent, _) in parents.items() if parent in pids and _is_daemon(pid)}
+    return tuple(python_worker(pid, began) for pid, (parent, began) in sorted(parents.items()) if parent in daemons)
+
+
+def _is_daemon(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
+            return b"pyspark.daemon" in file.read(4096)
+    except OSError:
+        return False

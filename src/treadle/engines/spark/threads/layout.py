@@ -1,0 +1,409 @@
+"""From threads to a topology: every thread of the application's processes in its place, query by query.
+
+A task thread is the main thread of its stage's instance; the threads of its shuffles are helpers. In micro-batches
+stages take turns and all wait for the same rows, so a query is one instance there, with the threads of all its tasks.
+Threads that serve several queries (a shared Kafka producer, Python workers) are helpers of all that may need them. What
+plans, schedules and starts batches is the pseudo query `driver`; threads for which no batch waits are left out.
+Instances stay while their query runs, also between batches.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import NamedTuple
+
+from treadle.engines.spark.threads.naming import COMPILERS, SERVICES, Kind, Named, plain, understand
+from treadle.engines.spark.queries.plan import Plan, Stage
+from treadle.engines.spark.queries.rest import Directory, Job
+from treadle.engines.spark.threads.shuffles import Hop, Shuffles
+from treadle.errors import TargetGone
+from treadle.model import Instance, Operator, Query, Role, ThreadRef
+from treadle.jvm import JavaThread
+from treadle.linux.thread_times import start_time
+
+UNSCHEDULED = (Kind.IDLE, Kind.RUNTIME, Kind.BACKGROUND)
+DRIVER = "driver"
+TICKS = os.sysconf("SC_CLK_TCK")
+PLANS = "plan "
+"""What a query's planner is called in the pseudo query of the driver, before the query's name."""
+WHOLE = "micro-batch"
+"""The one operator of a query in micro-batches, which are scheduled as a whole."""
+STEADY = 0.15
+"""Seconds after which a task of a micro-batch gets its query's priority; those that are over by then never do."""
+JOBS = "jobs"
+"""The pseudo query of tasks that belong to no streaming query."""
+
+
+class Place(NamedTuple):
+    """Where a task stands: a partition of a stage of a query's run, or a whole run in micro-batches (`whole`)."""
+
+    run: str
+    position: int
+    partition: int
+
+    @classmethod
+    def whole(cls, run: str) -> Place:
+        """All tasks of a query in micro-batches."""
+        return cls(run, 0, 0)
+
+
+class Rows(NamedTuple):
+    """A laid out application: queries and instances, and for each instance what it is."""
+
+    queries: tuple[Query, ...]
+    instances: tuple[Instance, ...]
+    places: tuple[Place | None, ...]
+    """None for what is no task of a streaming query."""
+
+
+@dataclass
+class _Run:
+    """A streaming query that runs."""
+
+    job: Job
+    plan: Plan
+    name: str = ""
+    partitions: dict[int, set[int]] = field(default_factory=dict)
+    batched: bool = False
+    """Whether it runs in micro-batches; False also while its plan is not known."""
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        return (Operator(WHOLE),) if self.batched else self.plan.operators
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Those that are scheduled apart."""
+        stages = self.plan.stages
+        if not self.batched:
+            return stages
+        return (
+            Stage(
+                (WHOLE,),
+                kafka_in=any(stage.kafka_in for stage in stages),
+                kafka_out=any(stage.kafka_out for stage in stages),
+                python=any(stage.python for stage in stages),
+            ),
+        )
+
+
+@dataclass
+class _Sorted:
+    """The threads of one moment, by what they are for."""
+
+    running: list[tuple[Job, Named, ThreadRef]] = field(default_factory=list)
+    """The threads of all tasks of streaming queries."""
+    tasks: dict[Place, list[ThreadRef]] = field(default_factory=dict)
+    other_tasks: list[ThreadRef] = field(default_factory=list)
+    helpers: list[tuple[Named, ThreadRef]] = field(default_factory=list)
+    planners: dict[str, tuple[Named, ThreadRef]] = field(default_factory=dict)
+    services: dict[tuple[str, int], list[ThreadRef]] = field(default_factory=dict)
+    unknown: set[int] = field(default_factory=set)
+    """Stages of which nobody knows yet whose they are."""
+
+
+class Layout:
+    """Lays an application out, again and again.
+
+    `priorities` and `latency_goals` are patterns of query names with their priorities and goals in seconds. `left_out`
+    are services of the driver that are not shown: nothing of the application waits for their threads.
+    """
+
+    def __init__(
+        self,
+        engine: str,
+        directory: Directory,
+        priorities: Mapping[str, float],
+        *,
+        latency_goals: Mapping[str, float] = MappingProxyType({}),
+        left_out: Collection[str] = (COMPILERS,),
+    ) -> None:
+        self._engine = engine
+        self._directory = directory
+        self._priorities, self._goals = dict(priorities), dict(latency_goals)
+        self._left_out = frozenset(left_out)
+        self._runs: dict[str, _Run] = {}
+        self._shuffles = Shuffles()
+        self._refs: dict[tuple[int, int, str], ThreadRef] = {}
+        self._order: dict[int, int] = {}
+        self.mains: dict[Place, ThreadRef] = {}
+        """The thread of each task that runs now."""
+        self.python = False
+        """Whether any of them needs Python workers."""
+        self.sources: dict[Place, ThreadRef] = {}
+        """Those of them that read from Kafka."""
+        self.pooled: tuple[tuple[int, int], ...] = ()
+        """(process, thread) of all threads that may serve one query now and another one soon."""
+        self.waits = False
+        """Whether there are threads that have no place yet, since nobody has said whose they are."""
+        self.unplanned: frozenset[str] = frozenset()
+        """Queries at work whose plan is not known yet, so that their stages can't be told apart."""
+        self.hurries = False
+        """Whether there are tasks that do not run for long, so that threads change hands all the time."""
+        self._since: dict[int, tuple[int, float]] = {}
+        """By thread the task that it runs for a micro-batch, and since when."""
+        self.ripens = math.inf
+        """When to lay out again although nothing has changed: a task has run for long enough then."""
+
+    def lay_out(
+        self, dumps: Mapping[int, Sequence[JavaThread]], drivers: Collection[int], workers: Sequence[ThreadRef]
+    ) -> Rows:
+        """`dumps` are the threads by process, `drivers` the processes that plan, `workers` those of Python."""
+        named = {pid: [(understand(thread.name), thread) for thread in threads] for pid, threads in dumps.items()}
+        self._directory.learn({n.stage for threads in named.values() for n, _ in threads if n.kind is Kind.TASK})
+        self.pooled = tuple((p, t.tid) for p, ts in named.items() for n, t in ts if n.kind in (Kind.TASK, Kind.IDLE))
+        found = self._sort(named)
+        self._follow(found, planned=any(pid in dumps for pid in drivers))
+        threads = {place: list(mains) for place, mains in found.tasks.items()}
+        self.mains = {place: mains[0] for place, mains in found.tasks.items() if mains}
+        self.sources = {place: ref for place, ref in self.mains.items() if self._stage(place).kafka_in}
+        self.hurries = bool(found.other_tasks) or any(self._runs[place.run].batched for place in found.tasks)
+        self._give_helpers(found, threads, workers)
+        return self._rows(found, threads)
+
+    # ------------------------------------------------------------ threads
+
+    def _sort(self, named: Mapping[int, Sequence[tuple[Named, JavaThread]]]) -> _Sorted:
+        found = _Sorted()
+        refs: dict[tuple[int, int, str], ThreadRef] = {}
+        for pid, threads in named.items():
+            number = self._order.setdefault(pid, len(self._order))
+            for what, thread in threads:
+                if what.kind in UNSCHEDULED or what.service in self._left_out:
+                    continue
+                key = (pid, thread.tid, thread.name)
+                ref = self._refs.get(key) or _ref(pid, thread, what)
+                if ref is not None:
+                    refs[key] = ref
+                    self._put(found, what, ref, number)
+        self._refs = refs
+        self._place(found)
+        return found
+
+    def _put(self, found: _Sorted, what: Named, ref: ThreadRef, number: int) -> None:
+        if what.kind is Kind.TASK:
+            job = self._directory.job(what.stage)
+            if job is None:
+                found.unknown.add(what.stage)
+            elif not job.run:
+                found.other_tasks.append(ref)
+            else:
+                found.running.append((job, what, ref))
+        elif what.kind is Kind.PLANNER:
+            found.planners[what.run] = (what, ref)
+        elif what.kind is Kind.SERVICE:
+            found.services.setdefault((what.service, number), []).append(ref)
+        else:
+            found.helpers.append((what, ref))
+
+    def _place(self, found: _Sorted) -> None:
+        """Of jobs of one run side by side the one with most stages has the rows, and the newest of several such."""
+        jobs: dict[str, Job] = {}
+        for job, _, _ in found.running:
+            known = jobs.setdefault(job.run, job)
+            if (len(job.stages), job.number) > (len(known.stages), known.number):
+                jobs[job.run] = job
+        for job in jobs.values():
+            self._note(job)
+        since, self._since, self.ripens = self._since, {}, math.inf
+        for job, what, ref in found.running:
+            if (place := self._place_of(job, what)) is None:
+                continue
+            mains = found.tasks.setdefault(place, [])
+            if not self._runs[job.run].batched or self._is_steady(ref.tid, what.task, since):
+                mains.append(ref)
+
+    def _is_steady(self, thread: int, task: int, since: Mapping[int, tuple[int, float]]) -> bool:
+        """Whether it has run this task for some rounds: what comes and goes faster is ordered by its start only."""
+        now, known = time.monotonic(), since.get(thread)
+        began = known[1] if known is not None and known[0] == task else now
+        self._since[thread] = task, began
+        if now >= began + STEADY:
+            return True
+        self.ripens = min(self.ripens, began + STEADY)
+        return False
+
+    def _place_of(self, job: Job, what: Named) -> Place | None:
+        """None for a job whose stages are not those of the plan that its run is known by."""
+        run = self._runs.get(job.run)
+        if run is not None and run.batched:
+            return Place.whole(job.run)
+        if run is None or len(job.stages) != len(run.plan.stages):
+            return None
+        return Place(job.run, job.stages.index(what.stage), what.partition)
+
+    def _note(self, job: Job) -> None:
+        run = self._runs.get(job.run)
+        plan = self._directory.plan(job)
+        if run is None:
+            run = self._runs[job.run] = _Run(job, plan)
+        elif run.batched:  # a batch may have several jobs: that with most stages has the names
+            run.job, run.plan = job, max(run.plan, plan, key=lambda each: len(each.stages))
+        elif job.number != run.job.number or plan != run.plan:
+            if len(plan.stages) != len(run.plan.stages):
+                run.partitions = {}
+            run.job, run.plan = job, plan
+        if not run.batched and self._directory.has_plan(job) and not run.plan.real_time:
+            run.batched, run.partitions = True, {}
+
+    def _follow(self, found: _Sorted, *, planned: bool) -> None:
+        """Runs end with their planner, or where that is on another host with their last task."""
+        there = found.planners.keys() if planned else {place.run for place in found.tasks}
+        self._runs = {number: run for number, run in self._runs.items() if number in there}
+        for place in [place for place in found.tasks if place.run not in self._runs]:
+            del found.tasks[place]
+        for place in found.tasks:
+            self._runs[place.run].partitions.setdefault(place.position, set()).add(place.partition)
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        seen: dict[int, float] = {}
+        for what, ref in found.helpers:
+            if what.shuffle >= 0:
+                began = booted + ref.start_time / TICKS
+                seen[what.shuffle] = min(seen.get(what.shuffle, began), began)
+        jobs = [self._runs[place.run].job for place in found.tasks]
+        if not self._directory.told:
+            self._shuffles.assign(seen, jobs, complete=not found.unknown)
+
+    def _give_helpers(
+        self, found: _Sorted, threads: dict[Place, list[ThreadRef]], workers: Sequence[ThreadRef]
+    ) -> None:
+        sinks = [place for place in found.tasks if self._stage(place).kafka_out]
+        batched = [Place.whole(number) for number, run in self._runs.items() if run.batched]
+        # Python workers stay between two batches, and so does the count of what they have used.
+        python = [place for place in {**found.tasks, **dict.fromkeys(batched)} if self._stage(place).python]
+        self.python = any(stage.python for run in self._runs.values() for stage in run.plan.stages)
+        self.waits = bool(found.unknown)
+        for what, ref in found.helpers:
+            if what.shuffle >= 0 and self._hop(what.shuffle) is None:
+                self.waits = True
+            for place in self._helped(what, found, sinks, python):
+                threads.setdefault(place, []).append(ref)
+        for ref in workers:
+            for place in python:
+                threads.setdefault(place, []).append(ref)
+
+    def _helped(self, what: Named, found: _Sorted, sinks: list[Place], python: list[Place]) -> list[Place]:
+        """The tasks that a helper helps."""
+        if what.kind is Kind.PRODUCER:
+            return sinks
+        if what.kind is Kind.PYTHON:
+            job = self._directory.job(what.stage)
+            if job is None or what.stage < 0:
+                return python
+            own = self._place_of(job, what)
+            return [own] if own in found.tasks else []
+        hop = self._hop(what.shuffle)
+        if hop is None or hop.job.run not in self._runs or self._runs[hop.job.run].job.number != hop.job.number:
+            return []  # left over from a batch that has ended
+        position = hop.position
+        if what.kind is Kind.READER:
+            position = self._runs[hop.job.run].plan.reader_of(position)
+        place = Place(hop.job.run, position, what.partition)
+        return [place] if place in found.tasks else []
+
+    def _hop(self, shuffle: int) -> Hop | None:
+        """Who writes a shuffle: as it was told, else as it was guessed."""
+        told = self._directory.hop(shuffle)
+        return Hop(*told) if told is not None else self._shuffles.get(shuffle)
+
+    def _stage(self, place: Place) -> Stage:
+        return self._runs[place.run].stages[place.position]
+
+    # ------------------------------------------------------------ rows
+
+    def _rows(self, found: _Sorted, threads: Mapping[Place, Sequence[ThreadRef]]) -> Rows:
+        self._name_runs(found)
+        runs = self._runs.values()
+        self.unplanned = frozenset(run.name for run in runs if not self._directory.has_plan(run.job))
+        queries: list[Query] = []
+        instances: list[Instance] = []
+        places: list[Place | None] = []
+        for number, run in sorted(self._runs.items(), key=lambda item: item[1].name):
+            goal = _first_of(self._goals, run.name)
+            queries.append(Query(run.name, run.operators, self._priority(run.name), goal))
+            for position, stage in enumerate(run.stages):
+                for partition in sorted(run.partitions.get(position, {0})):
+                    place = Place(number, position, partition)
+                    places.append(place)
+                    mine = tuple(threads.get(place, ()))
+                    instances.append(Instance(run.name, stage.operators, partition, self._engine, mine))
+        if found.other_tasks:
+            queries.append(Query(self._free(JOBS), (Operator("task"),), self._priority(JOBS)))
+            instances += [
+                Instance(queries[-1].name, ("task",), index, self._engine, (ref,))
+                for index, ref in enumerate(found.other_tasks)
+            ]
+        engine = self._driver(found)
+        if engine:
+            # All queries wait for it, so unless it is named itself it counts as much as the most important of them.
+            priority = self._priorities.get(DRIVER, max([query.priority for query in queries], default=0.0))
+            names = dict.fromkeys(instance.operators[0] for instance in engine)
+            queries.append(Query(engine[0].query, tuple(map(Operator, names)), priority))
+            instances += engine
+        places += [None] * (len(instances) - len(places))
+        return Rows(tuple(queries), tuple(instances), tuple(places))
+
+    def _driver(self, found: _Sorted) -> list[Instance]:
+        """The engine itself: a planner for each query, then its services, by process."""
+        query = self._free(DRIVER)
+        planners = sorted((f"{PLANS}{self._called(what)}", ref) for what, ref in found.planners.values())
+        counts: dict[str, int] = {}
+        instances: list[Instance] = []
+        for name, ref in planners:
+            index = counts[name] = counts.get(name, -1) + 1
+            instances.append(Instance(query, (name,), index, self._engine, (ref,)))
+        for service in SERVICES:
+            for number in sorted(number for which, number in found.services if which == service):
+                refs = tuple(found.services[service, number])
+                instances.append(Instance(query, (service,), number, self._engine, refs))
+        return instances
+
+    def _name_runs(self, found: _Sorted) -> None:
+        """A query has the name that its user gave it, or its id; two of one name are told apart by their run."""
+        taken: set[str] = set()
+        for number, run in sorted(self._runs.items()):
+            what = found.planners.get(number)
+            name = run.job.query or (what[0].query if what else "") or f"query-{run.job.query_id[:8]}"
+            run.name = f"{name}-{number[:8]}" if name in taken else name
+            taken.add(name)
+
+    def _called(self, what: Named) -> str:
+        run = self._runs.get(what.run)
+        return run.name if run else what.query or f"query-{what.query_id[:8]}"
+
+    def _free(self, name: str) -> str:
+        """A name that no query of the user's has."""
+        taken = {run.name for run in self._runs.values()}
+        return name if name not in taken else f"spark {name}"
+
+    def _priority(self, name: str) -> float:
+        found = _first_of(self._priorities, name)
+        return 0.0 if found is None else found
+
+
+def _first_of(values: Mapping[str, float], name: str) -> float | None:
+    """The value of the first pattern that fits a name."""
+    return next((value for pattern, value in values.items() if fnmatchcase(name, pattern)), None)
+
+
+def _ref(pid: int, thread: JavaThread, what: Named) -> ThreadRef | None:
+    try:
+        return ThreadRef(thread.tid, pid, start_time(pid, thread.tid), what.role, plain(thread.name, what))
+    except TargetGone:
+        return None
+
+
+def python_worker(pid: int, began: int) -> ThreadRef:
+    """The main thread of a Python worker process."""
+    return ThreadRef(pid, pid, began, Role.HELPER, "python worker")
+
+
+def of_driver(query: str) -> bool:
+    """Whether it is the engine itself, and no query of the user's; of several, with its application's name before."""
+    return query.rpartition("/")[2] in (DRIVER, f"spark {DRIVER}")

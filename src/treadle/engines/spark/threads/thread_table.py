@@ -1,0 +1,230 @@
+"""All threads of an application's processes, in each round anew, and at its own pace what they are found doing.
+
+Where an agent tells of threads by name, their kernel ids are looked up in the JVM's memory, and dumps, which tell of
+the JVM's own threads, are few and made beside the rounds. Where there is none, a dump is made in the round, at a sign
+that anything changed. It knows nothing of what threads are for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+from treadle.engines.spark.agent.agents import Agents
+from treadle.engines.spark.threads.naming import is_hidden, runs_task
+from treadle.engines.spark.threads.change_hints import Signs
+from treadle.errors import TargetGone, TreadleError
+from treadle import jvm
+from treadle.jvm import JavaThread
+from treadle.jvm.natives import Natives
+
+FRAMES = 8
+"""Of each stack: what tells waiting for a shuffle from being blocked by one is the sixth."""
+
+PATIENCE = 0.02
+"""Seconds for which a round waits for a dump."""
+
+Dump = list[JavaThread] | None
+"""None of a process that has ended."""
+
+
+@dataclass
+class _Known:
+    """One process."""
+
+    java: dict[int, JavaThread] = field(default_factory=dict)
+    """By Java's number."""
+    own: list[JavaThread] = field(default_factory=list)
+    """The JVM's own threads."""
+    natives: Natives | None = None
+    missing: set[int] = field(default_factory=set)
+    """Numbers of threads that were told of, but not found."""
+    unseen: set[int] = field(default_factory=set)
+    """Those that were not in a dump either: they begin or end just now."""
+    coming: Future[Dump] | None = None
+    """A dump that is being made."""
+    fresh: bool = False
+    """Whether one has come since the last look."""
+    renewed: bool = False
+    """Whether its threads have been put together anew since then."""
+    followed: int = -1
+    """How many of the agent's changes are in it; -1 after a dump, which may be older than what that has said."""
+    sampled: int = -1
+    """Likewise of its looks at stacks."""
+    names: list[tuple[str, int]] = field(default_factory=list)
+    """And kernel ids, when they were last noted."""
+
+    def alone(self, tid: int | None, told: Collection[int]) -> int | None:
+        """The id, if it is none of another thread that is told of."""
+        others = {thread.tid for number, thread in self.java.items() if number in told}
+        return None if tid in others else tid
+
+    @property
+    def all(self) -> list[JavaThread]:
+        return [*self.java.values(), *self.own]
+
+
+class Roster:
+    """Of the processes that it is asked for."""
+
+    def __init__(self, agents: Agents) -> None:
+        self._agents = agents
+        self._known: dict[int, _Known] = {}
+        self._signs = Signs()
+        self._pool = ThreadPoolExecutor(8, "treadle-dump")
+        self.dumped = -math.inf
+        """When dumps were last asked for."""
+        self._dumps = 0
+        self.stacks = 0
+        """How often new ones have come."""
+        self.version = 0
+        """Grows with each change of what threads there are, and of their names."""
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False)
+        self._signs.close()
+
+    def keep(self, pooled: Sequence[tuple[int, int]]) -> None:
+        """These threads may change hands."""
+        self._signs.keep(pooled)
+
+    def signs(self, pids: Sequence[int], pooled: Sequence[tuple[int, int]]) -> list[object]:
+        """Two readings that are equal: nothing has changed, as far as can be seen without a dump."""
+        for pid in pids:
+            self._take(pid)
+        silent = {pid for pid in pids if not self._is_told(pid)}
+        signs = self._signs.read(silent, [thread for thread in pooled if thread[0] in silent]) if silent else []
+        again = [object() for known in self._known.values() if known.missing - known.unseen]  # equal to none
+        return [*signs, *again, self._agents.generation, self._agents.sampled, self._dumps]
+
+    def is_quiet(self, pids: Sequence[int]) -> bool:
+        """Whether agents tell of all of these, and nothing is under way: then only they can have news."""
+        return self.is_told(pids) and not any(
+            known.coming is not None or known.missing - known.unseen for known in self._known.values()
+        )
+
+    def is_told(self, pids: Sequence[int]) -> bool:
+        """Whether agents tell of all of these."""
+        return bool(pids) and all(map(self._is_told, pids))
+
+    def ask_for_dumps(self, now: float, pids: Sequence[int]) -> bool:
+        """Have threads dumped beside the rounds. False: that has to be done in the round, for some of them."""
+        if not self.is_told(pids):
+            return False
+        self.dumped = now
+        for pid in pids:
+            self._begin(pid)
+        return True
+
+    def look(self, now: float, pids: Sequence[int]) -> dict[int, list[JavaThread]]:
+        """The threads of those that are still there.
+
+        Dumps that some need are waited for, but not for long, and not those of a process that has just begun.
+        """
+        first = not self._known
+        if self._known.keys() != set(pids):
+            self._known = {pid: self._known.get(pid) or _Known() for pid in pids}
+            self.version += 1
+        wanted = [pid for pid in pids if not (self._follow(pid) if self._is_told(pid) else self._known[pid].fresh)]
+        if wanted:
+            self.dumped = now
+            dumps = {pid: self._begin(pid) for pid in wanted}
+            wait([dump for pid, dump in dumps.items() if first or self._known[pid].java], None if first else PATIENCE)
+        for pid in wanted:
+            self._take(pid)
+        for pid, known in self._known.items():
+            self._settle(pid, known)
+        return {pid: known.all for pid, known in self._known.items() if known.all}
+
+    def _begin(self, pid: int) -> Future[Dump]:
+        """A dump, unless one is being made."""
+        known = self._known[pid]
+        if known.coming is None:
+            known.coming = self._pool.submit(_dump, pid)
+        return known.coming
+
+    def _is_told(self, pid: int) -> bool:
+        """Whether an agent tells of its threads, and a dump has told the rest."""
+        known = self._known.get(pid)
+        return known is not None and bool(known.java) and self._agents.of(pid) is not None
+
+    def _follow(self, pid: int) -> bool:
+        """Do as the agent says; False if that takes a dump, since a thread that stays can't be found."""
+        known, agent = self._known[pid], self._agents.of(pid)
+        assert agent is not None
+        if not known.missing and known.followed == agent.changes:
+            return True
+        told = agent.threads
+        if known.natives is None:
+            known.natives = Natives(pid, known.java.values())
+        java: dict[int, JavaThread] = {}
+        missing: set[int] = set()
+        for number, (name, address) in told.items():
+            before = known.java.get(number)
+            if before is None:
+                tid = known.natives.find(address, name)
+                if tid is None and number in known.missing:
+                    tid = known.alone(known.natives.find(address), told)
+                if tid is None:
+                    missing.add(number)
+                if not tid:
+                    continue
+                before = JavaThread(name, tid, "", (), number, address)
+            java[number] = before if before.name == name else before._replace(name=name)
+        again = missing & known.missing if known.natives.known else missing
+        known.java, known.missing = java, missing
+        known.renewed, known.followed = True, agent.changes
+        known.unseen &= missing
+        return not again - known.unseen
+
+    def _settle(self, pid: int, known: _Known) -> None:
+        """After a look: what is new of stacks and names."""
+        if known.renewed:
+            names = [(thread.name, thread.tid) for thread in known.all]
+            self.version += names != known.names
+            known.names = names
+        agent = self._agents.of(pid)
+        if agent is None:
+            known.followed = known.sampled = -1
+        elif known.sampled != agent.sampled:
+            for number, stack in agent.stacks.items():
+                if number in known.java:
+                    known.java[number] = known.java[number]._replace(state=stack.state, stack=stack.frames)
+            self.stacks += 1
+            known.sampled = agent.sampled
+        known.fresh = known.renewed = False
+
+    def _take(self, pid: int) -> None:
+        """What a dump has brought, if it is there."""
+        known = self._known.get(pid)
+        if known is not None and known.coming is not None and known.coming.done():
+            coming, known.coming = known.coming, None
+            try:
+                self._note(pid, coming.result())
+            except TreadleError:
+                if not self._is_told(pid):  # else the next one may have more luck
+                    raise
+
+    def _note(self, pid: int, found: Dump) -> None:
+        known = self._known[pid]
+        if found is None:
+            del self._known[pid]
+            return
+        known.java = {thread.number: thread for thread in found if thread.number and not is_hidden(thread.name)}
+        known.own = [thread for thread in found if thread.number not in known.java]
+        known.fresh = known.renewed = True
+        known.followed = -1
+        if known.natives is not None and not known.natives.known:
+            known.natives = None  # by this dump it may be found out
+        known.unseen = known.missing - known.java.keys()
+        self._dumps += 1
+        self.stacks += 1
+
+
+def _dump(pid: int) -> Dump:
+    try:
+        return jvm.dump(pid, frames=FRAMES, stack_of=runs_task)
+    except TargetGone:
+        return None

@@ -1,0 +1,413 @@
+"""HotSpot's attach protocol: find the JVMs of this machine, and have one carry out a command over its unix socket.
+
+Knows processes, rights and the protocol, not what the answers mean. A JVM opens its socket when it finds a trigger file
+on SIGQUIT. That signal ends any other program, so it is sent only to what surely is a HotSpot that waits for it. JVMs
+in containers are reached in their own /tmp, under the process id that they have inside.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from treadle.errors import ConfigError, EngineError, RightsError, TargetGone, TreadleError
+from treadle.linux.bounded import TimeOverError, TooLongError, receive
+from treadle.linux.peer import peer
+from treadle.linux.target_files import TargetFolder, temporary_folder, working_folder
+from treadle.jvm.process import Facts, facts_of, given, is_ending, libraries, words_of
+from treadle.linux.thread_times import start_time
+from treadle.text import excerpt
+
+TIMEOUT = 5.0
+"""Seconds. An idle JVM answers in a millisecond; one whose threads are starved may take long to stop them all."""
+
+_PAUSE = 0.002
+"""Seconds between two looks at whether the JVM has opened its socket."""
+_LONGEST_ANSWER = 1 << 25
+"""Bytes. A thread of a dump has some kilobytes, and there may be thousands."""
+_ANSWER_DUE = 30.0
+"""Seconds for which a trigger file means that a JVM was sent its signal and has not acted on it yet."""
+_WAKING: dict[int, threading.Lock] = {}
+"""By process: held by the thread that wakes it."""
+_UNANSWERED: set[int] = set()
+"""Processes that had not acted on their signal when we gave up, and have their trigger file still."""
+_FEWEST_THREADS = 4
+"""A JVM has more from its beginning."""
+_MOST_ARGUMENTS, _LONGEST_ARGUMENT = 3, 1024  # of protocol version 1
+
+
+@dataclass(frozen=True)
+class Jvm:
+    """A running HotSpot JVM. `pid` and `start_time` together are never given to another process."""
+
+    pid: int
+    start_time: int
+    user: str
+    main: str
+    """The main class, module, jar or source file; without a `java` command line, the program's name."""
+    arguments: tuple[str, ...]
+    """What the main class was given."""
+    options: tuple[str, ...] = ()
+    """What the JVM was given: all that stands before the main class."""
+
+
+def find() -> list[Jvm]:
+    """The JVMs that this user may attach to: their own, or all of them for root."""
+    found = []
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        with suppress(OSError, TreadleError):
+            facts = facts_of(pid)
+            # The cheap questions first: of hundreds of processes, few catch SIGQUIT. With -Xrs a JVM does not, and has
+            # its socket from the beginning.
+            may = os.geteuid() in (0, facts.uid) and (facts.catches_quit or _has_socket(facts))
+            if may and libraries(pid) == (True, False):
+                found.append(_describe(facts))
+    return found
+
+
+def look(pid: int) -> Jvm:
+    """The JVM with this process id."""
+    facts = facts_of(pid)
+    _check_rights(facts)
+    _check_hotspot(facts)
+    return _describe(facts)
+
+
+class Answer(NamedTuple):
+    """What a JVM said, and the id that it has in its own pid namespace: another one than ours in a container."""
+
+    text: str
+    inner_pid: int
+
+
+def execute(pid: int, command: str, *arguments: str, timeout: float = TIMEOUT) -> str:
+    """What the JVM answers to a command (`threaddump`, `properties`, `jcmd`, `load`, …)."""
+    return ask(pid, command, *arguments, timeout=timeout).text
+
+
+def ask(pid: int, command: str, *arguments: str, timeout: float = TIMEOUT) -> Answer:
+    """As `execute`, and who it was that answered."""
+    request = _request(command, arguments)
+    deadline = time.monotonic() + timeout
+    facts = facts_of(pid)
+    _check_rights(facts)
+    try:
+        with (
+            _temporary_folder(facts) as folder,
+            closing(_reach(folder, facts, deadline)) as connection,
+        ):
+            status, said = _converse(connection, request, deadline)
+    except (TimeoutError, TimeOverError):
+        raise _silence(facts, timeout) from None
+    except TooLongError as error:
+        raise EngineError(error.message, where=facts.where, remedy=error.remedy) from error
+    except ConnectionError as error:
+        raise _broken(facts, error) from error
+    if is_ending(pid):  # what came may be half of the answer, and nothing in it would tell
+        raise TargetGone("ended in the middle of its answer", where=facts.where)
+    if not status and not said:
+        raise _broken(facts, None)
+    if status != "0":
+        raise EngineError(f"refused {command!r}: {excerpt(said)}", where=facts.where)
+    return Answer(said, facts.inner)
+
+
+@contextmanager
+def _temporary_folder(facts: Facts) -> Iterator[TargetFolder]:
+    """The JVM's /tmp; an error that says why it can't be reached."""
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(temporary_folder(facts.pid))
+        except OSError as error:
+            _check_hotspot(facts)
+            remedy = "see that it is a folder that its user can write"
+            raise EngineError(
+                f"its /tmp can't be opened: {error.strerror}", where=facts.where, remedy=remedy
+            ) from error
+        yield folder
+
+
+def _has_socket(facts: Facts) -> bool:
+    if facts.threads < _FEWEST_THREADS:
+        return False
+    with temporary_folder(facts.pid) as folder:
+        return folder.uid(facts.socket) == facts.uid
+
+
+def _reach(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket:
+    """A connection to the JVM, which opens its socket first if it has none."""
+    connection = _connect(folder, facts, deadline) or _wake(folder, facts, deadline)
+    if facts.pid in _UNANSWERED:  # it has acted on its signal since
+        _UNANSWERED.discard(facts.pid)
+        with suppress(OSError, TreadleError), working_folder(facts.pid) as working:  # it was made in one of the two
+            working.remove(facts.trigger)
+        with suppress(OSError):
+            folder.remove(facts.trigger)
+    return connection
+
+
+def _connect(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket | None:
+    """A connection to the JVM's socket; None if it has none (yet), or one that was left behind."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.setblocking(False)
+        while not _is_through(connection, folder, facts):
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            time.sleep(_PAUSE)
+        _check_peer(connection, facts)
+    except (FileNotFoundError, ConnectionRefusedError, PermissionError):
+        connection.close()
+        return None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_through(connection: socket.socket, folder: TargetFolder, facts: Facts) -> bool:
+    """Connect, unless others fill the JVM's queue."""
+    try:
+        folder.connect(connection, facts.socket)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _check_peer(connection: socket.socket, facts: Facts) -> None:
+    """/tmp is open to everybody: whoever listens must be the JVM itself."""
+    listener = peer(connection).pid
+    if listener != facts.pid:
+        remedy = f"find out what process {listener} is" if listener else "find out whose it is"
+        raise EngineError("another process listens in its place", where=facts.where, remedy=remedy)
+
+
+def _wake(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket:
+    """Have the JVM open its socket by SIGQUIT, and connect to it.
+
+    A JVM that gets SIGQUIT when its socket is open already, or finds no trigger file, prints all stacks on its standard
+    output instead. Where that is a pipe that nobody reads, all its threads then wait for ever. So it gets the signal
+    once, and the trigger file stays until the JVM has acted on it, even if we have given up by then.
+    """
+    try:
+        process = os.pidfd_open(facts.pid)  # from here on no other process can be meant
+    except ProcessLookupError as error:
+        raise TargetGone("has ended", where=facts.where) from error
+    try:
+        with _alone(facts.pid, deadline):
+            if connection := _connect(folder, facts, deadline):  # another thread has woken it meanwhile
+                return connection
+            _check_hotspot(facts)
+            _check_willing(facts_of(facts.pid))
+            if _is_woken(folder, facts):
+                return _await(folder, facts, process, deadline)
+            _make_room(folder, facts)
+            with _trigger(folder, facts):
+                signal.pidfd_send_signal(process, signal.SIGQUIT)
+                return _await(folder, facts, process, deadline)
+    except ProcessLookupError as error:
+        raise TargetGone("has ended", where=facts.where) from error
+    finally:
+        os.close(process)
+
+
+@contextmanager
+def _alone(pid: int, deadline: float) -> Iterator[None]:
+    """No other thread of ours wakes this JVM at the same time."""
+    lock = _WAKING.setdefault(pid, threading.Lock())
+    if not lock.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
+        raise TimeoutError
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _is_woken(folder: TargetFolder, facts: Facts) -> bool:
+    """Whether the JVM was sent a signal lately, by us or another process, and has not acted on it."""
+    with suppress(OSError):
+        about = folder.about(facts.trigger)
+        return about.st_uid == facts.uid and abs(time.time() - about.st_mtime) < _ANSWER_DUE
+    return False
+
+
+def _make_room(folder: TargetFolder, facts: Facts) -> None:
+    """Take away the socket that an ended JVM with the same id left behind.
+
+    The JVM replaces one of its own user. In /tmp it may not touch one of another user, and would stay silent.
+    """
+    try:
+        if folder.uid(facts.socket) != facts.uid:
+            folder.remove(facts.socket, with_force=_has_our_id(facts))
+    except FileNotFoundError:
+        return
+    except PermissionError as error:
+        path = f"/tmp/{facts.socket}"
+        why = f"its socket can't be opened: another user has left {path} behind"
+        raise RightsError(why, where=facts.where, remedy=f"as root: rm {path}") from error
+
+
+def _has_our_id(facts: Facts) -> bool:
+    """Whether names with its id can be of no other process in our own /tmp."""
+    return facts.inner == facts.pid
+
+
+def _await(folder: TargetFolder, facts: Facts, process: int, deadline: float) -> socket.socket:
+    """A connection, as soon as there is somebody to connect to."""
+    ends = select.poll()
+    ends.register(process, select.POLLIN)
+    while time.monotonic() < deadline:
+        if ends.poll(_PAUSE * 1000):
+            raise TargetGone("ended while it was attached to", where=facts.where)
+        if connection := _connect(folder, facts, deadline):
+            return connection
+    raise TimeoutError
+
+
+@contextmanager
+def _trigger(temporary: TargetFolder, facts: Facts) -> Iterator[None]:
+    """Make the trigger file in the JVM's /tmp or, if that fails, in its working folder.
+
+    It is removed in the end, but not if the JVM has not answered in time: it may still come to its signal.
+    """
+    with ExitStack() as stack:
+        try:
+            folder = temporary
+            _make_trigger(folder, facts)
+        except OSError as problem:
+            try:
+                folder = stack.enter_context(working_folder(facts.pid))
+                _make_trigger(folder, facts)
+            except (OSError, TreadleError):
+                remedy = "make its /tmp writable, with room in it"
+                why = f"the trigger file can't be made: {problem.strerror}"
+                raise EngineError(why, where=facts.where, remedy=remedy) from problem
+        _UNANSWERED.discard(facts.pid)
+        try:
+            yield
+        except TimeoutError:
+            _UNANSWERED.add(facts.pid)
+            raise
+        finally:
+            if facts.pid not in _UNANSWERED:
+                with suppress(OSError):
+                    folder.remove(facts.trigger)
+
+
+def _make_trigger(folder: TargetFolder, facts: Facts) -> None:
+    """One that was left behind may have an owner that the JVM does not believe."""
+    folder.remove(facts.trigger, with_force=_has_our_id(facts))
+    folder.make(facts.trigger)
+
+
+def _converse(connection: socket.socket, request: bytes, deadline: float) -> tuple[str, str]:
+    """Send a request and read the answer: its first line, which is 0 if it went well, and all that follows."""
+    connection.settimeout(max(deadline - time.monotonic(), 0.001))
+    connection.sendall(request)
+    answer = receive(connection, _LONGEST_ANSWER, deadline - time.monotonic())
+    line = answer.find(b"\n")
+    return answer[: max(line, 0)].decode(errors="replace"), str(memoryview(answer)[line + 1 :], "utf-8", "replace")
+
+
+def _request(command: str, arguments: tuple[str, ...]) -> bytes:
+    words = [word.encode() for word in (command, *arguments, *[""] * (_MOST_ARGUMENTS - len(arguments)))]
+    if len(arguments) > _MOST_ARGUMENTS or any(len(word) > _LONGEST_ARGUMENT or b"\0" in word for word in words):
+        raise ConfigError(
+            f"an attach command takes {_MOST_ARGUMENTS} arguments of up to {_LONGEST_ARGUMENT} bytes", where=command
+        )
+    return b"1\0" + b"".join(word + b"\0" for word in words)
+
+
+def _check_rights(facts: Facts) -> None:
+    if os.geteuid() == 0:
+        return
+    if facts.uid != os.geteuid():
+        remedy = f"run as {facts.user} or as root" if facts.uid else "run as root"
+        raise RightsError(f"belongs to another user, {facts.user}", where=facts.where, remedy=remedy)
+    if facts.gid != os.getegid():
+        remedy = "run in that group, or as root"
+        raise RightsError(f"has another group ({facts.gid}), and would not answer", where=facts.where, remedy=remedy)
+
+
+def _check_hotspot(facts: Facts) -> None:
+    try:
+        has_jvm, has_j9 = libraries(facts.pid)
+    except PermissionError as error:
+        raise _locked(facts) from error
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise TargetGone("has ended", where=facts.where) from error
+    if not has_jvm and is_ending(facts.pid):  # its memory is gone before it is
+        raise TargetGone("has ended", where=facts.where)
+    if not has_jvm:
+        raise EngineError("is not a JVM", where=facts.where, remedy="name the process that runs Java")
+    if has_j9:
+        raise EngineError("is an OpenJ9 JVM", where=facts.where, remedy="run the application on a HotSpot JVM")
+
+
+def _check_willing(facts: Facts) -> None:
+    """Whether the JVM would answer SIGQUIT by opening its socket: else nothing is sent, and it notices nothing."""
+    if facts.stopped:
+        raise EngineError("is stopped", where=facts.where, remedy=f"let it go on: kill -CONT {facts.pid}")
+    switches = [word for word in given(facts.pid) if word.endswith("DisableAttachMechanism")]
+    if switches and switches[-1] == "-XX:+DisableAttachMechanism":
+        remedy = "start it without -XX:+DisableAttachMechanism"
+        raise EngineError("refuses to be attached to", where=facts.where, remedy=remedy)
+    if not facts.catches_quit:
+        remedy = "if it has just been started, try again; else start it without -Xrs"
+        raise EngineError("does not take the signal by which to attach", where=facts.where, remedy=remedy)
+
+
+def _broken(facts: Facts, error: ConnectionError | None) -> EngineError | TargetGone:
+    """Why the JVM hung up. It does so without a word on those whom it does not trust."""
+    if is_ending(facts.pid):
+        return TargetGone("ended in the middle of its answer", where=facts.where)
+    why = f": {error.strerror}" if error else ""
+    remedy = f"try again; if that does not help, run as {facts.user}"
+    return EngineError(f"hung up without an answer{why}", where=facts.where, remedy=remedy)
+
+
+def _silence(facts: Facts, timeout: float) -> EngineError:
+    with suppress(TargetGone):
+        facts = facts_of(facts.pid)
+    if facts.stopped:
+        return EngineError("is stopped", where=facts.where, remedy=f"let it go on: kill -CONT {facts.pid}")
+    remedy = "see whether it hangs, or has no CPU to run on"
+    return EngineError(f"does not answer within {timeout:g} s", where=facts.where, remedy=remedy)
+
+
+def _locked(facts: Facts) -> RightsError:
+    return RightsError("may not be looked into", where=facts.where, remedy="run as root")
+
+
+def _describe(facts: Facts) -> Jvm:
+    program, *words = words_of(facts.pid, "cmdline") or [""]
+    name = os.path.basename(program)
+    at = _main_at(words) if name.startswith("java") else -1
+    main, options = (words[at], words[:at]) if 0 <= at < len(words) else (name, [])
+    rest = words[at + 1 :]
+    began = start_time(facts.pid, facts.pid)
+    return Jvm(facts.pid, began, facts.user, main, tuple(rest), tuple(options))
+
+
+_WITH_VALUE = frozenset(
+    {"-cp", "-classpath", "--class-path", "-p", "--module-path", "--upgrade-module-path", "--add-modules"}
+    | {"--limit-modules", "--add-reads", "--add-exports", "--add-opens", "--patch-module", "--enable-native-access"}
+    | {"--source"}
+)
+"""Options of `java` whose value is the next word."""
+
+
+def _main_at(words: list[str]) -> int:
+    """Where the main class stands in the arguments of `java`: the first that is neither an option nor one's value."""
+    at = 0
+    while at < len(words) and words[at].startswith(("-", "@")):
+        at += 2 if words[at] in _WITH_VALUE else 1
+    return at

@@ -1,0 +1,120 @@
+"""The threads of a running JVM: name, kernel id, state and the top of the stack, from HotSpot's thread dump.
+
+It knows the dump's text, and thread ids inside and outside a container; not what a thread is for. Names come as the
+application made them, with quotes and line breaks, so an id belongs to the JVM only if /proc/<pid>/task has it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from treadle.errors import EngineError, TargetGone
+from treadle.jvm.attach import TIMEOUT, ask
+
+FRAMES = 6
+MOST, LONGEST_NAME = 1 << 16, 1 << 12
+"""Threads of a dump, and characters of a name."""
+
+
+class JavaThread(NamedTuple):
+    """A thread as the JVM sees it."""
+
+    name: str
+    tid: int
+    """The kernel's id of it, in our own pid namespace."""
+    state: str
+    """`RUNNABLE`, `BLOCKED`, `WAITING`, `TIMED_WAITING`; empty for the JVM's own threads, such as those of the GC."""
+    stack: tuple[str, ...]
+    """The top frames, innermost first, as `package.Class.method`."""
+    number: int = 0
+    """Java's own number of it; 0 for the JVM's own threads."""
+    address: int = 0
+    """Where the JVM keeps its record of a Java thread."""
+
+
+def dump(
+    pid: int, *, frames: int = FRAMES, stack_of: Callable[[str], bool] | None = None, timeout: float = TIMEOUT
+) -> list[JavaThread]:
+    """All threads of a JVM, its own included. One that begins or ends just now may be missing.
+
+    Stacks are half of what it costs to read them: `stack_of` says by the name which threads' are wanted.
+    """
+    text, inner = ask(pid, "threaddump", timeout=timeout)
+    threads = parse(text, frames=frames, stack_of=stack_of)
+    if inner == pid:
+        alive = _alive(pid)
+        return [thread for thread in threads if thread.tid in alive]
+    outer = _outer_ids(pid)
+    return [thread._replace(tid=outer[thread.tid]) for thread in threads if thread.tid in outer]
+
+
+def parse(text: str, *, frames: int = FRAMES, stack_of: Callable[[str], bool] | None = None) -> list[JavaThread]:
+    """The threads in the text of a dump, with the ids that are in it."""
+    threads: list[JavaThread] = []
+    parts = iter(text.split('"')[1:])  # nothing but names has quotes: around them, and perhaps inside
+    match = _HEADER.match
+    for name in parts:
+        for rest in parts:
+            header = match(rest) if rest.endswith("\n") else None
+            if header:
+                break
+            name += '"' + rest
+        else:
+            break
+        if len(threads) == MOST:
+            raise EngineError(f"reports more than {MOST} threads", remedy="find out what runs in that JVM")
+        name = name[:LONGEST_NAME]
+        number, address, nid, state = header.groups("")
+        if nid != "NA":  # not yet begun
+            stack: tuple[str, ...] = ()
+            if state and frames and (stack_of is None or stack_of(name)):
+                stack = tuple([frame.partition("(")[0] for frame in rest.split("\n\tat ", frames)[1:]])
+            threads.append(
+                JavaThread(name, _number(nid), state, stack, int(number or 0), int(address, 16) if number else 0)
+            )
+    return threads
+
+
+def _number(text: str) -> int:
+    return int(text, 16) if text.startswith("0x") else int(text)
+
+
+_HEADER = re.compile(
+    r" (?:#([0-9]{1,18}) |os_prio=)[^\n]* tid=(0x[0-9a-f]{1,16}) nid=(0x[0-9a-f]{1,7}|[0-9]{1,9}|NA) [^\n]*\n"
+    r"(?:   java\.lang\.Thread\.State: ([A-Z_]+))?"
+)
+"""What follows a name: two lines, or one for the JVM's own threads."""
+
+_INNER: dict[int, dict[int, int]] = {}
+"""By process and thread, the id that the thread has in its container."""
+
+
+def _outer_ids(pid: int) -> dict[int, int]:
+    """Our id for each id inside the container. Read once for each thread, since neither changes while it lives."""
+    alive = _alive(pid)
+    known = _INNER.get(pid, {})
+    _INNER[pid] = found = {tid: known.get(tid) or _inner_id(pid, tid) for tid in alive}
+    return {inner: tid for tid, inner in found.items() if inner}
+
+
+def _alive(pid: int) -> set[int]:
+    """The ids of the threads that the kernel says a process has."""
+    try:
+        return set(map(int, os.listdir(f"/proc/{pid}/task")))
+    except (FileNotFoundError, ProcessLookupError) as error:
+        _INNER.pop(pid, None)
+        raise TargetGone("ended", where=f"process {pid}") from error
+
+
+def _inner_id(pid: int, tid: int) -> int:
+    """0 for a thread that has just ended."""
+    try:
+        with open(f"/proc/{pid}/task/{tid}/status", "rb", buffering=0) as file:
+            text = file.read(4096)
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    at = text.index(b"\nNSpid:")
+    return int(text[at : text.index(b"\n", at + 1)].split()[-1])

@@ -1,0 +1,377 @@
+"""The gate for existing Structured Streaming applications: one line per query, any source, the same policies.
+
+Spark has planned a batch when it calls the function of `foreachBatch`; there the query waits for its turn. What it has
+waiting is told by Spark's progress reports. It starts and stops no query: that remains the application's business.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from treadle.decide.batch import BatchSizer
+from treadle.decide.policy import Policy
+from treadle.durations import Duration, seconds
+from treadle.enforce import Knob
+from treadle.enforce.gate.slots import starting_slots
+from treadle.enforce.gate.gate import Gate, GateKnob
+from treadle.errors import ConfigError, EngineError, TargetGone
+from treadle.loop import Binding, Loop
+from treadle.loop.trouble import Attempts
+from treadle.model import Operator, Query, Topology
+from treadle.pipelines.run import control_socket
+from treadle.pipelines.spark import jvm
+from treadle.pipelines.nodes import node as checks
+from treadle.pipelines.hops.hop_engine import ALL_METRICS, MEASURES, OFFERS
+from treadle.pipelines.hops.options import LEAST_PERIOD, policy_of
+from treadle.pipelines.spark.output_rows import OutputRows
+from treadle.pipelines.spark.queries import Stopped
+from treadle.pipelines.gating.steering import Steering
+from treadle.pipelines.gating.gated_query import Wish, Wrapped
+from treadle.text import visible
+from treadle.values import Sample
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("treadle.pipelines")
+
+OBJECTIVES = ("latency", "output_rate", "total_queue", "queue_variance")
+"""What a policy that learns can be judged by; the queues are unknown where sources don't tell how many rows wait."""
+
+BatchFunction = Callable[["DataFrame", int], None]
+"""What `foreachBatch` takes."""
+
+TICK = 0.02
+SLOW_TICK = 1.0
+"""Seconds between polls of Spark: which queries have ended, which batches are done."""
+LONGEST_PAUSE = 10.0
+"""Seconds after which a part of the control thread's work that fails is tried again, at most."""
+
+
+def gate(
+    spark: SparkSession,
+    policy: str | Policy = "multi-class",
+    slots: int | Literal["auto"] = "auto",
+    period: Duration = "100ms",
+    *,
+    patience: Duration = "5s",
+    express: int = 0,
+) -> QueryGate:
+    """Schedule the queries of this session whose batch functions are wrapped.
+
+    `policy` is any of `treadle policies` or a Policy object, `slots` how many batches run at once (or "auto"),
+    `period` how often the policy decides. A query that has waited for longer than `patience` may go ahead of more
+    urgent ones now and then; `express` are the slots beyond all others for one that is more urgent than all that run.
+
+    >>> with treadle.gate(spark, policy="highest-rate") as gate:            # doctest: +SKIP
+    ...     payments.writeStream.foreachBatch(gate.wrap(store, priority=5)).start()
+    ...     spark.streams.awaitAnyTermination()
+    """
+    return QueryGate(spark, policy, slots, period, patience=patience, express=express)
+
+
+class QueryGate:
+    """The gate of one application. As a context manager it is closed at the end; queries go on without it then."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        policy: str | Policy,
+        slots: int | Literal["auto"],
+        period: Duration,
+        *,
+        patience: Duration,
+        express: int,
+    ) -> None:
+        if getattr(spark, "_jsparkSession", None) is None:
+            raise EngineError(
+                "a Spark Connect session has its batches in another process",
+                where="gate",
+                remedy="make the gate where the driver runs, with a classic session",
+            )
+        jvm.guard_callbacks(spark)
+        self.spark = spark
+        self.name = _name_of(spark)
+        chosen = policy_of(policy, OBJECTIVES, "the gate of an application")
+        self._gate = Gate(
+            starting_slots(slots), patience=seconds(patience, what="patience", where="gate"), express=express
+        )
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._queries: dict[str, Wrapped] = {}  # by Spark's id of the run
+        self._costs = BatchSizer()
+        self._output_rows = OutputRows(spark)
+        self._version = 0
+        engine = _Engine(self)
+        binding = Binding(chosen, "rank", period=seconds(period, what="period", where="gate", least=LEAST_PERIOD))
+        self._loop = Loop([engine], [binding], metrics=ALL_METRICS)
+        self._steering = Steering(
+            self._gate, policy, elastic=slots == "auto", where="the gate of an application", measured=OBJECTIVES
+        )
+        self._steering.begin(self._loop)
+        self._thread = threading.Thread(target=self._control, name="treadle-control", daemon=True)
+        self._server = self._listen()
+        self._thread.start()
+        atexit.register(self.close)
+
+    def __enter__(self) -> QueryGate:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def wrap(
+        self,
+        function: BatchFunction,
+        *,
+        priority: float = 0.0,
+        name: str | None = None,
+        latency_goal: Duration | None = None,
+    ) -> BatchFunction:
+        """The same function, that waits for its turn before each batch: what to give to `foreachBatch`.
+
+        A higher `priority` is more urgent. The query is called `name`, or as Spark calls it. Called outside of a
+        streaming query, as in a test, it waits for nothing.
+        """
+        where = f"gate, '{name or getattr(function, '__name__', 'function')}'"
+        if not callable(function):
+            raise ConfigError(
+                f"can't wrap {function!r}", where="gate", remedy="give it a function of rows and a batch id"
+            )
+        wish = Wish(
+            checks.check_priority(priority, where),
+            checks.check_goal(latency_goal, where),
+            None if name is None else checks.check_name(name, where),
+        )
+
+        @functools.wraps(function)
+        def batch(rows: DataFrame, batch_id: int) -> None:
+            query = self._query_of(rows, wish)
+            if query is None:
+                function(rows, batch_id)
+                return
+            query.offers(batch_id)
+            with ExitStack() as turn:
+                try:
+                    turn.enter_context(self._gate.turn(query.id))
+                except TargetGone:
+                    if not self._closed.is_set():
+                        raise Stopped(f"query '{query.name}'") from None
+                with query.running():
+                    function(rows, batch_id)
+
+        return batch
+
+    @property
+    def policy(self) -> str:
+        """The policy in charge."""
+        return self._steering.policy
+
+    def set_policy(self, spec: str | Policy) -> None:
+        """From the next round on another policy decides. One that is unknown or can't be served changes nothing."""
+        self._steering.set_policy(spec)
+
+    @property
+    def slots(self) -> int:
+        """How many batches may run at once."""
+        return self._gate.slots
+
+    def set_slots(self, count: int) -> None:
+        """How many batches may run at once from now on; that is then no more chosen automatically."""
+        self._steering.set_slots(count)
+
+    def status(self) -> dict[str, Any]:
+        """How everything is at this moment, as JSON can carry it."""
+        stats = self._gate.stats
+        with self._lock:
+            queries = list(self._queries.values())
+        return {
+            "pipeline": self.name,
+            "layout": "application",
+            "enforce": "gate",
+            "policy": self.policy,
+            "slots": stats.slots,
+            "waiting": len(stats.waiting),
+            "running": len(stats.holding),
+            "hops": {query.name: query.status(stats.hops.get(query.id)) for query in queries},
+        }
+
+    def close(self) -> None:
+        """Schedule no more: what waits runs now, and wrapped functions simply run from now on."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+            queries, self._queries = self._queries, {}
+        for query in queries.values():
+            self._gate.withdraw(query.id)
+        if self._server is not None:
+            self._server.close()
+        self._thread.join()
+        self._steering.close()
+        atexit.unregister(self.close)
+
+    # Queries
+
+    def _query_of(self, rows: DataFrame, wish: Wish) -> Wrapped | None:
+        """The query whose batch this is, known to the gate; None where there is nothing to wait for."""
+        if self._closed.is_set():
+            return None
+        context = rows.sparkSession.sparkContext
+        run = context.getLocalProperty("spark.jobGroup.id")
+        known = self._queries.get(run or "")
+        if known is not None:
+            return known
+        identity = context.getLocalProperty("sql.streaming.queryId")
+        if identity is None:
+            return None
+        query = self._find(identity)
+        known = self._queries.get(str(query.runId()))  # its function may have set a job group of its own
+        return known or self._register(Wrapped(query, wish, self._costs, self._output_rows))
+
+    def _find(self, identity: str) -> Any:
+        """Spark's object of a query that runs, in this session or another one of the same application."""
+        own = self.spark.streams.get(identity)
+        if own is not None:
+            return own._jsq
+        jvm: Any = self.spark.sparkContext._jvm
+        everywhere = self.spark._jsparkSession.sharedState().activeStreamingQueries()
+        query = everywhere.get(jvm.java.util.UUID.fromString(identity))
+        if query is None:
+            raise Stopped(f"query '{identity}'")
+        return query
+
+    def _register(self, query: Wrapped) -> Wrapped | None:
+        rank = np.nan
+        with self._lock:
+            if self._closed.is_set():
+                return None
+            before = next((q for q in self._queries.values() if q.identity == query.identity), None)
+            if before is not None:  # an earlier run that nobody has missed yet
+                del self._queries[before.run]
+                rank = self._gate.rank(before.id)
+                self._gate.withdraw(before.id)
+            query.call({other.name for other in self._queries.values()})
+            self._queries[query.run] = query
+            self._version += 1
+            self._gate.register(query.id)
+            self._gate.set_rank(query.id, rank)
+        log.info("query '%s' is scheduled", query.name, extra={"query": query.name})
+        return query
+
+    def _forget(self, query: Wrapped) -> None:
+        with self._lock:
+            if self._queries.pop(query.run, None) is None:
+                return
+            self._version += 1
+        self._gate.withdraw(query.id)
+        self._costs.forget(query.id)
+        log.info("query '%s' has ended", query.name, extra={"query": query.name})
+
+    # The control thread
+
+    def _control(self) -> None:
+        slow = time.monotonic()
+        attempt = Attempts(TICK, LONGEST_PAUSE, log)
+        with self._loop:
+            while not self._closed.wait(TICK):
+                attempt("ranking the queries", self._loop.round)
+                if time.monotonic() >= slow:
+                    slow = time.monotonic() + SLOW_TICK
+                    attempt("steering", self._steering.step)
+                    with self._lock:
+                        queries = list(self._queries.values())
+                    for query in queries:
+                        attempt(f"polling query '{visible(query.name)}'", functools.partial(self._tend, query))
+
+    def _tend(self, query: Wrapped) -> None:
+        if query.active:
+            query.look()
+        else:
+            self._forget(query)
+
+    def _listen(self) -> control_socket.Server | None:
+        """The control socket: under the name of the application, with its process id where another has that name.
+
+        An application is not kept from its work because it can't have one.
+        """
+        for name in (self.name, f"{self.name}-{os.getpid()}"):
+            try:
+                server = control_socket.serve(name, self._commands())
+            except ConfigError as error:
+                problem = error
+            else:
+                self.name = name
+                return server
+        log.warning("no control socket: %s", problem)
+        return None
+
+    def _commands(self) -> dict[str, Callable[..., object]]:
+        def stop(drain: bool = False) -> object:  # noqa: ARG001 (what a pipeline takes)
+            raise ConfigError(
+                "queries of an application are stopped by itself", where=self.name, remedy="end the application"
+            )
+
+        return {**self._steering.commands(), "status": self.status, "stop": stop}
+
+
+class _Engine:
+    """The wrapped queries as an engine of the control loop: each a query with one operator."""
+
+    name = "spark"
+    offers = OFFERS
+    in_process = True
+
+    def __init__(self, owner: QueryGate) -> None:
+        self._owner = owner
+        self._knobs: dict[str, Knob] = {"rank": GateKnob(owner._gate)}
+        self._rows: tuple[Wrapped, ...] = ()
+        self._before: dict[str, tuple[int, float, int]] = {}
+        self._sampled = time.monotonic()
+        self._topology = Topology((), ())
+
+    def topology(self) -> Topology:
+        owner = self._owner
+        with owner._lock:
+            version, rows = owner._version, tuple(owner._queries.values())
+        if version != self._topology.version:
+            queries = [Query(row.name, (Operator(row.name),), row.wish.priority, row.wish.latency_goal) for row in rows]
+            self._rows, self._topology = rows, Topology.of(queries, engine=self.name, version=version)
+        return self._topology
+
+    def sample(self, wanted: frozenset[str]) -> Sample:
+        """Rows are those of the topology that was last given."""
+        now = time.time()
+        table = np.array([row.measures(now) for row in self._rows], dtype=np.float64).reshape(-1, len(MEASURES))
+        columns = dict(zip(MEASURES, table.T, strict=True))
+        return Sample(time.monotonic(), {name: columns[name] for name in wanted}, self._totals())
+
+    def _totals(self) -> dict[str, float]:
+        """Seconds of a batch from when it asked for its turn to its end, and rows a second, since the last sample."""
+        now, counts = time.monotonic(), {row.run: row.done for row in self._rows}
+        grown = [np.subtract(done, self._before.get(run, (0, 0.0, 0))) for run, done in counts.items()]
+        batches, seconds, rows = np.sum(grown, axis=0) if grown else (0.0, 0.0, 0.0)
+        took, self._sampled, self._before = now - self._sampled, now, counts
+        return {
+            "latency": seconds / batches if batches else np.nan,
+            "output_rate": rows / took if took > 0 else np.nan,
+        }
+
+    def knobs(self) -> Mapping[str, Knob]:
+        return self._knobs
+
+
+def _name_of(spark: SparkSession) -> str:
+    """The application's name as one of a folder, a socket and a metric."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", str(spark.sparkContext.appName)).strip("-")[:60] or "spark"

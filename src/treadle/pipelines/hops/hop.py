@@ -1,0 +1,165 @@
+"""A hop while it runs: what it reads and writes, what it has done so far, and how it is.
+
+It counts; what follows from that is decided by a policy and carried out by the gate.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from treadle.pipelines.channels.channel import Channel, Source
+from treadle.pipelines.channels.cluster import Cluster
+from treadle.pipelines.channels.embedded import Embedded
+from treadle.pipelines.channels.ledger import Ages
+from treadle.pipelines.channels.view import Backlog
+from treadle.pipelines.hops.latency import Latency
+from treadle.pipelines.spark.output_rows import OutputRows, RowCounts
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("treadle.pipelines")
+
+LONGEST_PAUSE = 30.0
+"""Seconds before a hop that has failed starts again."""
+
+
+class State(StrEnum):
+    """How a hop is, in a word."""
+
+    STARTING = "starting"
+    IDLE = "idle"
+    LINGERING = "lingering"
+    """Others wait, and the few rows that it has are not worth a batch yet."""
+    WAITING = "waiting"
+    RUNNING = "running"
+    BLOCKED = "blocked"
+    """Its output is full."""
+    RESTARTING = "restarting"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(eq=False)
+class Hop(RowCounts):
+    """One Structured Streaming query of a pipeline. `id` is its name at the gate and in the topology."""
+
+    id: str
+    name: str
+    key: str
+    """Its name in the JVM, where several pipelines may run."""
+    inputs: Sequence[Source] = ()
+    output: Channel | None = None
+    stateful: bool = False
+    foreign: tuple[str, ...] = ()
+    """The sources in it whose rows no channel of ours holds."""
+    latency: Latency | None = None
+    """For a sink: how old its rows were."""
+    urgent: bool = False
+    """Whether it has a higher priority than the least of its pipeline."""
+    latency_goal: float = math.inf
+    query: StreamingQuery | None = None
+    state: State = State.STARTING
+    parked: bool = False
+    has_slot: bool = False
+    """Whether the batch that runs, or ran last, was granted a slot that has not been given back."""
+    output_rows: OutputRows = field(default_factory=OutputRows)
+    """Counts rows that leave the last operator of a sink."""
+    cost: float = math.nan
+    """Seconds for a row that its batches take, without their fixed part."""
+    batch_cost: float = math.nan
+    """That fixed part."""
+    busy: float = 0.0
+    batches: int = 0
+    ticked: float = 0.0
+    """Seconds that it last took to see that there was nothing to do, Spark's pause after it included."""
+    failures: int = 0
+    """In a row: without a batch in between."""
+    planned: float | None = None
+    """When the batch that waits or runs now was planned, which is up to when it reads its sources (monotonic)."""
+    well: float = 0.0
+    """When it was last seen to work, or was started (monotonic)."""
+    replan: bool = False
+    """It ended in order to start anew at once, with another plan."""
+    bad_rows: int = 0
+    """Values of topics that are no rows."""
+    clusters: frozenset[Cluster] = frozenset()
+    """The brokers without which it can't go on."""
+    retry_at: float = math.inf
+    error: str = ""
+
+    @property
+    def gated_by_turn(self) -> bool:
+        """Whether it asks for each batch, its size included, before it reads: when all it reads are our channels."""
+        return bool(self.inputs) and not self.foreign and all(channel.asks for channel in self.inputs)
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether brokers were out of reach since it was well: then it is not to blame for its end."""
+        return any(cluster.failed_since(self.well) for cluster in self.clusters)
+
+    def backlogs(self) -> list[Backlog]:
+        return [channel.backlog(self.name) for channel in self.inputs]
+
+    @property
+    def blocked(self) -> bool:
+        return self.output is not None and self.output.full
+
+    def done(self, report: dict[str, Any]) -> int:
+        """Note what a batch has done, as the JVM reports it; returns the rows that it took in."""
+        rows = 0
+        for channel in self.inputs:
+            part = report["read"].get(channel.name)
+            if channel.name in report["at"] and isinstance(channel, Embedded):
+                channel.read_up_to(self.name, report["at"][channel.name])
+            if part is not None and isinstance(channel, Embedded):
+                channel.read_up_to(self.name, part["end"])
+                rows += part["rows"]
+                if self.latency is not None:
+                    self.latency.add(report["time"], part["ages"])
+        self.count(rows, self._left(rows) if self.output is None else report["written"])
+        if rows:
+            self.busy += report["seconds"]
+            self.batches += 1
+            self.failures = 0
+            self.well = time.monotonic()
+        return rows
+
+    def did(self, ages: Sequence[Ages], written: int | None, seconds: float) -> None:
+        """Note what a batch has done that nobody had to admit. `written` is None for a sink."""
+        for channel in self.inputs:
+            channel.finish(self.name)
+        rows = sum(part.rows for part in ages) if self.inputs or written is None else written
+        self.count(rows, self._left(rows) if written is None else written)
+        if self.latency is not None:
+            self.latency.add(time.time(), ages)
+        self.busy += seconds
+        self.batches += 1
+        self.failures = 0
+        self.well = time.monotonic()
+
+    def _left(self, rows: int) -> float:
+        return math.nan if self.query is None else self.output_rows.latest(self.query._jsq, rows)
+
+    def try_again(self, retries: int) -> bool:
+        """It has ended: it starts again after a pause, unless it has failed too often by its own fault; then false."""
+        self.planned = None
+        if self.replan:
+            self.replan, self.state, self.retry_at, self.error = False, State.RESTARTING, 0.0, ""
+            return True
+        if not self.cut_off:
+            self.failures += 1
+        if self.failures > retries:
+            self.state = State.FAILED
+            log.error("hop '%s' failed: %s", self.name, self.error, extra={"hop": self.name})
+            return False
+        self.state = State.RESTARTING
+        self.retry_at = time.monotonic() + min(0.5 * 2.0**self.failures, LONGEST_PAUSE)
+        log.warning("hop '%s' starts again soon: %s", self.name, self.error, extra={"hop": self.name})
+        return True

@@ -1,0 +1,76 @@
+"""The hops of a pipeline as an engine of the control loop: their topology, their measures, and the gate as its knob.
+
+It reads counters that the runner keeps and the channels' backlogs; it starts nothing and asks Spark nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from treadle.enforce import Knob
+from treadle.model import Topology
+from treadle.observe import METRICS, plannable
+from treadle.pipelines.channels.view import Backlog
+from treadle.pipelines.hops.hop import Hop
+from treadle.pipelines.hops.totals import Totals
+from treadle.values import Sample
+
+MEASURES = ("queue", "head_age", "mean_age", "tuples_in", "tuples_out", "cost", "batch_cost", "busy_time", "batches")
+"""What is known of each hop, or query of an existing application, in this order."""
+OFFERS = frozenset(MEASURES)
+ALL_METRICS = frozenset(name for name in METRICS if plannable(name, OFFERS))
+"""All that any policy could want, so that one that comes later finds what it needs."""
+
+
+class HopEngine:
+    """`hops` are in the order of the topology's rows; `lost` is that of `Totals`."""
+
+    name = "spark"
+    offers = OFFERS
+    in_process = True
+
+    def __init__(
+        self,
+        topology: Topology,
+        hops: Sequence[Hop],
+        knobs: Mapping[str, Knob],
+        *,
+        now: Callable[[], float] = time.time,
+        lost: Callable[[], float] | None = None,
+    ) -> None:
+        self._topology = topology
+        self._hops = tuple(hops)
+        self._knobs = dict(knobs)
+        self._now = now
+        self._totals = Totals(hops, lost)
+
+    def topology(self) -> Topology:
+        return self._topology
+
+    def knobs(self) -> Mapping[str, Knob]:
+        return self._knobs
+
+    def sample(self, wanted: frozenset[str]) -> Sample:
+        now = self._now()
+        waiting = [hop.backlogs() for hop in self._hops]
+        rows = [_measures(hop, backlogs, now) for hop, backlogs in zip(self._hops, waiting, strict=True)]
+        table = np.array(rows, dtype=np.float64).reshape(-1, len(MEASURES))
+        columns = dict(zip(MEASURES, table.T, strict=True))
+        totals = self._totals.read(now, waiting)
+        return Sample(time.monotonic(), {name: columns[name] for name in wanted & OFFERS}, totals)
+
+
+def _measures(hop: Hop, waiting: Sequence[Backlog], now: float) -> tuple[float, ...]:
+    counts = (*hop.flow, hop.cost, hop.batch_cost, hop.busy, hop.batches)
+    if not hop.inputs:  # what waits outside is not seen
+        return (np.nan, np.nan, np.nan, *counts)
+    backlogs = [backlog for backlog in waiting if backlog.rows]
+    rows = sum(backlog.rows for backlog in backlogs)
+    if not rows:
+        return (0.0, 0.0, 0.0, *counts)
+    oldest = min(backlog.oldest for backlog in backlogs)
+    mean = sum(backlog.mean * backlog.rows for backlog in backlogs) / rows
+    return (rows, max(0.0, now - oldest), max(0.0, now - mean), *counts)

@@ -1,0 +1,102 @@
+"""How a pipeline is run: what `p.run` and `treadle run` take, checked before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from treadle.broker import HOST, PORT
+from treadle.decide import registry
+from treadle.decide.adaptive import Adaptive
+from treadle.decide.policy import Policy
+from treadle.durations import seconds, text
+from treadle.errors import ConfigError
+from treadle.pipelines.channels.embedded import check_limit
+from treadle.pipelines.hops.totals import OBJECTIVES
+
+ENFORCE = ("gate", "pools", "none")
+LEAST_PERIOD = 0.001
+"""Seconds between two decisions: one over some dozens of hops costs some tenths of a millisecond."""
+BATCH = 0.5
+REALTIME_BATCH = 5.0
+SHORTEST_REALTIME = 1.0
+"""Seconds. Between two batches in real-time mode rows wait for a tenth of one."""
+CHANNELS = ("embedded", "kafka")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a pipeline is run. `period`, `batch` and `cycle` are in seconds; `kafka` is where the brokers answer.
+
+    `enforce` and `batch` are by default what suits the layout.
+    """
+
+    policy: str | Policy = "multi-class"
+    layout: str = "hops"
+    slots: int | Literal["auto"] = "auto"
+    enforce: str = "auto"
+    period: float = 0.1
+    batch: float = 0.0
+    patience: float = 5.0
+    express: int = 1
+    limit_rows: int = 1_000_000
+    retries: int = 3
+    channels: str = "embedded"
+    kafka: str = f"{HOST}:{PORT}"
+    shed: bool = True
+    cycle: float = 2.0
+
+    def __post_init__(self) -> None:
+        realtime = self.layout == "realtime"
+        if self.enforce == "auto":
+            object.__setattr__(self, "enforce", "none" if realtime else "gate")
+        if not self.batch:
+            object.__setattr__(self, "batch", REALTIME_BATCH if realtime else BATCH)
+        if realtime:
+            self._check_realtime()
+        if self.enforce not in ENFORCE:
+            raise ConfigError(f"enforce can't be {self.enforce!r}", remedy=f"use one of {', '.join(ENFORCE)}")
+        if self.channels not in CHANNELS:
+            raise ConfigError(f"channels can't be {self.channels!r}", remedy=f"use one of {', '.join(CHANNELS)}")
+        if not isinstance(self.kafka, str) or ":" not in self.kafka:
+            raise ConfigError(f"kafka can't be {self.kafka!r}", remedy=f"name a broker as host:port, as {HOST}:{PORT}")
+        if self.slots != "auto" and (isinstance(self.slots, bool) or not isinstance(self.slots, int) or self.slots < 1):
+            raise ConfigError(f"slots can't be {self.slots!r}", remedy="use 'auto' or a whole number from 1 on")
+        for name in ("retries", "express"):
+            count = getattr(self, name)
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise ConfigError(f"{name} can't be {count!r}", remedy="use a whole number, 0 or more")
+        if not isinstance(self.patience, int | float):  # written as people do; a number is checked by the gate
+            object.__setattr__(self, "patience", seconds(self.patience, what="patience"))
+        check_limit(self.limit_rows)
+        policy_of(self.policy)
+
+    def _check_realtime(self) -> None:
+        """What the gate would need is refused: nobody would heed it."""
+        default = {field.name: field.default for field in fields(self)} | {"enforce": "none"}
+        for name in ("enforce", "policy", "slots"):
+            if getattr(self, name) != default[name]:
+                policy = f" --policy {text_of(self.policy)}" if name == "policy" else ""
+                raise ConfigError(
+                    f"{name} can't be {getattr(self, name)!r} in the realtime layout, which has no gate",
+                    remedy=f"leave it out, and run treadle attach{policy} beside it",
+                )
+        if self.batch < SHORTEST_REALTIME:
+            raise ConfigError(
+                f"batch is {text(self.batch)}, too short for the realtime layout",
+                remedy=f"use {text(SHORTEST_REALTIME)} or more: rows come out at once, however long a batch is",
+            )
+
+
+def policy_of(spec: str | Policy, measured: Collection[str] = OBJECTIVES, what: str = "pipelines") -> Policy:
+    """A policy, by its text or as it is, if what it is to be judged by is measured there."""
+    made = spec if isinstance(spec, Policy) else registry.create(spec)
+    if isinstance(made, Adaptive):
+        made.check_objectives(measured, what)
+    return made
+
+
+def text_of(policy: str | Policy) -> str:
+    """How a policy is called in a status and in logs."""
+    return policy.name if isinstance(policy, Policy) else policy

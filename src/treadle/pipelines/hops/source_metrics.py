@@ -1,0 +1,55 @@
+"""How many rows a query reads of sources that are not ours, and when they had arrived: Spark counts as they pass.
+
+It knows one batch at a time and starts no job of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from treadle.errors import ConfigError
+from treadle.pipelines.channels.ledger import Ages
+from treadle.pipelines.nodes.node import Node
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def check(node: Node, rows: DataFrame) -> None:
+    """The column with the arrival time must be there, and be a time."""
+    if node.arrival is None:
+        return
+    types = dict(rows.dtypes)
+    if types.get(node.arrival) != "timestamp":
+        found = f"is of type {types[node.arrival]}" if node.arrival in types else "is not there"
+        times = [name for name, kind in types.items() if kind == "timestamp"]
+        remedy = f"name one of {', '.join(times)}" if times else "give a column of timestamps, or leave arrival out"
+        raise ConfigError(f"its arrival column '{node.arrival}' {found}", where=node.where, remedy=remedy)
+
+
+def watched(node: Node, rows: DataFrame) -> DataFrame:
+    """The same rows, counted as they pass."""
+    from pyspark.sql import functions as f
+
+    arrived = f.lit(None).cast("bigint") if node.arrival is None else f.unix_micros(f.col(f"`{node.arrival}`"))
+    count = f.count(f.lit(1)).alias("rows")
+    return rows.observe(_observed(node.name), count, f.min(arrived).alias("oldest"), f.avg(arrived).alias("mean"))
+
+
+def seen(query: StreamingQuery, name: str, start: float, end: float) -> Ages | None:
+    """What the batch that is running has read of a source, once its rows have been used.
+
+    Where the source has no arrival times, they came between these two looks.
+    """
+    found = query._jsq.streamingQuery().lastExecution().observedMetrics().get(_observed(name))
+    if found.isEmpty() or not found.get().getLong(0):
+        return None
+    row = found.get()
+    if row.isNullAt(1):
+        return Ages(int(row.getLong(0)), int(start * 1e6), int((start + end) / 2 * 1e6))
+    return Ages(int(row.getLong(0)), int(row.getLong(1)), int(row.getDouble(2)))
+
+
+def _observed(name: str) -> str:
+    return f"treadle-arrivals-{name}"

@@ -1,0 +1,86 @@
+"""What a running pipeline is judged by as a whole: one number each for latency, throughput, memory and broken promises.
+
+The objectives of AMoS section 3.2, measured live. It reads what hops count and what waits for them; who is judged by
+it, it does not know.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from treadle.pipelines.channels.view import Backlog
+from treadle.pipelines.hops.hop import Hop
+from treadle.pipelines.hops.latency import Part, summarise
+
+WINDOW = 2.0
+"""Seconds for which rows that came out count in what is said of percentiles and goals."""
+PAUSE = 0.5
+"""Seconds between two looks at all those rows."""
+OBJECTIVES = (
+    *("latency", "latency_p99", "output_rate", "total_queue", "queue_variance", "backlog_bytes", "goals_missed"),
+    "accuracy_lost",
+)
+"""All there are; `total_queue` and `queue_variance` follow from the queues and are summed up where these are."""
+
+Waiting = Sequence[Sequence[Backlog]]
+"""For each hop what waits in each of its inputs."""
+
+
+class Totals:
+    """Of all sinks. `lost` says which part of the input does not reach them because it was shed, on average."""
+
+    def __init__(self, hops: Sequence[Hop], lost: Callable[[], float] | None = None) -> None:
+        self._hops = tuple(hops)
+        self._lost = lost
+        self._before = (time.monotonic(), 0, 0.0)
+        self._looked = -np.inf
+        self._late: dict[str, float] = {}
+
+    def read(self, now: float, waiting: Waiting) -> dict[str, float]:
+        """Mean latency and rows a second of what came out since the last time (NaN: nothing did); the rest as it is."""
+        sums = [hop.latency.total for hop in self._hops if hop.latency is not None]
+        then, rows, seconds = self._before
+        self._before = (time.monotonic(), sum(count for count, _ in sums), sum(total for _, total in sums))
+        took, came, waited = (new - old for new, old in zip(self._before, (then, rows, seconds), strict=True))
+        if self._before[0] - self._looked >= PAUSE:
+            self._looked = self._before[0]
+            self._late = self._lateness(now, waiting)
+        found = {
+            "latency": waited / came if came else np.nan,
+            "output_rate": came / took if took > 0 else np.nan,
+            "backlog_bytes": float(sum(backlog.bytes for each in waiting for backlog in each)),
+            **self._late,
+        }
+        return found if self._lost is None else {**found, "accuracy_lost": self._lost()}
+
+    def _lateness(self, now: float, waiting: Waiting) -> dict[str, float]:
+        """Of the rows that came out lately and of those that wait, with their age so far: who starves hops is seen.
+
+        A row on its way to several sinks counts where it waits, once for each hop that has to read it.
+        """
+        parts: list[Part] = []
+        missed = bound = 0.0
+        for hop, backlogs in zip(self._hops, waiting, strict=True):
+            mine = [
+                Part(now, each.rows, max(0.0, now - each.oldest), max(0.0, now - each.mean))
+                for each in backlogs
+                if each.rows
+            ]
+            if hop.latency is not None:
+                mine += hop.latency.parts(now - WINDOW)
+            parts += mine
+            if np.isfinite(hop.latency_goal):
+                bound += sum(part.rows for part in mine)
+                missed += sum(part.rows * older_than(part, hop.latency_goal) for part in mine)
+        return {"latency_p99": summarise(parts).p99, "goals_missed": missed / bound if bound else 0.0}
+
+
+def older_than(part: Part, age: float) -> float:
+    """The share of its rows that are older, if their ages are even between the oldest's and the youngest's."""
+    youngest = max(2.0 * part.mean - part.oldest, 0.0)
+    if part.oldest <= age or youngest >= age:
+        return float(part.oldest > age)
+    return (part.oldest - age) / (part.oldest - youngest)

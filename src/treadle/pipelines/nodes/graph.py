@@ -1,0 +1,233 @@
+"""The nodes of a pipeline as a graph: whether it makes sense, in which order it runs, and what a policy sees of it.
+
+Functions on frozen nodes, no state. It doesn't know what the nodes' functions do, nor what runs them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from treadle.errors import ConfigError
+from treadle.model import Operator, Query, Topology
+from treadle.pipelines.nodes.node import Kind, Node
+from treadle.plugins import suggestion
+
+LAYOUTS = ("hops", "fused", "realtime")
+
+Nodes = Mapping[str, Node]
+
+
+def check(pipeline: str, nodes: Nodes) -> None:
+    """Raise one clear error for the first thing that makes no sense."""
+    where = f"pipeline '{pipeline}'"
+    if not nodes:
+        raise ConfigError("is empty", where=where, remedy="define a source and a sink: @p.source, @p.sink")
+    for node in nodes.values():
+        _check_inputs(node, nodes)
+    if cycle := find_cycle(nodes):
+        raise ConfigError(
+            f"reads what it makes itself: {' -> '.join(cycle)}", where=nodes[cycle[0]].where, remedy="cut one of these"
+        )
+    readers = downstream(nodes)
+    for node in nodes.values():
+        _check_key(node, nodes)
+        if not node.kind.ends and not readers[node.name]:
+            raise ConfigError(
+                f"nothing reads '{node.name}'",
+                where=node.where,
+                remedy=f"add a sink or an operator with the parameter {node.name}, or remove it",
+            )
+
+
+def downstream(nodes: Nodes) -> dict[str, tuple[str, ...]]:
+    """Node -> those that read it, in the order of their definition."""
+    found: dict[str, list[str]] = {name: [] for name in nodes}
+    for node in nodes.values():
+        for name in node.inputs:
+            found[name].append(node.name)
+    return {name: tuple(readers) for name, readers in found.items()}
+
+
+def in_order(nodes: Nodes) -> tuple[Node, ...]:
+    """All nodes, each after what it reads; otherwise as they were defined."""
+    done: dict[str, Node] = {}
+    for first in nodes:
+        stack = [first]
+        while stack:
+            name = stack[-1]
+            missing = [up for up in nodes[name].inputs if up not in done]
+            if missing:
+                stack.append(missing[0])
+            else:
+                done.setdefault(name, nodes[name])
+                stack.pop()
+    return tuple(done.values())
+
+
+def needed_by(names: Iterable[str], nodes: Nodes) -> set[str]:
+    """These nodes and all that they read, directly or through others."""
+    found: set[str] = set()
+    todo = list(names)
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += nodes[name].inputs
+    return found
+
+
+def priority_of_node(nodes: Nodes) -> dict[str, float]:
+    """Node -> the highest priority of the sinks that its rows can reach."""
+    found: dict[str, float] = {}
+    readers = downstream(nodes)
+    for node in reversed(in_order(nodes)):
+        found[node.name] = node.priority if node.kind.ends else max(found[name] for name in readers[node.name])
+    return found
+
+
+def goal_of_node(nodes: Nodes) -> dict[str, float]:
+    """Node -> the smallest latency goal of the sinks that its rows can reach; inf where none has one."""
+    found: dict[str, float] = {}
+    readers = downstream(nodes)
+    for node in reversed(in_order(nodes)):
+        own = math.inf if node.latency_goal is None else node.latency_goal
+        found[node.name] = own if node.kind.ends else min(found[name] for name in readers[node.name])
+    return found
+
+
+def parts(nodes: Nodes, *, through: bool) -> list[list[Node]]:
+    """The connected parts of the graph, each in running order, in the order of definition of their first nodes.
+
+    A feed or topic that two of them read joins them only when asked to look `through` it: they run independently.
+    """
+    part_of = {name: name for name in nodes}
+
+    def root(name: str) -> str:
+        while part_of[name] != name:
+            name = part_of[name]
+        return name
+
+    for node in nodes.values():
+        for up in node.inputs:
+            if through or nodes[up].kind.runs:
+                part_of[root(node.name)] = root(up)
+    found: dict[str, list[Node]] = {root(name): [] for name in nodes if through or nodes[name].kind.runs}
+    for node in in_order(nodes):
+        if root(node.name) in found:
+            found[root(node.name)].append(node)
+    return list(found.values())
+
+
+def queries(nodes: Nodes) -> tuple[Query, ...]:
+    """Each connected part as a query, called like its most important sink; operators matter as what they reach."""
+    priority, goal = priority_of_node(nodes), goal_of_node(nodes)
+    found = []
+    for part in parts(nodes, through=False):
+        mine = {node.name for node in part}
+        sinks = [node for node in nodes.values() if node.name in mine and node.kind.ends]
+        operators = tuple(Operator(n.name, _running(n, nodes), priority[n.name], goal[n.name]) for n in part)
+        # max() keeps the first of equals, and sinks are in the order of definition.
+        found.append(_query(max(sinks, key=lambda sink: sink.priority), sinks, operators))
+    return tuple(found)
+
+
+def fused_queries(nodes: Nodes) -> tuple[Query, ...]:
+    """Each sink as a query of its own, with all that it needs: what two sinks share runs in both."""
+    found = []
+    for sink in nodes.values():
+        if sink.kind.ends:
+            needed = needed_by([sink.name], nodes)
+            on_the_way = [n for n in in_order(nodes) if n.name in needed and n.kind.runs]
+            found.append(_query(sink, [sink], tuple(Operator(n.name, _running(n, nodes)) for n in on_the_way)))
+    return tuple(found)
+
+
+def topology(nodes: Nodes, layout: str, engine: str) -> Topology:
+    """What a policy sees: in `hops` each operator is a unit of its own, else a sink with all that it needs."""
+    if layout == "hops":
+        return Topology.of(queries(nodes), engine=engine)
+    if layout in LAYOUTS:
+        whole = fused_queries(nodes)
+        together = [(query.name, tuple(op.name for op in query.operators)) for query in whole]
+        return Topology.of(whole, fused=together, engine=engine)
+    raise ConfigError(f"layout '{layout}' is unknown", remedy=f"use one of {', '.join(LAYOUTS)}")
+
+
+def fingerprint(pipeline: str, nodes: Nodes) -> str:
+    """The graph as text, a line for each node: the same for the same names, kinds and inputs, whatever the code is."""
+    lines = sorted(" ".join([node.name, node.kind, *node.inputs]) for node in nodes.values())
+    return "\n".join([f"pipeline {pipeline}", *lines]) + "\n"
+
+
+def find_cycle(nodes: Nodes) -> list[str]:
+    """A cycle in the direction of the data, its first node repeated at the end, or nothing."""
+    done: set[str] = set()
+    for first in nodes:
+        path: list[str] = []
+        stack = [(first, False)]
+        while stack:
+            name, leaving = stack.pop()
+            if leaving:
+                done.add(path.pop())
+            elif name in path:
+                return [*path[path.index(name) :], name][::-1]
+            elif name not in done:
+                path.append(name)
+                stack += [(name, True), *((up, False) for up in nodes[name].inputs)]
+    return []
+
+
+def _check_inputs(node: Node, nodes: Nodes) -> None:
+    for name in node.inputs:
+        if name not in nodes:
+            raise ConfigError(
+                f"reads '{name}', which does not exist", where=node.where, remedy=_meant(name, node, nodes)
+            )
+        if nodes[name].kind.ends:
+            raise ConfigError(
+                f"reads '{name}', but a sink gives nothing on", where=node.where, remedy=_meant("", node, nodes)
+            )
+        if node.inputs.count(name) > 1:
+            raise ConfigError(
+                f"reads '{name}' twice", where=node.where, remedy="read it once and use its DataFrame twice"
+            )
+    if node.kind is Kind.SINK and node.takes_batch_id and node.function is not None:
+        second = list(inspect.signature(node.function).parameters)[1]
+        if second in nodes:
+            raise ConfigError(
+                f"takes '{second}' where the batch id comes",
+                where=node.where,
+                remedy="a sink reads one input: join them in an operator, or call its second parameter batch_id",
+            )
+
+
+def _check_key(node: Node, nodes: Nodes) -> None:
+    """Rows that were shed by a key can't be shed by it again: the same keys would stay, and weigh too much."""
+    if node.shed is None or not node.shed.key:
+        return
+    for name in sorted(needed_by(node.inputs, nodes)):
+        before = nodes[name].shed
+        if before is not None and before.key == node.shed.key:
+            raise ConfigError(
+                f"sheds by the key {', '.join(node.shed.key)}, by which '{name}' sheds already",
+                where=node.where,
+                remedy="shed by that key in one of them",
+            )
+
+
+def _meant(name: str, node: Node, nodes: Nodes) -> str:
+    if name == "spark" and node.inputs != ("spark",):
+        return "a DataFrame has its session as df.sparkSession; leave the parameter out"
+    readable = [n.name for n in nodes.values() if not n.kind.ends and n.name != node.name]
+    return suggestion(name, readable, "define it with @p.source, p.feed or @p.operator")
+
+
+def _running(node: Node, nodes: Nodes) -> tuple[str, ...]:
+    return tuple(up for up in node.inputs if nodes[up].kind.runs)
+
+
+def _query(named_after: Node, sinks: Sequence[Node], operators: tuple[Operator, ...]) -> Query:
+    goals = [sink.latency_goal for sink in sinks if sink.latency_goal is not None]
+    return Query(named_after.name, operators, named_after.priority, min(goals, default=None))

@@ -1,0 +1,308 @@
+"""A node of a pipeline: what it is called, what it reads, what its owner wants of it, and what its function may be.
+
+It knows one node at a time. Whether the nodes make a graph is `graph`'s business, running them the runner's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from treadle.decide.quality import Kept, Measure
+from treadle.durations import Duration, seconds
+from treadle.enforce.shed import Choice
+from treadle.errors import ConfigError
+from treadle.estimates import WEIGHT
+
+Function = Callable[..., Any]
+Inputs = str | Sequence[str] | Mapping[str, str]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+PARTS = (0.01, 0.1, 0.5, 0.9, 1.0)
+"""Of its rows, with which an accuracy is tried."""
+_LONGEST = 100  # a name becomes part of folder, socket and metric names
+
+
+class Kind(StrEnum):
+    """What a node is. A feed and a topic are sources that no Spark query of their own fills."""
+
+    SOURCE = "source"
+    FEED = "feed"
+    TOPIC = "topic"
+    OPERATOR = "operator"
+    SINK = "sink"
+    WRITER = "writer"
+
+    @property
+    def starts(self) -> bool:
+        """Whether it reads nothing of this pipeline."""
+        return self in (Kind.SOURCE, Kind.FEED, Kind.TOPIC)
+
+    @property
+    def ends(self) -> bool:
+        """Whether nothing of this pipeline reads it."""
+        return self in (Kind.SINK, Kind.WRITER)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is work to be scheduled, and so an operator in the eyes of a policy."""
+        return self not in (Kind.FEED, Kind.TOPIC)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A source, operator or sink. `inputs` are in the order in which `function` takes them.
+
+    What a kind of node does not have stays at its default. `latency_goal` is in seconds.
+    """
+
+    name: str
+    kind: Kind
+    inputs: tuple[str, ...] = ()
+    function: Function | None = None
+    arrival: str | None = None
+    schema: Any = None
+    topic: str | None = None
+    format: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    stateful: bool | None = None
+    priority: float = 0.0
+    latency_goal: float | None = None
+    min_accuracy: float | None = None
+    accuracy: Measure | None = None
+    """What `min_accuracy` is of, if not the part of the rows."""
+    shed: Choice | None = None
+    takes_batch_id: bool = False
+    place: str = ""
+
+    @property
+    def where(self) -> str:
+        """How an error names it."""
+        return named(self.kind, self.name, self.place)
+
+
+def named(kind: Kind, name: str, place: str = "") -> str:
+    """How an error names a node, with the line that defines it."""
+    return f"{kind} '{name}'" + (f" ({place})" if place else "")
+
+
+def place_of_definition() -> str:
+    """`file.py:12` of the user's line that is defining a node: the first one outside of this package."""
+    here = str(Path(__file__).parent)
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(Path(frame.f_code.co_filename).parent) == here:
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def check_name(name: object, where: str) -> str:
+    """A name that can be that of a folder, a socket and a metric."""
+    if isinstance(name, str) and _NAME.fullmatch(name) and len(name) <= _LONGEST:
+        return name
+    raise ConfigError(
+        f"{name!r} can't be a name",
+        where=where,
+        remedy=f"give it one of letters, digits, _ and -, at most {_LONGEST} of them: name='…'",
+    )
+
+
+def name_of(function: object, name: str | None, kind: Kind, place: str) -> str:
+    """The name that was given, or else the function's own."""
+    if not callable(function):
+        raise ConfigError(
+            f"a {kind} is made of a function, not of {function!r}",
+            where=place,
+            remedy=f"write @p.{kind} or @p.{kind}(…) above a def, with arguments by name",
+        )
+    return check_name(getattr(function, "__name__", None) if name is None else name, f"{kind} ({place})")
+
+
+def parameters(function: Function, where: str) -> list[inspect.Parameter]:
+    """The parameters that must be given: those without a default. *args and the like name no input."""
+    required = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+            raise ConfigError(
+                f"the function takes {stars}{parameter.name}, so its inputs can't be told",
+                where=where,
+                remedy="write a parameter for each input",
+            )
+        if parameter.default is not parameter.empty:
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            raise ConfigError(
+                f"the function takes '{parameter.name}' by keyword only",
+                where=where,
+                remedy="move it before the *, or give it a default if it is no input",
+            )
+        required.append(parameter)
+    return required
+
+
+def inputs_of(function: Function, inputs: Inputs | None, where: str) -> tuple[str, ...]:
+    """What an operator reads: its parameters' names, or the names that `inputs` gives for them, in their order."""
+    names = [parameter.name for parameter in parameters(function, where)]
+    if not names:
+        raise ConfigError(
+            "reads nothing: its function has no parameter without a default",
+            where=where,
+            remedy="name an input as its parameter, or make it a source",
+        )
+    if inputs is None:
+        return tuple(names)
+    if isinstance(inputs, Mapping):
+        if set(inputs) - set(names):
+            odd = sorted(set(inputs) - set(names))[0]
+            raise ConfigError(
+                f"inputs has '{odd}', which is no parameter",
+                where=where,
+                remedy=f"its parameters are {', '.join(names)}",
+            )
+        given = [inputs.get(name, name) for name in names]
+    else:
+        given = [inputs] if isinstance(inputs, str) else list(inputs)
+        if len(given) != len(names):
+            raise ConfigError(
+                f"inputs has {len(given)} names, but the function takes {len(names)} ({', '.join(names)})",
+                where=where,
+                remedy="name one input for each parameter without a default",
+            )
+    return tuple(check_input(name, where) for name in given)
+
+
+def sink_inputs(function: Function, inputs: Inputs | None, where: str) -> tuple[tuple[str, ...], bool]:
+    """What a sink reads, and whether it takes a batch id after it, as a function for foreachBatch does."""
+    required = parameters(function, where)
+    every = list(inspect.signature(function).parameters.values())
+    takes_id = len(required) == 2 or (len(every) > 1 and every[1].name == "batch_id")
+    if len(required) not in (1, 2):
+        raise ConfigError(
+            f"the function takes {len(required)} parameters",
+            where=where,
+            remedy="a sink takes the rows of one input and, if it likes, the batch id: def name(input, batch_id)",
+        )
+    given: Any = required[0].name if inputs is None else inputs
+    names = [given] if isinstance(given, str) else list(given.values() if isinstance(given, Mapping) else given)
+    if len(names) != 1:
+        raise ConfigError(
+            f"reads {len(names)} inputs", where=where, remedy="a sink reads one: join them in an operator"
+        )
+    return (check_input(names[0], where),), takes_id
+
+
+def check_input(name: object, where: str) -> str:
+    """The name of an input, which is text; a decorated function in its place is an easy mistake."""
+    if isinstance(name, str):
+        return name
+    hint = f"'{name.__name__}'" if hasattr(name, "__name__") else "its name"
+    raise ConfigError(f"an input is given as {name!r}", where=where, remedy=f"write {hint}, as text")
+
+
+def check_priority(priority: object, where: str) -> float:
+    """A finite number; higher is more urgent."""
+    if isinstance(priority, int | float) and not isinstance(priority, bool) and math.isfinite(priority):
+        return float(priority)
+    raise ConfigError(f"priority is {priority!r}", where=where, remedy="give a number, higher is more urgent")
+
+
+def check_goal(goal: Duration | None, where: str) -> float | None:
+    """A latency goal in seconds."""
+    return None if goal is None else seconds(goal, what="latency_goal", where=where)
+
+
+def check_accuracy(accuracy: object, where: str) -> float | None:
+    """The share of the rows that must at least be looked at, 0 to 1."""
+    if accuracy is None:
+        return None
+    if isinstance(accuracy, int | float) and not isinstance(accuracy, bool) and 0 <= accuracy <= 1:
+        return float(accuracy)
+    raise ConfigError(f"min_accuracy is {accuracy!r}", where=where, remedy="give a number from 0 to 1, as 0.9")
+
+
+def check_measure(measure: object, minimum: object, where: str) -> Measure | None:
+    """What accuracy is, if not the part of the rows: a function that says more the more is kept."""
+    if measure is None:
+        return None
+    if not callable(measure):
+        remedy = "give treadle.relative_error('column'), or a function of treadle.Kept"
+        raise ConfigError(f"accuracy is {measure!r}", where=where, remedy=remedy)
+    if minimum is None:
+        raise ConfigError("has an accuracy without a min_accuracy", where=where, remedy="say how much is enough")
+    found = [_measured(measure, part, where) for part in PARTS]
+    if not all(0.0 <= low <= high <= 1.0 for low, high in pairwise(found)):
+        told = ", ".join(f"{part:g}: {each:.3g}" for part, each in zip(PARTS, found, strict=True))
+        remedy = "let it be 0 to 1, and never less where more is kept"
+        raise ConfigError(f"its accuracy is by the part that is kept {told}", where=where, remedy=remedy)
+    return measure
+
+
+def _measured(measure: Measure, part: float, where: str) -> float:
+    try:
+        return float(measure(Kept(part, 100.0, 2.0)))
+    except Exception as error:
+        remedy = "it is called with a treadle.Kept: part, rate, spread"
+        raise ConfigError(f"its accuracy raised {type(error).__name__}: {error}", where=where, remedy=remedy) from error
+
+
+def check_shed(shed: object, where: str) -> Choice | None:
+    """Which rows may go first."""
+    if shed is None or isinstance(shed, Choice):
+        return shed
+    remedy = "give by_utility('column') or by_key('column'), both of treadle"
+    raise ConfigError(f"shed is {shed!r}", where=where, remedy=remedy)
+
+
+def check_schema(schema: Any, where: str, *, needed: bool) -> Any:
+    """A schema as DDL text or as a StructType; what the columns mean, Spark checks when it runs."""
+    if schema is None and not needed:
+        return None
+    if (isinstance(schema, str) and schema.strip()) or hasattr(schema, "jsonValue"):
+        if WEIGHT in str(schema) and WEIGHT in _names(schema):
+            raise not_yours(where)
+        return schema
+    problem = "has no schema" if schema is None else f"its schema is {schema!r}"
+    raise ConfigError(problem, where=where, remedy="give one as schema='id long, ts timestamp' or a StructType")
+
+
+def check_topic(topic: object, where: str) -> str:
+    """A name that Kafka takes for a topic."""
+    if isinstance(topic, str) and _TOPIC.fullmatch(topic) and topic not in (".", ".."):
+        return topic
+    raise ConfigError(f"topic is {topic!r}", where=where, remedy="use letters, digits, '.', '_' and '-', at most 249")
+
+
+def check_options(options: Mapping[str, object] | None, where: str) -> dict[str, str]:
+    """A reader's or writer's options as Spark wants them: text."""
+    if options is not None and not isinstance(options, Mapping):
+        raise ConfigError(f"options is {options!r}", where=where, remedy="give a dict of names and values")
+    # Spark's own readers take True for "true".
+    return {str(k): str(v).lower() if isinstance(v, bool) else str(v) for k, v in (options or {}).items()}
+
+
+def not_yours(where: str) -> ConfigError:
+    """The refusal of a column that would be taken for the weight of rows, and multiplied where others are dropped."""
+    return ConfigError(
+        f"has a column '{WEIGHT}', which is Treadle's: what a row counts for where others were dropped",
+        where=where,
+        remedy="give the column another name",
+    )
+
+
+def _names(schema: Any) -> list[str]:
+    """The columns of a schema; none where only Spark can read it."""
+    from treadle.pipelines.nodes import ddl
+
+    with suppress(ConfigError):
+        return list((ddl.parse(schema) if isinstance(schema, str) else schema).names)
+    return []

@@ -1,0 +1,333 @@
+"""Places the queries of a running pipeline on the workers of a cluster, and moves them where the CPU is short.
+
+A query moves between two of its batches, or two stages of one: its checkpoint is what it goes on from, wherever that
+is, so no row is lost or comes twice. Who moves is decided by `decide.quality`. Stream-Economics sections 4 and 5.1.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from treadle.decide.quality import Decision, Measured, equations
+from treadle.decide.quality.moves import best_worker, place, relief
+from treadle.decide.quality.room import HEADROOM
+from treadle.enforce import Enforcer
+from treadle.enforce.place import PlaceKnob
+from treadle.errors import ConfigError
+from treadle.model import Bools, Floats
+from treadle.pipelines.quality.promises import WINDOW, Promises, flow_of, may_shed
+from treadle.pipelines.quality.query_work import COLD
+from treadle.pipelines.spark.workers import Look, Table, Use, Worker, can_place, used
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from treadle.pipelines.api.pipeline import Pipeline
+    from treadle.pipelines.run.run import Run
+
+log = logging.getLogger("treadle.pipelines")
+
+LOOK = 0.5
+"""Seconds between looks at which workers there are."""
+AGREE = 3
+"""Cycles in a row that must find the same move worth while."""
+UNKNOWN = 1.0
+"""Cores that a query is held to need until it was measured."""
+SLOTS = 2
+"""Of the gate, for each core of the workers."""
+FAIR = 0.5
+"""The part of a worker that our queries can have however much others want of it, since the kernel shares evenly. Else
+what is shed would be taken by others, for which more would be shed."""
+
+
+SHORT = "its worker can't pay for the minima of all"
+"""Why a query moves by Alg. 2."""
+
+
+class Moved(NamedTuple):
+    """A query that went from one worker to another, or was first given one (`origin` is empty)."""
+
+    time: float
+    hop: str
+    origin: str
+    target: str
+    why: str
+
+
+def start(
+    pipeline: Pipeline,
+    spark: SparkSession,
+    *,
+    prefer: Mapping[str, Sequence[str]] | None = None,
+    instances: Mapping[str, int] | None = None,
+    **options: Any,
+) -> Run:
+    """As `pipeline.start`, with each query on a worker of its own or shared. The session is of `workers.session`.
+
+    `prefer` names for a sink, or in layout `hops` any node, workers or hosts that it is to be on while they have room;
+    `instances` on how many workers it may be at once, if not on one: each has its even part of the partitions.
+    """
+    if not can_place(spark):
+        remedy = "make it with treadle.pipelines.spark.workers.session"
+        raise ConfigError("the session can't place queries", where="spark", remedy=remedy)
+    table = Table(spark)
+    for name, count in (instances or {}).items():
+        if not isinstance(count, int) or count < 1:
+            raise ConfigError(
+                f"'{name}' can't have {count!r}", where="instances", remedy="use a whole number from 1 on"
+            )
+    keeper = partial(Placement, table=table, prefer=prefer or {}, instances=instances or {})
+    run: Run = pipeline.start(spark, keeper=keeper, **options)
+    return run
+
+
+class Placement(Promises):
+    """Keeps the promises of a run whose queries are on several workers."""
+
+    def __init__(
+        self, run: Run, table: Table, prefer: Mapping[str, Sequence[str]], instances: Mapping[str, int]
+    ) -> None:
+        flow = flow_of(run.nodes, run.options.layout, {})
+        queries = [flow.tasks[task] for task in flow.task_of.tolist()]
+        for where, names in (("prefer", prefer), ("instances", instances)):
+            for name in names.keys() - set(queries):
+                remedy = f"use one of {', '.join(queries)}"
+                raise ConfigError(f"'{name}' is no query of this run", where=where, remedy=remedy)
+        super().__init__(run, instances)
+        self._names = [self.flow.tasks[task] for task in self.flow.task_of.tolist()]
+        self.moved: list[Moved] = []
+        self._sheds = may_shed(run.nodes)
+        self._set_slots = run.set_slots if run.options.slots == "auto" and run.realtime is None else None
+        self._table = table
+        self._knob = Enforcer(PlaceKnob(table))
+        self._prefer = [tuple(prefer.get(name, ())) for name in self._names]
+        self._at = np.full(len(self._names), -1)
+        self._needs = np.full(len(self._names), UNKNOWN)
+        self._warm_at = np.full(len(self._names), COLD)
+        self._cold_for = np.full(len(self._names), WINDOW + 1)
+        self._ids: list[str] = []
+        self._look_at: deque[Look] = deque(maxlen=WINDOW + 1)
+        self._rows: deque[Floats] = deque(maxlen=WINDOW + 1)
+        self._use = Use(np.empty(0), np.empty(0), np.zeros(len(self._names)))
+        self._around = 0.0
+        self._wish: tuple[int, int] | None = None
+        self._wished = 0
+
+    @cached_property
+    def _queries(self) -> list[str]:
+        """By instance: the id of its query in Spark. All have started before the first step."""
+        return [str(self._hops[name].query.id) for name in self._names]  # type: ignore[union-attr]
+
+    @property
+    def _cpu_measured(self) -> bool:
+        return True
+
+    def shed(self, rows: DataFrame, producer: str, consumer: str) -> DataFrame:
+        return super().shed(rows, producer, consumer) if self._sheds else rows
+
+    def step(self, now: float) -> None:
+        if now - self._around >= LOOK:
+            self._around = now
+            self._look_around(now)
+        if (self._at < 0).any():
+            return  # there is no worker yet
+        before = self.decision
+        super().step(now)
+        if self.decision is not None and self.decision is not before:
+            self._rearrange(now, self.decision)
+
+    def move(self, hop: str, worker: str, now: float, why: str = "somebody wished it") -> None:
+        """Let it, or one of its instances, go on at another worker (its name or host), from its next stage on."""
+        found = [number for number in self._living() if worker in self._called(number)]
+        if hop not in self._names or not found:
+            raise ConfigError(f"'{hop}' can't move to '{worker}'", where="placement", remedy="see status for both")
+        there = [instance for instance, name in enumerate(self._names) if name == hop]
+        self._go(next((each for each in there if self._at[each] != found[0]), there[0]), found[0], now, why)
+
+    def close(self) -> None:
+        self._knob.restore()
+        super().close()
+
+    def status(self) -> dict[str, Any]:
+        """With what each worker has, what is used there, and who is there."""
+        workers: dict[str, Any] = {}
+        for number in self._living():
+            worker = self._worker(number)
+            here = [name for name, at in zip(self._names, self._at.tolist(), strict=True) if at == number]
+            known = number < len(self._use.cores)
+            own = float(self._use.cpu[self._at == number].sum())
+            workers[self._name_of(number)] = {
+                "host": worker.host,
+                "cores": round(float(self._use.cores[number]), 3) if known else worker.cores,
+                "used": round(own, 3),
+                "used_by_others": round(float(self._use.others[number]), 3) if known else None,
+                "hops": here,
+            }
+        moves = [each._asdict() for each in self.moved]
+        warming = [self._names[instance] for instance in self._controller.warming]
+        return {**super().status(), "workers": workers, "moves": moves, "warming": warming}
+
+    # ------------------------------------------------------------ measuring
+
+    def _look(self) -> tuple[float, Floats]:
+        now, counters = super()._look()
+        self._look_at.append(self._table.look(now))
+        self._rows.append(np.array([self._hops[name].tuples_in for name in self._names], dtype=np.float64))
+        return now, counters
+
+    def _measured(self, now: float, on_average: Floats) -> Measured:
+        """What the promises measure, with CPU and workers as the executors tell of them."""
+        seen = super()._measured(now, on_average)
+        first, last = self._look_at[0], self._look_at[-1]
+        copies = self.flow.copies[self.flow.task_of]
+        use = self._instances_use(first, last)
+        use = self._use = use._replace(cpu=np.where(self._are_cold(), 0.0, use.cpu))
+        if not self._sheds:  # then nobody counts what was kept
+            taken = (self._rows[-1] - self._rows[0]) / max(last.time - first.time, 1e-9)
+            seen = seen._replace(in_rate=taken / copies)
+        own = np.bincount(self._at, weights=use.cpu, minlength=len(use.cores))
+        return seen._replace(
+            cpu=use.cpu,
+            worker=self._at.copy(),
+            busy=_kept(use) + own,
+            cores=HEADROOM * use.cores,
+            most=self._most(),
+        )
+
+    def _instances_use(self, first: Look, last: Look) -> Use:
+        """With the CPU of each instance: an even part of what its query used, whose partitions they share evenly."""
+        ids = list(dict.fromkeys(self._queries))
+        use = used(first, last, self._ids, ids)
+        by_query = use.cpu[[ids.index(query) for query in self._queries]]
+        return use._replace(cpu=by_query / self.flow.copies[self.flow.task_of])
+
+    def _are_cold(self) -> Bools:
+        """By query: whether the first batches on its worker, which compile what the others use, are still counted."""
+        batches = np.array([self._hops[name].batches for name in self._names])
+        self._cold_for = np.where(batches < self._warm_at, WINDOW + 1, np.maximum(self._cold_for - 1, 0))
+        cold: Bools = self._cold_for > 0
+        return cold
+
+    # ------------------------------------------------------------ placing
+
+    def _look_around(self, now: float) -> None:
+        """Workers that have come or gone, and who has none."""
+        look = self._table.look(now)
+        new = [name for name in look.workers if name not in self._ids]
+        gone = [name for name in self._ids if not look.workers[name].lives and self._latest.workers[name].lives]
+        self._latest = look
+        self._ids += new
+        if not new and not gone:
+            return
+        for name in new:
+            log.info("worker '%s' is there", look.workers[name].name, extra={"worker": name})
+        for name in gone:
+            log.warning("worker '%s' is gone", look.workers[name].name, extra={"worker": name})
+        living = self._living()
+        if self._set_slots is not None and living:
+            self._set_slots(SLOTS * sum(look.workers[self._ids[n]].cores for n in living))
+        homeless = [n for n, at in enumerate(self._at.tolist()) if at < 0 or not self._worker(at).lives]
+        if homeless and living:
+            self._house(homeless, living, now)
+
+    _latest = Look(0.0, {}, {})
+
+    def _house(self, homeless: Sequence[int], living: Sequence[int], now: float) -> None:
+        """Section 4: the most important first, each to the worker with most CPU left."""
+        priority = self.flow.priority[self.flow.task_of]
+        order = sorted(homeless, key=lambda instance: -priority[instance])
+        free = self._free()[living]
+        for instance in set(range(len(self._at))) - set(homeless):
+            free[living.index(int(self._at[instance]))] -= self._needs[instance]
+        wishes = [[living.index(n) for n in living if self._called(n) & set(self._prefer[i])] for i in order]
+        for instance, number in zip(order, place(self._needs[order], free, wishes).tolist(), strict=True):
+            why = "most of its CPU is free" if self._at[instance] < 0 else "its worker is gone"
+            self._go(instance, living[number], now, why)
+
+    def _free(self) -> Floats:
+        """By worker: what all but our queries leave of it, as far as that is known."""
+        look, first = self._latest, self._look_at[0] if self._look_at else self._latest
+        return _room(self._instances_use(first, look))
+
+    def _rearrange(self, now: float, decision: Decision) -> None:
+        """Alg. 2's moves; where there are none, and none are about to be, one that lets more be done."""
+        kept = equations.current_accuracy(self.flow, self._local_kept)  # rows that are late cost nothing yet
+        whole = equations.required(np.ones(1), self._use.cpu, kept[self.flow.task_of], self._most())
+        minimum = self.flow.minimum[self.flow.task_of]
+        self._needs = np.where(self._use.cpu > 0.0, np.minimum(minimum * whole, UNKNOWN), self._needs)
+        for move in decision.moves:
+            others = np.isin(np.arange(len(decision.free)), self._living()) & (
+                np.arange(len(decision.free)) != move.origin
+            )
+            wishes = [n for n in self._living() if self._called(n) & set(self._prefer[move.instance])]
+            target = best_worker(decision.free, float(self._needs[move.instance]), others, wishes)
+            self._go(move.instance, move.target if target is None or not wishes else target, now, SHORT)
+        if decision.moves or self._controller.doubtful or self._controller.warming or self._cold_for.any():
+            self._wish, self._wished = None, 0
+            return
+        found = relief(whole, np.minimum(minimum * whole, whole), self._at, _room(self._use))
+        wish = None if found is None else found[:2]
+        self._wished = self._wished + 1 if wish == self._wish and wish is not None else int(wish is not None)
+        self._wish = wish
+        if found is not None and self._wished >= AGREE:
+            self._go(found[0], found[1], now, f"{found[2]:.2f} cores more are of use there")
+            self._wish, self._wished = None, 0
+
+    def _most(self) -> Floats:
+        most: Floats = np.maximum(self._use.cores[self._at], 1e-9)
+        return most
+
+    def _go(self, instance: int, target: int, now: float, why: str) -> None:
+        origin = int(self._at[instance])
+        if origin == target:
+            return
+        self._at[instance] = target
+        self._warm_at[instance] = self._hops[self._names[instance]].batches + COLD
+        places: dict[str, list[str]] = {query: [] for query in self._queries}
+        for query, at in zip(self._queries, self._at.tolist(), strict=True):
+            places[query] += [self._ids[at]] if at >= 0 else []
+        wanted = np.array([",".join(ids) or None for ids in places.values()], dtype=np.object_)
+        self._knob.apply(self._knob.diff(tuple(places), wanted))
+        if origin >= 0:
+            self._controller.moved(instance, now)
+            self._on_time.restart(int(self.flow.task_of[instance]), now)
+        before = self._name_of(origin) if origin >= 0 else ""
+        self.moved.append(Moved(now, self._names[instance], before, self._name_of(target), why))
+        log.info(
+            "query '%s' goes %sto worker '%s': %s",
+            *(self._names[instance], f"from '{before}' " if before else "", self._name_of(target), why),
+            extra={"hop": self._names[instance], "worker": self._name_of(target)},
+        )
+
+    def _living(self) -> list[int]:
+        return [number for number in range(len(self._ids)) if self._worker(number).lives]
+
+    def _worker(self, number: int) -> Worker:
+        return self._latest.workers[self._ids[number]]
+
+    def _called(self, number: int) -> set[str]:
+        worker = self._worker(number)
+        return {worker.name, worker.host, self._name_of(number)}
+
+    def _name_of(self, number: int) -> str:
+        """Its name; with its id where another that lives is called the same."""
+        worker = self._worker(number)
+        same = [n for n in self._living() if self._worker(n).name == worker.name and n != number]
+        return f"{worker.name}#{worker.id}" if same else worker.name
+
+
+def _kept(use: Use) -> Floats:
+    """By worker: what others can keep of it."""
+    return np.minimum(use.others, (1.0 - FAIR) * use.cores)
+
+
+def _room(use: Use) -> Floats:
+    """By worker: what there is for our queries."""
+    room: Floats = HEADROOM * use.cores - _kept(use)
+    return room

@@ -1,0 +1,400 @@
+"""Keeps the promises of a running pipeline: measures its nodes, asks the controller, and sheds what that decides.
+
+A sink with a `min_accuracy` below 1 has made a promise; all others are to have everything. It knows nodes, hops and
+channels; what is right is decided by `decide.quality`, and rows are dropped by `shedding`. Stream-Economics section 5.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from treadle.decide.quality import Controller, Decision, Flow, Kept, Measured, Promise, Short, least_part
+from treadle.decide.quality.equations import current_accuracy
+from treadle.decide.quality.shortages import Shortages
+from treadle.enforce import Enforcer
+from treadle.enforce.shed import Count, ShedKnob
+from treadle.model import Bools, Floats
+from treadle.pipelines.nodes import graph
+from treadle.pipelines.quality.drops import Drops
+from treadle.pipelines.hops.hop import Hop
+from treadle.pipelines.nodes.node import Kind, Node
+from treadle.pipelines.quality.on_time import OnTime, Progress
+from treadle.pipelines.quality.query_work import QueryWork
+from treadle.pipelines.quality.shedding import Shedding
+from treadle.pipelines.quality.source_rates import SourceRates
+from treadle.pipelines.quality.spread import Spread
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from treadle.pipelines.run.run import Run
+
+log = logging.getLogger("treadle.pipelines")
+
+WHOLE = 1.0
+WINDOW = 3
+"""Cycles over which work is averaged."""
+DRAIN = 4
+"""Cycles in which what waits is to be worked off."""
+SILENT_CYCLES = 5
+SILENT_SECONDS = 5.0
+"""Without a cycle for that long, the longer of the two, all rows are kept."""
+
+
+def promised(nodes: Mapping[str, Node]) -> dict[str, Promise]:
+    """What each sink is promised; without a word of its owner, everything."""
+    return {
+        node.name: Promise(node.priority, WHOLE if node.min_accuracy is None else node.min_accuracy)
+        for node in nodes.values()
+        if node.kind.ends
+    }
+
+
+def flow_of(nodes: Mapping[str, Node], layout: str, instances: Mapping[str, int] = MappingProxyType({})) -> Flow:
+    """What runs and what it reads: in `hops` each node, else each sink. Feeds and topics are tasks that nobody runs.
+
+    A task has one instance, unless `instances` names more.
+    """
+    if layout == "hops":
+        inputs = {node.name: node.inputs for node in graph.in_order(nodes)}
+        copies = {node.name: int(node.kind.runs) for node in nodes.values()}
+    else:
+        starts = {node.name: () for node in nodes.values() if node.kind.starts}
+        ends = {
+            node.name: tuple(name for name in starts if name in graph.needed_by([node.name], nodes))
+            for node in nodes.values()
+            if node.kind.ends
+        }
+        inputs, copies = {**starts, **ends}, {**dict.fromkeys(starts, 0), **dict.fromkeys(ends, 1)}
+    return Flow.of(inputs, promised(nodes), {**copies, **instances})
+
+
+def may_shed(nodes: Mapping[str, Node]) -> bool:
+    """Whether one of the sinks can do with less than everything."""
+    return min(promise.accuracy for promise in promised(nodes).values()) < WHOLE
+
+
+def of(run: Run) -> Promises | None:
+    """Those of a run; None where nothing may be shed."""
+    return Promises(run) if may_shed(run.nodes) else None
+
+
+class Cycle(NamedTuple):
+    """What a cycle has come to: rates by source, and by task what it had since the one before."""
+
+    time: float
+    rates: Mapping[str, float]
+    kept: Floats
+    """The part of the rows that were read for it."""
+    accuracy: Floats
+    """The part of the rows that were due to it; NaN while that is not known."""
+    cpu: Floats
+    """The cores that it used, over some cycles; NaN where that is not measured."""
+    decision: Decision
+    short: tuple[Short, ...]
+    """Minima that can't be kept, as their owners measure accuracy."""
+
+
+class Promises:
+    """For one run, from before its hops start. Each cycle is a call of `step`.
+
+    Where the run is not to shed (`shed=False`) rows have their weight all the same: who corrects by it needs it.
+    """
+
+    def __init__(self, run: Run, instances: Mapping[str, int] = MappingProxyType({})) -> None:
+        self.flow = flow_of(run.nodes, run.options.layout, instances)
+        self.last: Cycle | None = None
+        self._nodes = run.nodes
+        self._pipeline = run.pipeline.name
+        self._period = run.options.cycle
+        self._real_time = run.realtime is not None
+        self._off = not run.options.shed
+        self._work = None if self._off else QueryWork(run, self.flow)
+        self._shedding = Shedding(run.spark, live=run.realtime is not None)
+        self._enforcer = Enforcer(ShedKnob(self._shedding))
+        self._controller = Controller(self.flow, drain=DRAIN * self._period, cycle=self._period)
+        tasks = self.flow.tasks
+        self._streams = tuple(
+            self._name(tasks[start], tasks[end])
+            for start, end in zip(self.flow.start.tolist(), self.flow.end.tolist(), strict=True)
+        )
+        self._is_source = np.isin(np.arange(len(self.flow)), self.flow.sources)
+        self._hops: Mapping[str, Hop] = run.hops
+        self._looks: deque[tuple[float, Floats]] = deque(maxlen=WINDOW + 1)
+        self._local_kept = np.ones(len(self.flow))
+        """By task: the part of what is read for it that it takes, over some cycles."""
+        self._on_time = OnTime(len(self.flow), self._period, WINDOW)
+        self._passed, self._passed_at = np.zeros(len(self.flow)), np.zeros(len(self.flow))
+        """By task, in real time: the rows that have passed it, and when the last ones did."""
+        sources = tuple(tasks[task] for task in self.flow.sources.tolist())
+        self._sources = SourceRates(sources, self._readers(), run.channels, run.hops, self._period)
+        self._counts: tuple[Mapping[str, Count], Mapping[str, Count]] = ({}, {})
+        self._shortages = Shortages("sink", log)
+        self._spreads = {node.name: Spread(node) for node in run.nodes.values() if node.accuracy is not None}
+        self._drops = Drops(self.flow, self._streams, self._spreads.keys())
+
+    @property
+    def decision(self) -> Decision | None:
+        """The last one."""
+        return None if self.last is None else self.last.decision
+
+    @property
+    def _cpu_measured(self) -> bool:
+        return self._work is not None and self._work.measures
+
+    @property
+    def sheds(self) -> bool:
+        """Whether anything is shed at present."""
+        return self.last is not None and bool((self.last.decision.desired < WHOLE).any())
+
+    def shed(self, rows: DataFrame, producer: str, consumer: str) -> DataFrame:
+        """What is left of the rows that a node gives to another."""
+        if self._off:
+            return self._shedding.weighed(rows)
+        return self._shedding.shed(rows, self._name(producer, consumer), self._nodes[producer].shed)
+
+    def watch(self, rows: DataFrame, sink: str) -> DataFrame:
+        """What a sink is given, looked at on its way if its accuracy depends on that."""
+        return self._spreads[sink].watch(rows) if sink in self._spreads else rows
+
+    def step(self, now: float) -> None:
+        """A cycle, if it is time for one. After one that fails nothing is dropped until one has decided again."""
+        if self._work is None or (self._looks and now - self._looks[-1][0] < self._period):
+            return
+        try:
+            if self._work.ready:
+                self._cycle(self._work)
+        except Exception:
+            if self.last is not None:
+                log.warning("all rows are kept until promises can be kept again")
+            self.last = None
+            self._looks.clear()
+            self._enforcer.restore()
+            raise
+
+    def _cycle(self, work: QueryWork) -> None:
+        self._shedding.hold(max(SILENT_SECONDS, SILENT_CYCLES * self._period))
+        if work.cold():
+            self._looks.clear()
+        self._looks.append(self._look())
+        if len(self._looks) < 2:
+            return
+        (first, oldest), (last, before), (now, latest) = self._looks[0], self._looks[-2], self._looks[-1]
+        lately = np.maximum(latest - before, 0.0) / (now - last)
+        on_average = np.maximum(latest - oldest, 0.0) / (now - first)
+        local = self._kept(lately, on_average)
+        on_time = np.where(self._on_time.stalled, 0.0, self._on_time.part)
+        on_time = np.where(self._on_time.known, on_time, np.nan)
+        kept = current_accuracy(self.flow, local)
+        accuracy = np.minimum(current_accuracy(self.flow, local * on_time), WHOLE)
+        if self._spreads:
+            self._controller.promise(self._minima())
+        seen = self._measured(now, on_average)
+        decision = self._controller.cycle(seen)
+        used = seen.cpu if self._cpu_measured else np.full(len(seen.cpu), np.nan)
+        cpu: Floats = np.bincount(self.flow.task_of, weights=used, minlength=len(self.flow)).astype(np.float64)
+        short = tuple(self._in_own_units(each) for each in decision.short)
+        self.last = Cycle(now, dict(self._sources.rates), kept, accuracy, cpu, decision, short)
+        # A source drops nothing itself: what comes from outside is dropped where it is read, by each of its readers.
+        keep = decision.streams * np.where(self._is_source, decision.outside, 1.0)[self.flow.start]
+        self._enforcer.apply(self._enforcer.diff(self._streams, np.round(keep, 4)))
+        self._drops.update(decision.desired, self._counts[0])
+        self._shortages.tell(short)
+
+    def close(self) -> None:
+        """Nothing is shed any more."""
+        self._enforcer.restore()
+        if self._work is not None:
+            self._work.close()
+        self._drops.close(self._shedding.counts())
+        self._shedding.forget(f"{self._pipeline}/")
+        self._shedding.release()  # another run of this session says so again in its next cycle
+
+    def lost(self) -> float:
+        """The part of the input that does not reach the sinks because it was shed, on average."""
+        return 0.0 if self.last is None else float(np.mean(1.0 - self.last.kept[self.flow.sinks]))
+
+    def status(self) -> dict[str, Any]:
+        """Each sink with what it was promised, is to have and has; each stream with what is kept and was kept.
+
+        `kept` are parts of the rows: in the last cycle and in all. `since` is when dropping began that goes on.
+        """
+        flow, last = self.flow, self.last
+        latest, earlier = self._counts
+        sinks: dict[str, Any] = {}
+        for sink in flow.sinks.tolist():
+            promise = flow.promises[flow.tasks[sink]]
+            sinks[flow.tasks[sink]] = {
+                "priority": promise.priority,
+                "min_accuracy": promise.accuracy,
+                "own_accuracy": flow.tasks[sink] in self._spreads,
+                "promised": None if last is None else self._told_of(sink, float(last.decision.desired[sink])),
+                "accuracy": None if last is None else self._told_of(sink, float(last.accuracy[sink])),
+                "cpu": None if last is None or np.isnan(last.cpu[sink]) else round(float(last.cpu[sink]), 3),
+                "kept": None if last is None else round(float(last.kept[sink]), 4),
+                "kept_in_all": round(self._drops.kept(flow.tasks[sink]), 4),
+                "since": self._drops.since(flow.tasks[sink]),
+            }
+        streams = {
+            stream.removeprefix(f"{self._pipeline}/"): {
+                "keep": self._shedding.get(stream),
+                "kept": round(latest[stream].since(earlier.get(stream, Count(0, 0))).part, 4),
+                "rows": latest[stream].seen,
+            }
+            for stream in self._streams
+            if stream in latest
+        }
+        short = [each.told("sink") for each in (last.short if last else ())]
+        rates = {name: round(rate, 3) for name, rate in last.rates.items()} if last else {}
+        return {"sinks": sinks, "streams": streams, "short": short, "rates": rates, "time": last and last.time}
+
+    # ------------------------------------------------------------ inside
+
+    def _minima(self) -> Floats:
+        """By sink the least part of its rows: what its owner says, or what its own accuracy takes at present."""
+        for name, spread in self._spreads.items():
+            spread.look(self._hops[name].query if name in self._hops else None)
+        return np.array([self._least_part(sink) for sink in self.flow.sinks.tolist()])
+
+    def _least_part(self, sink: int) -> float:
+        name = self.flow.tasks[sink]
+        measure, promise = self._nodes[name].accuracy, self.flow.promises[name]
+        return promise.accuracy if measure is None else least_part(measure, promise.accuracy, self._kept_of(sink, 1.0))
+
+    def _kept_of(self, sink: int, part: float) -> Kept:
+        return Kept(part, float(self._controller.whole_rate[sink]), self._spreads[self.flow.tasks[sink]].value)
+
+    def _told_of(self, sink: int, part: float) -> float | None:
+        """An accuracy as its owner means it; None where it is not known."""
+        if np.isnan(part):
+            return None
+        measure = self._nodes[self.flow.tasks[sink]].accuracy
+        return round(part if measure is None else float(measure(self._kept_of(sink, part))), 4)
+
+    def _in_own_units(self, short: Short) -> Short:
+        """A shortage as the owner of its sink measures accuracy."""
+        if self._nodes[short.sink].accuracy is None:
+            return short
+        gets = self._told_of(self.flow.tasks.index(short.sink), short.gets) or 0.0
+        return short._replace(wants=self.flow.promises[short.sink].accuracy, gets=gets, of="accuracy")
+
+    def _readers(self) -> dict[str, dict[str, str | None]]:
+        """By source of the user's own: the hops that read it, and the stream on which each drops its rows."""
+        flow = self.flow
+        found: dict[str, dict[str, str | None]] = {}
+        for task in flow.sources.tolist():
+            name = flow.tasks[task]
+            if self._nodes[name].kind is Kind.SOURCE:
+                ends = [flow.tasks[end] for end in flow.end[flow.start == task].tolist()]
+                found[name] = {name: None} if flow.copies[task] else {end: self._name(name, end) for end in ends}
+        return found
+
+    def _name(self, producer: str, consumer: str) -> str:
+        return f"{self._pipeline}/{producer}>{consumer}"
+
+    def _look(self) -> tuple[float, Floats]:
+        """When, and all counters in a row: rows seen and kept on each stream, rows out, work done, and what waits."""
+        now = self._sources.look_at_channels()
+        counts = self._shedding.counts()
+        self._sources.look_at_queries(now, counts)
+        self._counts = counts, self._counts[0]
+        tasks = self.flow.tasks
+        seen, kept = np.array([counts.get(stream, Count(0, 0)) for stream in self._streams]).reshape(-1, 2).T
+        out = [self._hops[name].tuples_out if name in self._hops else 0 for name in tasks]
+        batches = [self._hops[name].batches if name in self._hops else 0 for name in tasks]
+        waiting = self._note_progress(now, seen)
+        work = () if self._work is None else self._work.read()
+        return now, np.array([*seen, *kept, *out, *batches, *waiting, *work], dtype=np.float64)
+
+    def _note_progress(self, now: float, seen: Floats) -> list[float]:
+        """Let it be known how far each query is; by task what waits for it.
+
+        What is done is read first: a batch that ends meanwhile would count twice otherwise. In real time a batch is
+        long, and rows are done as they pass; none are more than have come, also where some are read again.
+        """
+        hops = [self._hops.get(name) for name in self.flow.tasks]
+        done = np.array([0 if hop is None else hop.tuples_in for hop in hops], dtype=np.float64)
+        waiting = [0.0 if hop is None else self._waiting(hop, now) for hop in hops]
+        came = done + waiting
+        if self._real_time:
+            passed = np.bincount(self.flow.end, weights=seen, minlength=len(hops))
+            done = np.minimum(np.maximum(done, passed), came)
+            self._passed_at = np.where(done > self._passed, now, self._passed_at)
+            self._passed = done
+            batches, ended = done, self._passed_at  # each row is done when it passes, as if it were a batch
+        else:
+            batches = np.array([0 if hop is None else hop.batches for hop in hops], dtype=np.float64)
+            ended = np.array([0.0 if hop is None else hop.well for hop in hops])
+        self._on_time.look(now, Progress(done, came, batches, ended))
+        return waiting
+
+    def _waiting(self, hop: Hop, now: float) -> float:
+        return sum(backlog.rows for backlog in hop.backlogs()) + self._sources.waiting(hop, now)
+
+    def _split(self, counters: Floats) -> list[Floats]:
+        """What `_look` has put in a row."""
+        tasks, streams = len(self.flow), len(self._streams)
+        return np.split(counters, np.cumsum([streams, streams, tasks, tasks, tasks]))
+
+    def _standing(self) -> Floats:
+        """Task -> rows that have waited at each of the last looks: more wait whenever a batch runs, as they should."""
+        waited: Floats = np.min([self._split(counters)[-2] for _, counters in self._looks], axis=0)
+        return waited
+
+    def _kept(self, lately: Floats, on_average: Floats) -> Floats:
+        """Task -> the least that it takes of a stream, lately or, where nothing has come since, before."""
+        seen, kept, *_ = self._split(lately)
+        earlier, kept_earlier, *_ = self._split(on_average)
+        seen, kept = np.where(seen > 0.0, seen, earlier), np.where(seen > 0.0, kept, kept_earlier)
+        return _lowest(self.flow, np.where(seen > 0.0, kept / np.where(seen > 0.0, seen, 1.0), 1.0))
+
+    def _measured(self, now: float, on_average: Floats) -> Measured:
+        """Who comes counts as of the last cycle; what was done with it over some, since batches come and go."""
+        flow = self.flow
+        tasks = len(flow)
+        _, kept, out, batches, _, work = self._split(on_average)
+        came = np.array([self._sources.rates.get(name, 0.0) for name in flow.tasks])
+        taken: Floats = np.bincount(flow.end, weights=kept, minlength=tasks).astype(np.float64)
+        own_source = self._is_source & (flow.copies > 0)
+        taken = np.where(own_source, out, taken)  # what it reads elsewhere is known by what it gives
+        self._local_kept = self._kept(on_average, on_average)
+        waiting = self._standing()
+        behind = waiting.sum() > came.sum() * self._period / 2
+        assert self._work is not None
+        cpu, cores, most = self._work.of(work, behind=bool(behind))
+        return Measured(
+            time=now,
+            in_rate=(taken / np.maximum(flow.copies, 1))[flow.task_of],
+            out_rate=np.where(self._is_source, came, out),
+            arriving=came,
+            waiting=waiting,
+            cpu=cpu[flow.task_of],
+            worker=np.zeros(len(flow.task_of), dtype=np.int64),
+            busy=np.array([cpu.sum()]),
+            cores=np.array([cores]),
+            batches=None if self._real_time else batches[flow.task_of],
+            behind=bool(behind),
+            local=self._local_kept * self._on_time.part,
+            unknown=~self._on_time.known,
+            fixed=own_source | self._unsheddable(),
+            most=most[flow.task_of],
+        )
+
+    def _unsheddable(self) -> Bools:
+        """By task: whether a source feeds it that may be a backlog. To read that faster is not to have less to do."""
+        unknown = np.isin(self.flow.tasks, list(self._sources.unknown))
+        fed: Bools = self.flow.downstream(np.where(unknown, 0.0, 1.0)) == 0.0
+        return fed
+
+
+def _lowest(flow: Flow, part: Floats) -> Floats:
+    """Task -> the least that it takes of a stream."""
+    found = np.ones(len(flow))
+    np.minimum.at(found, flow.end, part)
+    return found

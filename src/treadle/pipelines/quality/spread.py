@@ -1,0 +1,76 @@
+"""How much the values of a column differ that a sink sums up: what the error of the sum depends on, besides the rows.
+
+It watches the sink's input in Spark's plan and reads what the reports of its batches say of it. What follows from that
+is `decide.quality.measures`' business.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from treadle.errors import ConfigError
+from treadle.estimates import WEIGHT
+from treadle.pipelines.nodes.node import Node
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+REMEMBERED = 0.8
+"""Of what was known before, when another batch is seen."""
+EQUAL = 1.0
+"""Where all values are equal, as those that are only counted."""
+
+
+class Spread:
+    """Of one sink whose accuracy is about a column, or only about rows."""
+
+    def __init__(self, node: Node) -> None:
+        self.value = EQUAL
+        self._node = node
+        self._column: str | None = getattr(node.accuracy, "column", None)
+        self._name = f"treadle.{node.name}"
+        self._batch = -1
+        self._sums = (0.0, 0.0, 0.0)
+
+    def watch(self, rows: DataFrame) -> DataFrame:
+        """The rows as they are, looked at on their way."""
+        if self._column is None:
+            return rows
+        from pyspark.sql import functions as f
+
+        if self._column not in rows.columns:
+            known = ", ".join(name for name in rows.columns if name != WEIGHT)
+            raise ConfigError(
+                f"its accuracy is about '{self._column}', which it does not get",
+                where=self._node.where,
+                remedy=f"use one of {known}",
+            )
+        w: Any = f.col(WEIGHT) if WEIGHT in rows.columns else f.lit(1.0)
+        x = f.col(self._column).cast("double")
+        return rows.observe(
+            self._name, f.sum(w).alias("rows"), f.sum(w * x).alias("sum"), f.sum(w * x * x).alias("squares")
+        )
+
+    def look(self, query: StreamingQuery | None) -> None:
+        """Take what the last batch says, if it is a new one."""
+        if self._column is None or query is None:
+            return
+        report: Any = query._jsq.lastProgress()  # Python's own reading of it takes a hundred calls
+        if report is None:
+            return
+        said = json.loads(report.json())
+        found = (said.get("observedMetrics") or {}).get(self._name)
+        if found is None or said["batchId"] == self._batch or not found.get("rows"):
+            return
+        self._batch = said["batchId"]
+        new = (float(found["rows"]), float(found["sum"] or 0.0), float(found["squares"] or 0.0))
+        before = self._sums
+        self._sums = rows, total, squares = (
+            REMEMBERED * before[0] + new[0],
+            REMEMBERED * before[1] + new[1],
+            REMEMBERED * before[2] + new[2],
+        )
+        self.value = rows * squares / total**2 if total else math.inf

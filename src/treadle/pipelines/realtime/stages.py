@@ -1,0 +1,295 @@
+"""The `realtime` layout: each sink with all it needs is one query in Spark's real-time mode, each operator a stage.
+
+A stage is a thread that lives as long as a batch, the one thread per operator of Lachesis (section 2): who gets the CPU
+is then the operating system's business, steered by `treadle attach`. It knows what that mode can't do, and refuses it
+before anything starts. There is no gate here, and no policy.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from treadle.decide.policy import Policy
+from treadle.enforce.gate.slots import usable_cores
+from treadle.enforce.gate.gate import Gate
+from treadle.engines.spark.queries.progress import Progress
+from treadle.errors import ConfigError
+from treadle.pipelines.hops import source_metrics
+from treadle.pipelines.hops import build
+from treadle.pipelines.nodes import graph
+from treadle.pipelines.realtime import plans
+from treadle.pipelines.spark import queries
+from treadle.pipelines.channels import encoded
+from treadle.pipelines.channels.kafka import Topic
+from treadle.pipelines.spark.ending import Stops
+from treadle.pipelines.hops.hop import Hop, State
+from treadle.pipelines.nodes.node import Kind, Node
+from treadle.pipelines.hops.options import Options, text_of
+from treadle.pipelines.gating.foreach_batch_gate import note_bad_rows
+from treadle.pipelines.gating.steering import Steering
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FORMATS = ("kafka", "noop", "console")
+"""Spark's writers that take a row when it comes. `foreach` runs Python, and gets them at the end of a batch."""
+LOOK = 0.01
+_MODE = "spark.sql.streaming.realTimeMode"
+_READS = re.compile("treadle (.+) reads .+")
+
+
+class Unsteered(Steering):
+    """What can be changed while it runs: nothing. It says who can."""
+
+    def __init__(self, gate: Gate, where: str) -> None:
+        super().__init__(gate, "none", elastic=False, where=where)
+
+    def set_policy(self, spec: str | Policy) -> None:
+        _no_gate("policy", f"treadle attach --policy {text_of(spec)}", self._where)
+
+    def set_slots(self, count: int) -> None:  # noqa: ARG002 - whatever it is
+        _no_gate("slots", "treadle attach", self._where)
+
+
+def batches(nodes: Sequence[Node], options: Options) -> Batches | None:
+    """For a run in this layout what notes its batches, once the nodes are known to suit; else nothing."""
+    if options.layout != "realtime":
+        return None
+    check(nodes, options)
+    return Batches()
+
+
+def check(nodes: Sequence[Node], options: Options) -> None:
+    """Refuse, before Spark is started, what can be seen of the nodes alone."""
+    for node in nodes:
+        if node.kind is Kind.FEED and options.channels == "embedded":
+            raise ConfigError(
+                "an embedded feed can't be read in real time",
+                where=node.where,
+                remedy="use channels='kafka', or p.topic; " + plans.ELSEWHERE,
+            )
+        if node.kind is Kind.SINK:
+            raise ConfigError(
+                "a function of batches gets no row before a batch ends",
+                where=node.where,
+                remedy="use p.write(…, format='kafka'), " + plans.ELSEWHERE,
+            )
+        if getattr(node.accuracy, "column", None) is not None:
+            raise ConfigError(
+                "its accuracy is about a column, whose values are reported only when a batch ends",
+                where=node.where,
+                remedy="use treadle.relative_error() for the number of rows, " + plans.ELSEWHERE,
+            )
+        if node.kind is Kind.WRITER and node.format not in FORMATS:
+            raise ConfigError(
+                f"format '{node.format}' can't be written in real time",
+                where=node.where,
+                remedy=f"use one of {', '.join(FORMATS)}, " + plans.ELSEWHERE,
+            )
+
+
+def master(nodes: Mapping[str, Node]) -> str:
+    """Local, with more task slots than the stages of all queries can need: one that is not used costs nothing."""
+    operators = sum(len(query.operators) for query in graph.fused_queries(nodes))
+    return f"local[{max(4 * usable_cores(), 8 * operators)}]"
+
+
+def plan(
+    node: Node,
+    nodes: Mapping[str, Node],
+    spark: SparkSession,
+    channels: build.Sources,
+    key: str,
+    shed: build.Shed = build.everything,
+) -> build.Plan:
+    """The query of a sink, cut between operators; what real-time mode can't do is refused by the operator's name.
+
+    Sources are read in the stage of the operator that reads them, sinks written in that of the last one. Operators
+    before a union share its stage: a task that reads one of several inputs can't read from another stage.
+    """
+    made: dict[str, DataFrame] = {}
+    states: dict[str, int] = {}
+    read: list[Topic] = []
+    whole = _before_unions(nodes)
+
+    def rows_of(name: str) -> DataFrame:
+        if name not in made:
+            made[name] = _rows(nodes[name])
+            found = plans.read(made[name])
+            plans.check(nodes[name], made[name], found)
+            states[name] = found.states
+        return made[name]
+
+    def _rows(upstream: Node) -> DataFrame:
+        if upstream.kind is Kind.SOURCE:
+            return shed(source_metrics.watched(upstream, build.from_source(upstream, spark)), upstream.name, node.name)
+        if upstream.kind is not Kind.OPERATOR:
+            channel = channels[upstream.name]
+            assert isinstance(channel, Topic)
+            read.append(channel)
+            return shed(channel.read(spark, key, node.name), upstream.name, node.name)
+        inputs = {name: rows_of(name) for name in upstream.inputs}
+        if upstream.name in whole:
+            return _operator(upstream, inputs, cut=False)
+        [first] = upstream.inputs
+        rows = _operator(upstream, inputs, cut=nodes[first].kind is Kind.OPERATOR)
+        if nodes[first].kind is not Kind.OPERATOR and plans.read(rows).states > states[first]:
+            # Spark would make that boundary itself, with half of the operator on either side.
+            return _operator(upstream, inputs, cut=True)
+        return rows
+
+    rows = rows_of(node.inputs[0])
+    foreign = tuple(name for name in made if nodes[name].kind is Kind.SOURCE)
+    return build.Plan(node, tuple(read), rows, foreign)
+
+
+def check_slots(planned: Collection[build.Plan], spark: SparkSession) -> None:
+    """All stages of all queries run at once: each of their tasks needs a slot of its own, or nothing ever starts."""
+    wanted = sum(plans.tasks(plans.read(each.rows), _partitions(each)) for each in planned)
+    context: Any = spark.sparkContext._jsc.sc()
+    there = int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+    local = str(spark.sparkContext.master).startswith("local")
+    if there < wanted and (local or there):  # the executors of a cluster may still be on their way
+        remedy = f"treadle.session(master='local[{wanted}]') or more" if local else "add executors"
+        raise ConfigError(
+            f"its stages need {wanted} task slots at once, but Spark has {there}",
+            where="layout realtime",
+            remedy=remedy,
+        )
+
+
+def started(plan: build.Plan, key: str, checkpoint: Path, batch: float) -> StreamingQuery:
+    """Start the query of a sink, with batches of so many seconds."""
+    node = plan.node
+    with _set(plan.rows.sparkSession, _settings(node, batch)):
+        timed = build.writer(plan).trigger(realTime=f"{_milliseconds(batch)} milliseconds")
+        return queries.started(timed, node, key, checkpoint, modes=("update",))
+
+
+class Batches:
+    """What the queries' batches have done: Spark tells at the end of each, and nothing before."""
+
+    def __init__(self) -> None:
+        self.operators: dict[str, dict[str, int]] = {}
+        """Of each query, by the name of its sink: the rows that each of its operators has read, in order."""
+        self._noted: dict[str, int] = {}
+
+    def note(self, hop: Hop) -> bool:
+        """Whether a batch has ended since the last look."""
+        query = hop.query
+        if query is None or not query.isActive:
+            return False
+        ended = self._ended(hop.name, query)
+        for report in ended:
+            self._count(hop, report)
+        if ended or query.status["isTriggerActive"]:
+            rows = any(backlog.rows for backlog in hop.backlogs())
+            busy = rows if hop.inputs else any(report.numInputRows for report in ended)
+            hop.state = State.RUNNING if busy else State.IDLE
+        return bool(ended)
+
+    def stop(self, hops: Collection[Hop], limit: float, stops: Stops) -> None:
+        """Stop each query when its batch ends: what one has written by then, it would write again."""
+        going = list(hops)
+        while going and time.monotonic() < limit:
+            for hop in going[:]:
+                if hop.query is None or not hop.query.isActive:
+                    going.remove(hop)
+                elif self.note(hop) or (hop.inputs and not any(backlog.rows for backlog in hop.backlogs())):
+                    stops.begin(hop.name, hop.query.stop)
+                    going.remove(hop)
+            time.sleep(LOOK)
+
+    def _ended(self, name: str, query: StreamingQuery) -> list[StreamingQueryProgress]:
+        before, last = self._noted.get(name, -1), query._jsq.lastProgress()
+        if last is None or int(last.batchId()) <= before:
+            return []
+        self._noted[name] = int(last.batchId())
+        return [report for report in query.recentProgress if before < report.batchId <= self._noted[name]]
+
+    def _count(self, hop: Hop, report: StreamingQueryProgress) -> None:
+        out = int(report.sink.numOutputRows)
+        hop.count(int(report.numInputRows), out if out >= 0 else math.nan)
+        hop.busy += report.batchDuration / 1000
+        hop.batches += 1
+        hop.failures, hop.well = 0, time.monotonic()
+        seen = self.operators.setdefault(hop.name, {})
+        for name, row in report.observedMetrics.items():
+            if found := _READS.fullmatch(name):
+                seen[found[1]] = seen.get(found[1], 0) + int(row["rows"])
+        ends = [offset for offset in Progress.parse(report.json).ends.values() if isinstance(offset, dict)]
+        for channel in hop.inputs:
+            assert isinstance(channel, Topic)
+            note_bad_rows(hop, channel, encoded.reported(report.observedMetrics, channel.name))
+            for offset in ends:
+                if channel.topic in offset:
+                    channel.positions[hop.name] = {int(part): int(at) for part, at in offset[channel.topic].items()}
+
+
+def _before_unions(nodes: Mapping[str, Node]) -> set[str]:
+    """Operators with several inputs, and all that these need."""
+    return graph.needed_by([node.name for node in nodes.values() if len(node.inputs) > 1], nodes)
+
+
+def _operator(node: Node, inputs: Mapping[str, DataFrame], *, cut: bool) -> DataFrame:
+    """Its rows, from inputs that are counted; `cut` makes it the begin of a stage.
+
+    A constant key costs nothing, and Spark knows that all rows are in one place. What counts is also in the way of
+    filters, which Spark would move to the stage before; and the plan then has the operator's name.
+    """
+    from pyspark.sql import functions as f
+
+    joined = []
+    for name, rows in inputs.items():
+        begun = rows.repartition(1, f.lit(node.name)) if cut else rows
+        joined.append(begun.observe(f"treadle {node.name} reads {name}", f.count(f.lit(1)).alias("rows")))
+    return build.called(node, *joined)
+
+
+def _partitions(plan: build.Plan) -> dict[str, int]:
+    topics = [channel for channel in plan.inputs if isinstance(channel, Topic)]
+    return {channel.topic: len(channel.cluster.partitions(channel.topic)) for channel in topics}
+
+
+def _settings(node: Node, batch: float) -> dict[str, str]:
+    """What a query must find set when it starts, and keeps."""
+    found = {
+        # State is kept in as many parts, each with a thread of its own.
+        "spark.sql.shuffle.partitions": "1",
+        f"{_MODE}.minBatchDuration": f"{_milliseconds(batch)}ms",
+    }
+    if node.format == "noop":  # which is not on Spark's list; what is in the query has been checked
+        found[f"{_MODE}.allowlistCheck"] = "false"
+    return found
+
+
+@contextmanager
+def _set(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Settings of a session that are as before afterwards."""
+    before = {key: spark.conf.get(key, None) for key in wanted}
+    for key, value in wanted.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, found in before.items():
+            if found is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, found)
+
+
+def _milliseconds(batch: float) -> int:
+    return round(1000 * batch)
+
+
+def _no_gate(what: str, remedy: str, where: str) -> NoReturn:
+    raise ConfigError(f"there is no gate in the realtime layout, so no {what}", where=where, remedy=remedy)

@@ -1,0 +1,93 @@
+"""How many rows leave the last operator of a streaming query in each batch: read from the counters of Spark's plan.
+
+It knows batches that have run. It adds nothing to a plan and starts no job: see `java/treadle/OutputRows.java`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from treadle import classes
+from treadle.errors import TreadleError
+from treadle.observe.graph import TRACE
+from treadle.pipelines.spark import jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("treadle.pipelines")
+
+
+@dataclass(eq=False)
+class RowCounts:
+    """The rows of all batches of a query so far."""
+
+    tuples_in: int = field(default=0, init=False)
+    tuples_out: int = field(default=0, init=False)
+    """Of batches in which rows out were counted; for a sink, those that have left its last operator."""
+    counted: bool = field(default=True, init=False)
+    """Whether the last batch was."""
+    _made_later: int = field(default=0, init=False)
+
+    @property
+    def rows_out(self) -> float:
+        """`tuples_out`, or NaN while they are not counted."""
+        return self.tuples_out if self.counted else math.nan
+
+    @property
+    def flow(self) -> tuple[float, float]:
+        """Rows in and out, as the metrics of a policy."""
+        return float(self.tuples_in), self.rows_out + TRACE * self.tuples_in
+
+    def count(self, rows: int, out: float) -> None:
+        """Rows that a batch took in and put out; NaN where the latter is not known.
+
+        What comes out of a batch without rows, as a window that closes, is counted with the next one that has some: it
+        was made of rows like these, and a policy sees only what comes out while rows are taken in.
+        """
+        self.tuples_in += rows
+        if not rows:
+            self._made_later += 0 if math.isnan(out) else round(out)
+            return
+        self.counted = not math.isnan(out)
+        if self.counted:
+            self.tuples_out += round(out) + self._made_later
+            self._made_later = 0
+
+
+class OutputRows:
+    """Counts the rows that leave queries, by Spark's own objects in the JVM; NaN where Spark does not count them."""
+
+    def __init__(self, spark: SparkSession | None = None) -> None:
+        self._functions: tuple[Any, Any] | None = None
+        if spark is None:
+            return
+        sources = Path(str(resources.files("treadle.pipelines") / "java" / "treadle"))
+        try:
+            jvm.load_class(spark, "treadle.OutputRows", lambda: classes.spark_jar("treadle-plans", sources).path)
+            java: Any = spark.sparkContext._jvm
+            self._functions = java.treadle.OutputRows.latest, java.treadle.OutputRows.of
+        except TreadleError as error:
+            log.warning("rows that leave a query are not counted, which highest-rate goes by: %s", error)
+
+    def latest(self, query: Any, rows: int) -> float:
+        """Of a query's latest batch, which took in so many rows; 0 where that has been counted before."""
+        return self._counted(0, query, rows)
+
+    def of(self, execution: Any, rows: int) -> float:
+        """Of a batch that took in so many rows, by Spark's object of its execution."""
+        return self._counted(1, execution, rows)
+
+    def _counted(self, function: int, subject: Any, rows: int) -> float:
+        if self._functions is None or subject is None:
+            return math.nan
+        try:
+            return float(self._functions[function](subject, float(rows)))
+        except Exception as error:  # inner parts of Spark, which may differ in another version
+            log.debug("rows that leave a query were not counted: %s", error)
+            return math.nan
