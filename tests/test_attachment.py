@@ -16,9 +16,8 @@ import pytest
 
 from applications import SparkProcess, Standing, differences, feed, groups_left, standings
 from support import until
-from treadle import config
+from treadle import config, jvm
 from treadle.attachment import Attachment, attach, checks, plan, watch
-from treadle.attachment.shown import report
 from treadle.attachment.policies import (
     AnswersFirst,
     Caps,
@@ -29,6 +28,7 @@ from treadle.attachment.policies import (
     StartsFirst,
     WithinQuery,
 )
+from treadle.attachment.shown import report
 from treadle.broker import Broker
 from treadle.decide import registry
 from treadle.decide.adaptive import Adaptive
@@ -40,7 +40,6 @@ from treadle.engines.spark.application import Application, Process
 from treadle.engines.spark.engine import SparkEngine
 from treadle.errors import ConfigError, EngineError
 from treadle.model import Instance, Operator, Query, Topology
-from treadle import jvm
 from treadle.values import Schedule, Snapshot
 
 pytestmark = pytest.mark.usefixtures("own_journals")

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from treadle.decide.quality import Kept, relative_error
     from treadle.enforce.shed import by_key, by_utility
     from treadle.estimates import corrected, joined, per_unit
-    from treadle.pipelines.api.query_gate import gate
-    from treadle.pipelines.run.feed import feed
     from treadle.pipelines.api.load import load
     from treadle.pipelines.api.pipeline import Pipeline
+    from treadle.pipelines.api.query_gate import gate
+    from treadle.pipelines.run.feed import feed
     from treadle.pipelines.spark.session import session
 
 __version__ = "0.1.0"

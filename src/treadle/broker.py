@@ -27,8 +27,8 @@ from typing import Literal
 
 from treadle import jars
 from treadle.errors import ConfigError, EngineError, RightsError
-from treadle.linux import trusted
-from treadle.linux.open_files import is_readable
+from treadle.linux.files import trusted
+from treadle.linux.files.open_files import is_readable
 
 HOST = "127.0.0.1"
 PORT = 9092

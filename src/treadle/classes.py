@@ -20,7 +20,7 @@ from pathlib import Path
 
 from treadle.errors import EngineError, RightsError
 from treadle.jars import Jar, home, java
-from treadle.linux import trusted
+from treadle.linux.files import trusted
 
 
 def jar(name: str, sources: Path, *, path: str = "", key: str = "", manifest: str = "") -> Jar:

@@ -27,8 +27,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from treadle.errors import ConfigError, EngineError, RightsError
-from treadle.linux import trusted
-from treadle.linux.open_files import is_readable
+from treadle.linux.files import trusted
+from treadle.linux.files.open_files import is_readable
 
 log = logging.getLogger("treadle.jars")
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from treadle import jars
+from treadle import jars, jvm
 from treadle.attachment import attach, targets
 from treadle.attachment.targets import Claims
 from treadle.enforce.kernel import Fact
 from treadle.errors import ConfigError, EngineError, RightsError, TreadleError
-from treadle import jvm
 
 DRIVER = """
 public class Driver {

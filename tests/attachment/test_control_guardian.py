@@ -12,8 +12,8 @@ import pytest
 
 from support import LONG
 from treadle.attachment import plan
-from treadle.attachment.control import Attachment
 from treadle.attachment.attached_engine import Guard
+from treadle.attachment.control import Attachment
 from treadle.enforce import Per, Target, Value, kernel
 from treadle.enforce.recovery.guardian import OFF, Guardian
 from treadle.enforce.recovery.journal import Journal

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from treadle.bench import core
-from treadle.bench.pipelines import channels
-from treadle.bench.pipelines import hops
 from treadle.bench.attach import loop
 from treadle.bench.claims import Claims, Deaths, at_least, at_most, fails, in_turns
+from treadle.bench.pipelines import channels, hops
 
 NOTHING: dict[str, float] = {}
 LOOP: dict[str, Any] = {

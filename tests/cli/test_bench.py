@@ -9,26 +9,23 @@ import pytest
 from click.testing import CliRunner
 
 from treadle.bench import adaptive, core
-from treadle.bench.attach import rig
-from treadle.bench.pipelines import channels
-from treadle.bench.pipelines import hops
-from treadle.bench.attach import loop
-from treadle.bench.pipelines import schedulers
+from treadle.bench.attach import loop, rig
+from treadle.bench.claims import at_least
+from treadle.bench.pipelines import channels, hops, schedulers
 from treadle.bench.quality import scenario_run
 from treadle.bench.truth import stages
-from treadle.bench.claims import at_least
 from treadle.cli import cli
 
 BENCHES = {
     "adaptive": adaptive,
-    "attach": attach,
+    "attach": rig,
     "channels": channels,
     "core": core,
     "hops": hops,
     "loop": loop,
-    "pipelines": pipelines,
-    "quality": quality,
-    "truth": truth,
+    "pipelines": schedulers,
+    "quality": scenario_run,
+    "truth": stages,
 }
 HELD, BROKEN = at_least("b : a", 2.0, 1.0), at_least("a : b", 0.5, 1.0)
 

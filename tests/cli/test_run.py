@@ -23,7 +23,7 @@ from rich.console import Console
 from support import LONG, treadle, until
 from treadle.cli.run import table
 from treadle.errors import TreadleError
-from treadle.linux import runtime_folder
+from treadle.linux.files import runtime_folder
 from treadle.pipelines.run import control_socket
 
 if TYPE_CHECKING:

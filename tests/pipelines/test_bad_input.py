@@ -15,8 +15,8 @@ import treadle
 from support import LONG, named, until
 from treadle.decide.policies import Fcfs
 from treadle.errors import ConfigError, EngineError, TreadleError
+from treadle.linux.files.file_lock import holder
 from treadle.pipelines.hops import build
-from treadle.linux.file_lock import holder
 from treadle.pipelines.run.folder import Work
 
 if TYPE_CHECKING:

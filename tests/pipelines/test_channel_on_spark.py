@@ -15,9 +15,9 @@ import pytest
 import treadle
 from support import LONG, until
 from treadle.errors import EngineError
-from treadle.pipelines.spark import jvm
 from treadle.pipelines.channels import log
 from treadle.pipelines.channels.view import View
+from treadle.pipelines.spark import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

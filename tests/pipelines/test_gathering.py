@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from treadle.decide.batch import BatchSizer
-from treadle.pipelines.gating import foreach_batch_gate
 from treadle.pipelines.channels.kafka import Topic
-from treadle.pipelines.hops.hop import State
+from treadle.pipelines.gating import foreach_batch_gate
 from treadle.pipelines.gating.foreach_batch_gate import Outside
+from treadle.pipelines.hops.hop import State
 from treadle.pipelines.spark.queries import Stopped
 
 FULL = 1000

@@ -12,9 +12,9 @@ import pytest
 import treadle
 from support import LONG, named, until
 from treadle.errors import EngineError
-from treadle.pipelines.run import control_socket
-from treadle.linux.file_lock import holder
+from treadle.linux.files.file_lock import holder
 from treadle.pipelines.hops.hop import State
+from treadle.pipelines.run import control_socket
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,7 @@ import treadle
 from support import LONG, until
 from support import treadle as command
 from treadle.errors import ConfigError
-from treadle.linux import runtime_folder
+from treadle.linux.files import runtime_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,7 @@ from treadle import jars
 from treadle.broker import Broker, free_port
 from treadle.broker import stop as stop_broker
 from treadle.errors import EngineError
-from treadle.linux.file_lock import holder
+from treadle.linux.files.file_lock import holder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

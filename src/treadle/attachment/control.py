@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from treadle import durations
 from treadle.attachment import checks, plan, targets
-from treadle.attachment.shown import report
 from treadle.attachment.attached_engine import Followed, Guard
-from treadle.attachment.knobs import Knobs, part
 from treadle.attachment.coverage import Met
+from treadle.attachment.knobs import Knobs, part
 from treadle.attachment.newcomers import Newcomers
 from treadle.attachment.pace import Pace
 from treadle.attachment.plan import Plan
+from treadle.attachment.shown import report
 from treadle.attachment.shown.published import Published, ask
 from treadle.attachment.targets import Claims, Target
 from treadle.attachment.task_order import Ordering
@@ -36,22 +36,22 @@ from treadle.decide.policy import Policy
 from treadle.durations import Duration
 from treadle.enforce import Knob
 from treadle.enforce.recovery.guardian import Guardian
-from treadle.enforce.recovery.new_threads import Heirs
 from treadle.enforce.recovery.journal import Journal
+from treadle.enforce.recovery.new_threads import Heirs
 from treadle.enforce.recovery.releasable import Leash
 from treadle.engines.spark.application import Application, Process
 from treadle.engines.spark.engine import SparkEngine
 from treadle.errors import ConfigError, TreadleError
 from treadle.linux import users
-from treadle.linux.open_files import raise_limit
+from treadle.linux.files.open_files import raise_limit
 from treadle.linux.users import User
 from treadle.loop import DecisionBatch, Loop
 from treadle.text import visible
 from treadle.values import Snapshot
 
 if TYPE_CHECKING:  # promises need compiled code, which takes as long to load as all the rest
-    from treadle.attachment.quality.promises import Given
     from treadle.attachment.quality.keeper import Quality
+    from treadle.attachment.quality.promises import Given
     from treadle.decide.quality import Promise
 
 log = logging.getLogger("treadle.attach")

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from treadle.linux.sched import get_attributes, set_attributes
 from treadle.errors import TreadleError
+from treadle.linux.sched import get_attributes, set_attributes
 
 MOST_URGENT = -20
 SLICE = 100_000

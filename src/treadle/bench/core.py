@@ -19,9 +19,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from treadle.bench.simulator.baselines import Delivery, PlainRound, Reading, need_simpy, simpy_chain
 from treadle.bench.claims import Claims, at_most
 from treadle.bench.quality.cycle_cost import cycle_ms
+from treadle.bench.simulator.baselines import Delivery, PlainRound, Reading, need_simpy, simpy_chain
 from treadle.decide import registry
 from treadle.decide.transform import SCALES
 from treadle.enforce import Changes, Knob, Per, Target, Value, diff

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from treadle.enforce.changes import Change, Changes, Column, column_of, complete, diff, missing, same
-from treadle.enforce.recovery.journal import Journal
 from treadle.enforce.knob import Knob, Target, Value, label
+from treadle.enforce.recovery.journal import Journal
 from treadle.errors import EngineError, TargetGone, TreadleError
 from treadle.model import Ints
 

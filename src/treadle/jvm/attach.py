@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from treadle.errors import ConfigError, EngineError, RightsError, TargetGone, TreadleError
-from treadle.linux.bounded import TimeOverError, TooLongError, receive
-from treadle.linux.peer import peer
-from treadle.linux.target_files import TargetFolder, temporary_folder, working_folder
 from treadle.jvm.process import Facts, facts_of, given, is_ending, libraries, words_of
+from treadle.linux.files.bounded import TimeOverError, TooLongError, receive
+from treadle.linux.files.target_files import TargetFolder, temporary_folder, working_folder
+from treadle.linux.peer import peer
 from treadle.linux.thread_times import start_time
 from treadle.text import excerpt
 

@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 
 from treadle.errors import EngineError, RightsError, TreadleError
 from treadle.jars import Jar
-from treadle.linux.target_files import TargetFolder, temporary_folder
 from treadle.jvm.attach import TIMEOUT, execute
 from treadle.jvm.process import facts_of
+from treadle.linux.files.target_files import TargetFolder, temporary_folder
 from treadle.text import excerpt
 
 

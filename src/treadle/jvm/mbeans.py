@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 
 from treadle import jars
 from treadle.errors import ConfigError, EngineError, RightsError, TargetGone
-from treadle.linux import bounded, trusted
 from treadle.jvm import loading
 from treadle.jvm.attach import execute, look
 from treadle.jvm.process import is_ending
+from treadle.linux.files import bounded, trusted
 from treadle.linux.thread_times import start_time
 from treadle.text import excerpt
 

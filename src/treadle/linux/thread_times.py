@@ -11,11 +11,12 @@ import os
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from treadle.errors import EngineError, RightsError, TargetGone
-from treadle.linux.open_files import KeptFiles
-from treadle.model import Floats
+from treadle.linux.files.open_files import KeptFiles
 
+Floats = NDArray[np.float64]
 Threads = tuple[tuple[int, int], ...]
 """(process id, thread id) of each."""
 

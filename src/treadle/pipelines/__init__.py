@@ -4,7 +4,7 @@ Importing this starts no JVM and needs no PySpark; running a pipeline does.
 """
 
 from treadle.pipelines.api.load import load
-from treadle.pipelines.nodes.node import Kind, Node
 from treadle.pipelines.api.pipeline import Pipeline
+from treadle.pipelines.nodes.node import Kind, Node
 
 __all__ = ["Kind", "Node", "Pipeline", "load"]

@@ -16,9 +16,9 @@ from treadle.attachment.quality.keeper import SAMPLES, Quality
 from treadle.attachment.quality.query import CYCLE
 from treadle.broker import Broker
 from treadle.decide.quality import Promise
+from treadle.engines.spark.agent.shedder import Report
 from treadle.engines.spark.application import Process
 from treadle.engines.spark.queries.progress import Progress
-from treadle.engines.spark.agent.shedder import Report
 from treadle.errors import ConfigError
 from treadle.linux.cores import Used
 

@@ -9,8 +9,8 @@ import pytest
 
 from treadle.attachment.quality.query import CYCLE, Done, Query
 from treadle.decide.quality import Promise
-from treadle.engines.spark.queries.progress import Progress
 from treadle.engines.spark.agent.shedder import Report
+from treadle.engines.spark.queries.progress import Progress
 
 KAFKA = "KafkaV2[Subscribe[rows]]"
 

@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from mutations import mutated
-from treadle.attachment.shown import published
-from treadle.attachment.shown import shape
+from treadle.attachment.shown import published, shape
 from treadle.attachment.shown.published import Published, ask
 from treadle.cli.attach import table
 from treadle.engines.spark.application import Application, Process
 from treadle.errors import EngineError
-from treadle.linux import runtime_folder
+from treadle.linux.files import runtime_folder
 from treadle.linux.thread_times import start_time
 
 NOBODY = 65534

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from treadle.bench.simulator import compare
-from treadle.bench.simulator import orderings
+from treadle.bench.simulator import compare, orderings
 from treadle.engines.simulator import scenario
 
 SOAK = "TREADLE_SOAK" in os.environ

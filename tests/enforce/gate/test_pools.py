@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import treadle
-from treadle.errors import ConfigError
 from treadle.enforce.gate.pools import LADDER, PoolKnob, allocation_file
+from treadle.errors import ConfigError
 from treadle.testing import check_knob
 
 if TYPE_CHECKING:

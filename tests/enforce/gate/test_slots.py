@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.enforce.gate.slots import AGREE, CALM, Elastic, starting_slots, usable_cores
 from treadle.enforce.gate.gate import Gate
+from treadle.enforce.gate.slots import AGREE, CALM, Elastic, starting_slots, usable_cores
 from treadle.errors import ConfigError
 
 ROOM = (0.5, 0.1)

@@ -19,11 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treadle.enforce import Enforcer
-from treadle.enforce.recovery.new_threads import Heirs
 from treadle.enforce.kernel import Budget, Cgroups, GroupKnob, RealtimeKnob, facts, make, thread_ref
-from treadle.linux.sched import Attributes, get_attributes, set_attributes
+from treadle.enforce.recovery.new_threads import Heirs
 from treadle.enforce.recovery.releasable import Leash
 from treadle.errors import ConfigError, EngineError
+from treadle.linux.sched import Attributes, get_attributes, set_attributes
 from treadle.model import ThreadRef, Topology
 from treadle.testing import check_knob
 

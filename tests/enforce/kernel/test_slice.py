@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from treadle.enforce import Enforcer
 from treadle.enforce.kernel import SliceKnob
 from treadle.enforce.kernel import slice as kernel_slice
-from treadle.linux.sched import Attributes, get_attributes, set_attributes
 from treadle.errors import ConfigError, EngineError
+from treadle.linux.sched import Attributes, get_attributes, set_attributes
 from treadle.model import ThreadRef
 from treadle.testing import check_knob
 

@@ -22,14 +22,14 @@ import pytest
 
 from support import LONG
 from treadle.enforce import Enforcer, kernel
+from treadle.enforce.kernel import RealtimeKnob, find_mount, thread_ref
 from treadle.enforce.recovery.guardian import BEAT, OFF, Guardian
 from treadle.enforce.recovery.guardian_process import Post
 from treadle.enforce.recovery.journal import Journal
 from treadle.enforce.recovery.journal_book import read
-from treadle.enforce.kernel import RealtimeKnob, find_mount, thread_ref
-from treadle.linux.sched import get_attributes
 from treadle.enforce.recovery.leftovers import leftovers, put_back
 from treadle.errors import EngineError
+from treadle.linux.sched import get_attributes
 from treadle.model import ThreadRef
 
 NOBODY = 65534

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from treadle.enforce.recovery import journal_book
-from treadle.enforce.recovery.new_threads import MANY, Births, Heirs, settle_born
-from treadle.enforce.recovery.journal import Journal
-from treadle.enforce.recovery.journal_book import Kept
 from treadle.enforce.kernel import facts, thread_ref
 from treadle.enforce.kernel.nice import NiceKnob
+from treadle.enforce.recovery import journal_book
+from treadle.enforce.recovery.journal import Journal
+from treadle.enforce.recovery.journal_book import Kept
+from treadle.enforce.recovery.new_threads import MANY, Births, Heirs, settle_born
 from treadle.model import Topology
 
 NICE = next(fact for fact in facts() if fact.what == "nice")

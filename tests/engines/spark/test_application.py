@@ -17,8 +17,8 @@ from treadle.engines.spark.application import Application, Process
 from treadle.engines.spark.jvms import EXECUTOR
 from treadle.engines.spark.queries.rest import Rest
 from treadle.errors import ConfigError, EngineError
-from treadle.linux import users
 from treadle.jvm import Jvm
+from treadle.linux import users
 from treadle.linux.thread_times import start_time
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 
 from applications import SparkProcess
 from support import until
-from treadle import testing
+from treadle import jvm, testing
 from treadle.decide.registry import create
 from treadle.enforce import kernel
 from treadle.engines import registry
@@ -24,7 +24,6 @@ from treadle.engines.spark.queries.rest import Rest
 from treadle.errors import TargetGone
 from treadle.loop import Binding, Loop
 from treadle.model import Instance, Role, Topology
-from treadle import jvm
 from treadle.values import Sample
 
 

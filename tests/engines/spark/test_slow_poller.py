@@ -12,8 +12,8 @@ import pytest
 from support import until
 from treadle.broker import Broker
 from treadle.engines.spark.application import Application, Process
-from treadle.engines.spark.kafka.consumers import Consumer
 from treadle.engines.spark.engine import SparkEngine
+from treadle.engines.spark.kafka.consumers import Consumer
 from treadle.engines.spark.slow_poller import Pulse
 from treadle.engines.spark.threads.sockets import Traffic
 from treadle.errors import TargetGone

@@ -18,11 +18,11 @@ from support import LONG, until
 from treadle.decide import registry
 from treadle.decide.policies import Fcfs
 from treadle.errors import ConfigError, EngineError
-from treadle.linux import runtime_folder
-from treadle.pipelines.run import control_socket
-from treadle.pipelines.spark import jvm
+from treadle.linux.files import runtime_folder
 from treadle.pipelines.api.query_gate import BatchFunction, QueryGate
 from treadle.pipelines.channels.log import Writer
+from treadle.pipelines.run import control_socket
+from treadle.pipelines.spark import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

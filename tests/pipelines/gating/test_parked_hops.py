@@ -11,8 +11,8 @@ import pytest
 from treadle.decide.batch import BatchSizer
 from treadle.enforce.gate.gate import Gate
 from treadle.pipelines.channels.view import Backlog
-from treadle.pipelines.hops.hop import Hop, State
 from treadle.pipelines.gating.parked_hops import ALL_ROWS, Turns
+from treadle.pipelines.hops.hop import Hop, State
 
 
 def test_a_report_that_can_not_be_noted_costs_no_slot() -> None:

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 import treadle
 from treadle.decide import registry
 from treadle.enforce.gate.gate import Gate, GateKnob
+from treadle.enforce.gate.pools import PoolKnob
 from treadle.loop import Binding, Loop
 from treadle.pipelines.channels.embedded import Embedded
-from treadle.pipelines.hops.hop_engine import ALL_METRICS, OFFERS, HopEngine
 from treadle.pipelines.hops.hop import Hop
+from treadle.pipelines.hops.hop_engine import ALL_METRICS, OFFERS, HopEngine
 from treadle.pipelines.hops.latency import Latency
-from treadle.enforce.gate.pools import PoolKnob
 from treadle.testing import check_engine, check_knob
 
 NOW = 1_800_000_000.0

@@ -22,8 +22,8 @@ from treadle.bench.quality.scenario_run import PARTITIONS, make_topics
 from treadle.bench.quality.standalone import Standalone
 from treadle.broker import Broker
 from treadle.errors import ConfigError
-from treadle.pipelines.quality import placement
 from treadle.pipelines.channels.cluster import client_config
+from treadle.pipelines.quality import placement
 from treadle.pipelines.quality.promises import Promises
 from treadle.pipelines.spark.workers import Look
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import treadle
 from pipelines.test_promises import flooded, sinks
+
+import treadle
 from support import named, until
 from treadle.workloads.burn import burn
 

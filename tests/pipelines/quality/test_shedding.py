@@ -23,8 +23,8 @@ from treadle.enforce import Enforcer
 from treadle.enforce.shed import Choice, Count, ShedKnob
 from treadle.errors import ConfigError
 from treadle.estimates import WEIGHT, corrected
-from treadle.pipelines.spark import jvm
 from treadle.pipelines.quality.shedding import Shedding
+from treadle.pipelines.spark import jvm
 
 ROWS = 20_000
 

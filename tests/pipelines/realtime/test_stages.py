@@ -17,8 +17,8 @@ from support import LONG, named, until
 from treadle import jars
 from treadle.broker import Broker
 from treadle.errors import ConfigError, EngineError, TreadleError
+from treadle.linux.files.file_lock import holder
 from treadle.pipelines.channels.cluster import client_config
-from treadle.linux.file_lock import holder
 from treadle.pipelines.hops.options import Options
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from mutations import mutated
 from support import until
 from treadle.errors import ConfigError, EngineError, RightsError, TargetGone, TreadleError
-from treadle.linux import runtime_folder
+from treadle.linux.files import runtime_folder
 from treadle.linux.peer import Peer
 from treadle.pipelines.run import control_socket
 
@@ -388,8 +388,14 @@ class TestFinding:
             dead.bind(str(folder / "treadle-dead.sock"))
         (folder / "treadle-odd.sock").write_text("")
         before = control_socket.find()
-        with control_socket.Server(control_socket.path_for("a"), HANDLERS), control_socket.Server(control_socket.path_for("b"), HANDLERS):
-            assert [p for p in control_socket.find() if p not in before] == [control_socket.path_for("a"), control_socket.path_for("b")]
+        with (
+            control_socket.Server(control_socket.path_for("a"), HANDLERS),
+            control_socket.Server(control_socket.path_for("b"), HANDLERS),
+        ):
+            assert [p for p in control_socket.find() if p not in before] == [
+                control_socket.path_for("a"),
+                control_socket.path_for("b"),
+            ]
         assert control_socket.find() == before
 
     def test_the_only_one_that_runs_needs_no_name(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

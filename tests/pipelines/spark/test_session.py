@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from treadle.enforce.gate.pools import allocation_file
 from treadle.errors import ConfigError
 from treadle.pipelines.spark import jvm
-from treadle.enforce.gate.pools import allocation_file
 from treadle.pipelines.spark.session import folder_of, missing, session, settings
 
 if TYPE_CHECKING:

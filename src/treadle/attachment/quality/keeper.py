@@ -23,13 +23,13 @@ from treadle.attachment.quality.query import CYCLE, WINDOW, Query
 from treadle.decide.quality import Controller, Decision, Flow, Measured, Promise
 from treadle.decide.quality.room import ceilings, room
 from treadle.decide.quality.shortages import Shortages
+from treadle.engines.spark.agent.shedder import Report, Shedder
 from treadle.engines.spark.application import Process
 from treadle.engines.spark.threads.layout import of_driver
-from treadle.engines.spark.agent.shedder import Report, Shedder
 from treadle.errors import TargetGone, TreadleError
+from treadle.linux.cores import Cores, Used
 from treadle.loop.trouble import Attempts, Trouble
 from treadle.model import Role
-from treadle.linux.cores import Cores, Used
 from treadle.text import visible
 from treadle.values import Snapshot
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from treadle.decide.quality import InputRate, Promise
-from treadle.engines.spark.queries.progress import Progress
 from treadle.engines.spark.agent.shedder import Report
+from treadle.engines.spark.queries.progress import Progress
 
 CYCLE = 2.0
 MOST_SAMPLES = 4000

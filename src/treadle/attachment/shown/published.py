@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 from treadle.attachment.shown import shape
 from treadle.engines.spark.application import Application, Process
 from treadle.errors import EngineError, TargetGone, TreadleError
-from treadle.linux import runtime_folder, users
-from treadle.linux.bounded import receive
+from treadle.linux import users
+from treadle.linux.files import runtime_folder
+from treadle.linux.files.bounded import receive
 from treadle.linux.peer import peer
 from treadle.linux.waiting_connect import waiting_connect
 

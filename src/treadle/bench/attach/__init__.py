@@ -1,1 +1,1 @@
-"""attach."""
+"""`treadle bench attach` and `loop`: what an attachment does for applications, and what it costs."""

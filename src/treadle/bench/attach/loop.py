@@ -21,7 +21,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from treadle import estimates, jars
+from treadle import estimates, jars, jvm
 from treadle.attachment import attach
 from treadle.bench.attach.rig import Rig
 from treadle.bench.claims import Claims, Deaths, at_least, at_most
@@ -29,7 +29,6 @@ from treadle.engines.spark.engine import RARELY
 from treadle.engines.spark.threads.naming import runs_task
 from treadle.engines.spark.threads.thread_table import FRAMES
 from treadle.errors import EngineError
-from treadle import jvm
 from treadle.workloads.realtime import Chain
 
 Progress = Callable[[str, float], None]

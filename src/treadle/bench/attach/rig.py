@@ -26,8 +26,8 @@ from treadle.bench.apart import medians
 from treadle.bench.claims import SET_UP, Claims, Deaths, at_least, in_turns
 from treadle.broker import Broker, free_port
 from treadle.errors import EngineError
-from treadle.model import Floats, Ints
 from treadle.linux.thread_times import ThreadTimes
+from treadle.model import Floats, Ints
 from treadle.workloads.producer import Producer
 from treadle.workloads.realtime import Application, Chain, Started
 

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from treadle.bench.pipelines import policies
 from treadle.bench.apart import measured, medians
 from treadle.bench.claims import Claims, Deaths, at_least, in_turns
+from treadle.bench.pipelines import policies
 from treadle.bench.pipelines.multi_class import VARIANTS, measure
 from treadle.workloads import multi_class
 from treadle.workloads.burn import calibrate

@@ -1,1 +1,1 @@
-"""quality."""
+"""`treadle bench quality`: the scenarios of Stream-Economics on a Spark cluster."""

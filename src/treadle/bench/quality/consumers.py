@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from treadle.pipelines.nodes.node import Kind, Node
 from treadle.pipelines.api.pipeline import Pipeline
+from treadle.pipelines.nodes.node import Kind, Node
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,1 +1,1 @@
-"""simulator."""
+"""The papers' comparisons in the simulator."""

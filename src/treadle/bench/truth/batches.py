@@ -19,9 +19,9 @@ from treadle.bench.claims import Claims
 from treadle.bench.truth.taps import Progress, Taps, claims_of, median, queue_error, rate_errors, read_taps, readings
 from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
+from treadle.linux.thread_times import ThreadTimes
 from treadle.model import Floats
 from treadle.observe.provider import Provider
-from treadle.linux.thread_times import ThreadTimes
 from treadle.workloads.realtime import Chain
 from treadle.workloads.tapped_batches import TappedBatches
 

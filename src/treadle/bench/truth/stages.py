@@ -16,10 +16,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from treadle.bench.truth import batches
 from treadle.bench.attach.rig import Rig
 from treadle.bench.claims import Claims, at_most
-from treadle.bench.truth.taps import FEW_ROWS, Progress, Taps, claims_of, decided_error, median, queue_error, rate_errors, read_latest, read_taps, readings
+from treadle.bench.truth import batches
+from treadle.bench.truth.taps import (
+    FEW_ROWS,
+    Progress,
+    Taps,
+    claims_of,
+    decided_error,
+    median,
+    queue_error,
+    rate_errors,
+    read_latest,
+    read_taps,
+    readings,
+)
 from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
 from treadle.errors import EngineError

@@ -12,7 +12,7 @@ from treadle.enforce import Target, Value, label
 from treadle.enforce.knob import Per
 from treadle.errors import ConfigError, TargetGone
 from treadle.jars import home
-from treadle.linux.trusted import make_folder
+from treadle.linux.files.trusted import make_folder
 
 LADDER = tuple(f"rung-{number}" for number in range(6))
 """The pools by rung; the weight of rung n is 2 to the n."""

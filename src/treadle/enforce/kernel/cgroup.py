@@ -17,7 +17,7 @@ from treadle.enforce.kernel.guard import called, gone
 from treadle.enforce.kernel.mounts import Mount, cpu_group, find_mount, group_of
 from treadle.enforce.kernel.names import escape, escape_parts, unescape
 from treadle.errors import ConfigError, EngineError, RightsError, TargetGone, TreadleError
-from treadle.linux.open_files import open_file
+from treadle.linux.files.open_files import open_file
 from treadle.model import ThreadRef
 
 __all__ = ["RIGHTS", "Cgroups", "Mount", "cpu_group", "find_mount"]

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from treadle.enforce.knob import Target
 from treadle.errors import ConfigError, RightsError, TargetGone
-from treadle.linux.open_files import KeptFiles, open_file
+from treadle.linux.files.open_files import KeptFiles, open_file
 from treadle.model import Role, ThreadRef
 
 CAP_SYS_NICE = 23

@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from treadle.linux.open_files import open_file
+from treadle.linux.files.open_files import open_file
 
 MOUNTS = "/proc/self/mountinfo"
 

@@ -16,9 +16,9 @@ from typing import Any
 from treadle.enforce.kernel.guard import alive, called, gone
 from treadle.enforce.kernel.nice import REMEDY
 from treadle.enforce.kernel.numbers import number
-from treadle.linux.sched import Attributes, get_attributes, set_attributes
 from treadle.enforce.knob import Per, Target, Value
 from treadle.errors import ConfigError, EngineError, RightsError
+from treadle.linux.sched import Attributes, get_attributes, set_attributes
 from treadle.model import ThreadRef
 
 SHORTEST, LONGEST = 0.0001, 0.1

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from treadle.enforce.kernel import Cgroups
 from treadle.enforce.recovery.journal import Journal
 from treadle.enforce.recovery.journal_book import Process, start_time
-from treadle.enforce.kernel import Cgroups
 from treadle.errors import EngineError, TreadleError
 from treadle.model import ThreadRef
 from treadle.text import visible
@@ -155,7 +155,7 @@ class _Child:
         self.path = path
         """Where it knows the journal to be."""
         self._said = ""
-        home = str(Path(__file__).parents[2])
+        home = str(Path(__file__).parents[3])
         search = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH", "")]))
         with ExitStack() as opened:
             try:

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from treadle.enforce.knob import Knob, Target, Value
 from treadle.enforce.recovery.journal_book import SUFFIX, Book, Process, Recipe, as_text, host, plain, start_time, world
 from treadle.enforce.recovery.journal_folder import folders_for_new_journals, journal_folders, make_private
-from treadle.enforce.knob import Knob, Target, Value
 from treadle.errors import EngineError, RightsError, TreadleError
-from treadle.linux.open_files import open_file
+from treadle.linux.files.open_files import open_file
 
 log = logging.getLogger("treadle.enforce")
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from treadle.enforce.kernel.guard import thread_ref
 from treadle.enforce.knob import Target, Value
 from treadle.errors import TreadleError
-from treadle.linux.open_files import is_readable, open_file
+from treadle.linux.files.open_files import is_readable, open_file
 from treadle.model import Role, ThreadRef
 
 FORMAT = 1

@@ -10,7 +10,7 @@ import pwd
 from pathlib import Path
 
 from treadle.errors import RightsError
-from treadle.linux.runtime_folder import checked, private_folder
+from treadle.linux.files.runtime_folder import checked, private_folder
 
 NAME = "treadle"
 

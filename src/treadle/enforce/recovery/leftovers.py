@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from treadle.enforce import kernel
-from treadle.enforce.recovery import journal_book
 from treadle.enforce.changes import Changes, same
 from treadle.enforce.enforcer import Enforcer, Failure, Outcomes
-from treadle.enforce.recovery.new_threads import settle_born
+from treadle.enforce.knob import Knob, Value
+from treadle.enforce.recovery import journal_book
 from treadle.enforce.recovery.journal_book import REALTIME, SUFFIX, Book, Kept, Recipe
 from treadle.enforce.recovery.journal_folder import is_private, journal_folders
-from treadle.enforce.knob import Knob, Value
+from treadle.enforce.recovery.new_threads import settle_born
 from treadle.errors import EngineError, RightsError
 from treadle.model import ThreadRef
 

@@ -16,10 +16,10 @@ from contextlib import suppress
 from functools import cache
 
 from treadle.enforce.changes import same
-from treadle.enforce.recovery.journal import Journal
-from treadle.enforce.recovery.journal_book import Kept, start_time
 from treadle.enforce.kernel import thread_ref
 from treadle.enforce.knob import Knob, Value
+from treadle.enforce.recovery.journal import Journal
+from treadle.enforce.recovery.journal_book import Kept, start_time
 from treadle.errors import TreadleError
 from treadle.model import ThreadRef, Topology
 

@@ -17,15 +17,15 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from treadle import jvm
 from treadle.engines.spark import jvms
 from treadle.engines.spark.agent.agents import identify
 from treadle.engines.spark.jvms import EXECUTOR
 from treadle.engines.spark.queries.rest import Rest
 from treadle.errors import ConfigError, EngineError, TargetGone, TreadleError
+from treadle.jvm import Jvm
 from treadle.linux import users
 from treadle.linux.listening import listens
-from treadle import jvm
-from treadle.jvm import Jvm
 from treadle.linux.thread_times import start_time
 
 LOCAL = "local-process-"

@@ -17,23 +17,22 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 
 from treadle.enforce import Knob, kernel
-from treadle.engines.spark.counters import columns
 from treadle.engines.spark.agent.agents import Agents
 from treadle.engines.spark.application import Application, Process, is_alive
 from treadle.engines.spark.counters.batches import BatchReading
+from treadle.engines.spark.counters.columns import OFFERS, LiveColumns
 from treadle.engines.spark.counters.handover import Counters
-from treadle.engines.spark.threads.layout import WHOLE, Layout, Place, Rows
-from treadle.engines.spark.counters.columns import LiveColumns
-from treadle.engines.spark.threads.naming import COMPILERS, NETWORK
+from treadle.engines.spark.queries.rest import Directory, Rest
 from treadle.engines.spark.slow_poller import Pulse
 from treadle.engines.spark.threads.idle_queues import Doing, Estimate, doing, realigned
-from treadle.engines.spark.queries.rest import Directory, Rest
+from treadle.engines.spark.threads.layout import WHOLE, Layout, Place, Rows
+from treadle.engines.spark.threads.naming import COMPILERS, NETWORK
 from treadle.engines.spark.threads.thread_table import Roster
 from treadle.errors import TargetGone, TreadleError
-from treadle.model import Bools, Floats, Ints, Role, Topology
-from treadle.observe.graph import TRACE
 from treadle.jvm import JavaThread
 from treadle.linux.thread_times import Threads, ThreadTimes, Times
+from treadle.model import Bools, Floats, Ints, Role, Topology
+from treadle.observe.graph import TRACE
 from treadle.values import Sample
 
 WAITING = 2.0
@@ -49,7 +48,7 @@ BLIND = 3.0
 OTHERS = 2.0
 """Seconds between two looks at the counters of threads that are no task's main, of which there are many."""
 FROM_BEANS = frozenset({"external_queue", "tuples_in"})
-FROM_AGENT = columns.OFFERS - FROM_BEANS - {"queue"}
+FROM_AGENT = OFFERS - FROM_BEANS - {"queue"}
 """What only the counters inside of running tasks tell; without them a queue is an estimate."""
 
 

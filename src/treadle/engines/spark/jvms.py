@@ -13,10 +13,10 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
 
-from treadle.errors import TargetGone
-from treadle.linux import users
 from treadle import jvm
+from treadle.errors import TargetGone
 from treadle.jvm import Jvm
+from treadle.linux import users
 
 log = logging.getLogger("treadle.engines.spark")
 

@@ -19,8 +19,8 @@ from treadle.engines.spark.kafka.consumers import REQUESTS, Consumer, Key, Match
 from treadle.engines.spark.kafka.flow import Flow
 from treadle.engines.spark.threads.layout import Place, python_worker
 from treadle.errors import TargetGone, TreadleError
-from treadle.model import ThreadRef
 from treadle.jvm import MBeans, NoAgentError
+from treadle.model import ThreadRef
 
 log = logging.getLogger("treadle.engines.spark")
 

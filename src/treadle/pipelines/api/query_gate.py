@@ -23,21 +23,21 @@ from treadle.decide.batch import BatchSizer
 from treadle.decide.policy import Policy
 from treadle.durations import Duration, seconds
 from treadle.enforce import Knob
-from treadle.enforce.gate.slots import starting_slots
 from treadle.enforce.gate.gate import Gate, GateKnob
+from treadle.enforce.gate.slots import starting_slots
 from treadle.errors import ConfigError, EngineError, TargetGone
 from treadle.loop import Binding, Loop
 from treadle.loop.trouble import Attempts
 from treadle.model import Operator, Query, Topology
-from treadle.pipelines.run import control_socket
-from treadle.pipelines.spark import jvm
-from treadle.pipelines.nodes import node as checks
+from treadle.pipelines.gating.gated_query import Wish, Wrapped
+from treadle.pipelines.gating.steering import Steering
 from treadle.pipelines.hops.hop_engine import ALL_METRICS, MEASURES, OFFERS
 from treadle.pipelines.hops.options import LEAST_PERIOD, policy_of
+from treadle.pipelines.nodes import node as checks
+from treadle.pipelines.run import control_socket
+from treadle.pipelines.spark import jvm
 from treadle.pipelines.spark.output_rows import OutputRows
 from treadle.pipelines.spark.queries import Stopped
-from treadle.pipelines.gating.steering import Steering
-from treadle.pipelines.gating.gated_query import Wish, Wrapped
 from treadle.text import visible
 from treadle.values import Sample
 

@@ -14,9 +14,9 @@ from html import escape
 from itertools import pairwise
 
 from treadle import durations
+from treadle.pipelines.api.pipeline import Pipeline
 from treadle.pipelines.nodes import graph
 from treadle.pipelines.nodes.node import Kind, Node
-from treadle.pipelines.api.pipeline import Pipeline
 
 _HEIGHT, _GAP_Y, _GAP_X, _MARGIN = 44.0, 16.0, 64.0, 24.0
 _TITLE, _BETWEEN = 56.0, 30.0

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 import pyarrow as pa
 
 from treadle.errors import ConfigError, EngineError
+from treadle.linux.files.file_lock import Lock, holder
 from treadle.loop.engine import Clock, SystemClock
-from treadle.linux.file_lock import Lock, holder
 from treadle.pipelines.channels.segment import (
     SUFFIX,
     Rows,

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from treadle.linux.inotify import MOVED_IN, Watch
-from treadle.linux.inotify import watch as start_watch
+from treadle.linux.files.inotify import MOVED_IN, Watch
+from treadle.linux.files.inotify import watch as start_watch
 from treadle.pipelines.channels.segment import SUFFIX, Segment, parse, visible
 
 Folder = str | os.PathLike[str]

@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.enforce.gate.gate import Gate
 from treadle.errors import TargetGone
-from treadle.pipelines.hops import source_metrics
-from treadle.pipelines.hops import build
 from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.channel import Replan
 from treadle.pipelines.channels.kafka import KafkaChannel, Topic
 from treadle.pipelines.channels.ledger import Ages
+from treadle.pipelines.gating.parked_hops import Turns
+from treadle.pipelines.hops import build, source_metrics
 from treadle.pipelines.hops.hop import Hop, State
 from treadle.pipelines.nodes.node import Node
 from treadle.pipelines.spark.queries import Stopped, interruptible
-from treadle.pipelines.gating.parked_hops import Turns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

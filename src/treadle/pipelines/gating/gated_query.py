@@ -21,9 +21,9 @@ from treadle.engines.spark.queries.progress import Progress
 from treadle.model import Instance
 from treadle.pipelines.gating.arrival_history import Arrivals
 from treadle.pipelines.hops.hop import State
+from treadle.pipelines.run.status import known
 from treadle.pipelines.spark.output_rows import OutputRows, RowCounts
 from treadle.pipelines.spark.queries import Stopped
-from treadle.pipelines.run.status import known
 
 log = logging.getLogger("treadle.pipelines")
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from treadle.decide.batch import BatchSizer
-from treadle.enforce.gate.slots import usable_cores
 from treadle.enforce.gate.gate import Gate
+from treadle.enforce.gate.slots import usable_cores
 from treadle.pipelines.hops.hop import Hop, State
 
 ALL_ROWS = 2**53

@@ -9,11 +9,11 @@ import logging
 from collections.abc import Callable, Collection
 
 from treadle.decide.policy import Policy
-from treadle.enforce.gate.slots import Elastic
 from treadle.enforce.gate.gate import Gate
+from treadle.enforce.gate.slots import Elastic
 from treadle.errors import EngineError
-from treadle.loop import Loop
 from treadle.linux.pressure import Pressure
+from treadle.loop import Loop
 from treadle.pipelines.hops.options import policy_of, text_of
 from treadle.pipelines.hops.totals import OBJECTIVES
 

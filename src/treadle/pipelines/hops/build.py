@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.errors import ConfigError, EngineError, TreadleError
 from treadle.estimates import WEIGHT, check_weight
-from treadle.pipelines.hops import source_metrics
 from treadle.pipelines.channels.channel import Source
+from treadle.pipelines.hops import source_metrics
 from treadle.pipelines.nodes.node import Kind, Node, not_yours
 from treadle.pipelines.spark.queries import interruptible
 

@@ -97,10 +97,10 @@ def named(kind: Kind, name: str, place: str = "") -> str:
 
 
 def place_of_definition() -> str:
-    """`file.py:12` of the user's line that is defining a node: the first one outside of this package."""
-    here = str(Path(__file__).parent)
+    """`file.py:12` of the user's line that is defining a node: the first one outside of `treadle.pipelines`."""
+    here = Path(__file__).parents[1]
     frame = sys._getframe(1)
-    while frame.f_back is not None and str(Path(frame.f_code.co_filename).parent) == here:
+    while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(here):
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 

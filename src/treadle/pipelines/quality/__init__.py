@@ -1,1 +1,1 @@
-"""quality."""
+"""Quality of data in a running pipeline: promises, drops, rates of sources, placement (Stream-Economics)."""

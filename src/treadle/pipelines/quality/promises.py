@@ -20,10 +20,10 @@ from treadle.decide.quality.shortages import Shortages
 from treadle.enforce import Enforcer
 from treadle.enforce.shed import Count, ShedKnob
 from treadle.model import Bools, Floats
-from treadle.pipelines.nodes import graph
-from treadle.pipelines.quality.drops import Drops
 from treadle.pipelines.hops.hop import Hop
+from treadle.pipelines.nodes import graph
 from treadle.pipelines.nodes.node import Kind, Node
+from treadle.pipelines.quality.drops import Drops
 from treadle.pipelines.quality.on_time import OnTime, Progress
 from treadle.pipelines.quality.query_work import QueryWork
 from treadle.pipelines.quality.shedding import Shedding

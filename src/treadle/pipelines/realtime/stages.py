@@ -16,23 +16,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from treadle.decide.policy import Policy
-from treadle.enforce.gate.slots import usable_cores
 from treadle.enforce.gate.gate import Gate
+from treadle.enforce.gate.slots import usable_cores
 from treadle.engines.spark.queries.progress import Progress
 from treadle.errors import ConfigError
-from treadle.pipelines.hops import source_metrics
-from treadle.pipelines.hops import build
-from treadle.pipelines.nodes import graph
-from treadle.pipelines.realtime import plans
-from treadle.pipelines.spark import queries
 from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.kafka import Topic
-from treadle.pipelines.spark.ending import Stops
-from treadle.pipelines.hops.hop import Hop, State
-from treadle.pipelines.nodes.node import Kind, Node
-from treadle.pipelines.hops.options import Options, text_of
 from treadle.pipelines.gating.foreach_batch_gate import note_bad_rows
 from treadle.pipelines.gating.steering import Steering
+from treadle.pipelines.hops import build, source_metrics
+from treadle.pipelines.hops.hop import Hop, State
+from treadle.pipelines.hops.options import Options, text_of
+from treadle.pipelines.nodes import graph
+from treadle.pipelines.nodes.node import Kind, Node
+from treadle.pipelines.realtime import plans
+from treadle.pipelines.spark import queries
+from treadle.pipelines.spark.ending import Stops
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

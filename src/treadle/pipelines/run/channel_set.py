@@ -15,8 +15,8 @@ from treadle.pipelines.channels.checkpoint import last_planned
 from treadle.pipelines.channels.cluster import Cluster
 from treadle.pipelines.channels.embedded import Embedded
 from treadle.pipelines.channels.kafka import FIRST_ROWS, ROWS_PER_BATCH, KafkaChannel, Topic
-from treadle.pipelines.nodes.node import Kind, Node
 from treadle.pipelines.hops.options import Options
+from treadle.pipelines.nodes.node import Kind, Node
 from treadle.pipelines.run.folder import Work
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from treadle.errors import ConfigError, EngineError
-from treadle.linux.file_lock import Lock, holder
+from treadle.linux.files.file_lock import Lock, holder
 
 _CARD = "pipeline.json"
 _ALIKE = {

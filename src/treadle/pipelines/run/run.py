@@ -20,38 +20,36 @@ from treadle.decide.batch import BatchSizer
 from treadle.decide.policy import Policy
 from treadle.durations import Duration, seconds
 from treadle.enforce import Knob
-from treadle.enforce.gate.slots import starting_slots
 from treadle.enforce.gate.gate import Gate, GateKnob
+from treadle.enforce.gate.pools import PoolKnob
+from treadle.enforce.gate.slots import starting_slots
 from treadle.errors import ConfigError, EngineError
 from treadle.loop import Binding, Loop
 from treadle.loop.trouble import Attempts
-from treadle.pipelines.hops import build
-from treadle.pipelines.run import commands
-from treadle.pipelines.run import control_socket
-from treadle.pipelines.spark import jvm
-from treadle.pipelines.quality import promises
-from treadle.pipelines.realtime import stages
-from treadle.pipelines.run import status
 from treadle.pipelines.channels.channel import Channel, Source
 from treadle.pipelines.channels.embedded import Embedded
-from treadle.pipelines.spark.ending import Stops
-from treadle.pipelines.hops.hop_engine import ALL_METRICS, HopEngine
-from treadle.pipelines.run.feed import Feed
-from treadle.pipelines.hops.hop import Hop, State
-from treadle.pipelines.run.channel_set import Joints
-from treadle.pipelines.hops.latency import Latency
-from treadle.pipelines.nodes.node import Kind, Node
-from treadle.pipelines.hops.options import LEAST_PERIOD, Options, policy_of
-from treadle.pipelines.spark.output_rows import OutputRows
 from treadle.pipelines.gating.foreach_batch_gate import Outside
-from treadle.enforce.gate.pools import PoolKnob
+from treadle.pipelines.gating.parked_hops import Turns
+from treadle.pipelines.gating.steering import Steering
+from treadle.pipelines.hops import build
+from treadle.pipelines.hops.hop import Hop, State
+from treadle.pipelines.hops.hop_engine import ALL_METRICS, HopEngine
+from treadle.pipelines.hops.latency import Latency
+from treadle.pipelines.hops.options import LEAST_PERIOD, Options, policy_of
+from treadle.pipelines.nodes.node import Kind, Node
+from treadle.pipelines.quality import promises
 from treadle.pipelines.quality.promises import Promises
+from treadle.pipelines.realtime import stages
+from treadle.pipelines.run import commands, control_socket, status
+from treadle.pipelines.run.channel_set import Joints
+from treadle.pipelines.run.feed import Feed
+from treadle.pipelines.run.folder import Work
+from treadle.pipelines.run.tending import TICK, Tending
+from treadle.pipelines.spark import jvm
+from treadle.pipelines.spark.ending import Stops
+from treadle.pipelines.spark.output_rows import OutputRows
 from treadle.pipelines.spark.queries import started, told
 from treadle.pipelines.spark.session import folder_of, session
-from treadle.pipelines.gating.steering import Steering
-from treadle.pipelines.run.tending import TICK, Tending
-from treadle.pipelines.gating.parked_hops import Turns
-from treadle.pipelines.run.folder import Work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

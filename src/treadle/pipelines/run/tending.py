@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from treadle.loop import Loop
 from treadle.loop.trouble import Attempts
 from treadle.pipelines.channels.channel import Source
+from treadle.pipelines.gating.parked_hops import Turns
 from treadle.pipelines.hops.hop import Hop, State
 from treadle.pipelines.nodes.node import Kind
-from treadle.pipelines.gating.parked_hops import Turns
 
 if TYPE_CHECKING:
     from treadle.pipelines.run.run import Run

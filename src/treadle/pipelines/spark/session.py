@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from treadle.enforce.gate.pools import LADDER, allocation_file
 from treadle.enforce.gate.slots import usable_cores
 from treadle.errors import ConfigError, EngineError
 from treadle.pipelines.spark import jvm
-from treadle.enforce.gate.pools import LADDER, allocation_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

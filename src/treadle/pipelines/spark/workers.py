@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from treadle.errors import ConfigError
-from treadle.model import Floats
 from treadle.linux.cores import Cores, Used
+from treadle.model import Floats
 from treadle.pipelines.spark import jvm
 from treadle.pipelines.spark.session import session as plain_session
 

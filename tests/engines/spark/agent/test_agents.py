@@ -10,17 +10,17 @@ import pytest
 
 from applications import SparkProcess
 from support import until
+from treadle import jvm
 from treadle.broker import Broker
 from treadle.engines.spark.agent.agents import Agent, Agents
+from treadle.engines.spark.agent.reports import Told
 from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
-from treadle.engines.spark.threads.naming import COMPILERS, Kind, runs_task, understand
 from treadle.engines.spark.queries.plan import parse
-from treadle.engines.spark.agent.reports import Told
 from treadle.engines.spark.queries.rest import Rest
+from treadle.engines.spark.threads.naming import COMPILERS, Kind, runs_task, understand
 from treadle.engines.spark.threads.thread_table import Roster
 from treadle.errors import TreadleError
-from treadle import jvm
 
 HOW_LONG = 10.0
 

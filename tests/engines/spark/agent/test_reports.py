@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import FUZZ, WORDS
-from treadle.engines.spark.agent.reports import LONGEST_FRAME, LONGEST_NAME, LONGEST_PLAN, MOST, MOST_COUNTS, MOST_PLANS, Reports
+from treadle.engines.spark.agent.reports import (
+    LONGEST_FRAME,
+    LONGEST_NAME,
+    LONGEST_PLAN,
+    MOST,
+    MOST_COUNTS,
+    MOST_PLANS,
+    Reports,
+)
 from treadle.errors import EngineError, TreadleError
 
 KINDS = [

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from treadle.engines.spark.counters.batches import BatchQueries, BatchReading
 from treadle.engines.spark.agent.reports import Counts, Task
+from treadle.engines.spark.counters.batches import BatchQueries, BatchReading
 from treadle.observe.graph import TRACE
 
 RUN, PID, THREAD = "run-1", 7, 40

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.engines.spark.threads.layout import Place
+from treadle.engines.spark.agent.reports import Counts, Task
 from treadle.engines.spark.counters.live import PREFIX, LiveCounters, Located
 from treadle.engines.spark.queries.operators import StageCounters
-from treadle.engines.spark.agent.reports import Counts, Task
+from treadle.engines.spark.threads.layout import Place
 
 MESSAGE = 100
 """Rows of a message."""

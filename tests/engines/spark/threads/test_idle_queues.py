@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.engines.spark.threads.idle_queues import LONGEST, Doing, Estimate, doing
-from treadle.model import Floats, Ints
 from treadle.jvm import JavaThread
+from treadle.model import Floats, Ints
 
 PARK = ("jdk.internal.misc.Unsafe.park", "java.util.concurrent.locks.LockSupport.parkNanos")
 READER = "org.apache.spark.shuffle.streaming.StreamingShuffleReaderIteratorFactory$$anon$1.getNext"

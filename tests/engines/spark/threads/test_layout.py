@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from treadle.engines.spark.threads.layout import STEADY, Layout
 from treadle.engines.spark.queries.rest import Directory, Job, Rest
+from treadle.engines.spark.threads.layout import STEADY, Layout
 from treadle.jvm import JavaThread
 
 RUN = "b8d16c0f-f63f-4e87-ba8c-591c8a649917"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from treadle.engines.spark.threads import thread_table as module
 from treadle.engines.spark.agent.reports import Stack, Told
+from treadle.engines.spark.threads import thread_table as module
 from treadle.engines.spark.threads.thread_table import Roster
 from treadle.jvm import JavaThread
 

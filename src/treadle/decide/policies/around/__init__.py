@@ -1,1 +1,1 @@
-"""around."""
+"""Policies around policies: classes of queries that each have their own, and weights for queries."""

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from treadle.decide.policies.fcfs import Fcfs
+from treadle.decide.policies.highest_rate import HighestRate
 from treadle.decide.policies.shared.columns import rows_of
 from treadle.decide.policies.shared.compose import mains_and_helpers, metrics_of, padded
 from treadle.decide.policies.shared.spec import Options, bare
-from treadle.decide.policies.fcfs import Fcfs
-from treadle.decide.policies.highest_rate import HighestRate
 from treadle.decide.policy import Policy
 from treadle.errors import ConfigError
 from treadle.model import Floats, Ints

@@ -25,10 +25,10 @@ from treadle import classes
 from treadle.engines.spark.agent.reports import Reports
 from treadle.errors import EngineError, TargetGone, TreadleError
 from treadle.jars import Jar
-from treadle.linux import bounded
-from treadle.linux.peer import peer
-from treadle.linux.target_files import temporary_folder
 from treadle.jvm import loading
+from treadle.linux.files import bounded
+from treadle.linux.files.target_files import temporary_folder
+from treadle.linux.peer import peer
 
 log = logging.getLogger("treadle.engines.spark")
 

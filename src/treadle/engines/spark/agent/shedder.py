@@ -20,7 +20,7 @@ from treadle.engines.spark.agent.agents import call
 from treadle.engines.spark.queries.progress import Progress
 from treadle.errors import EngineError, TargetGone
 from treadle.jars import Jar
-from treadle.linux import bounded
+from treadle.linux.files import bounded
 from treadle.text import visible
 
 log = logging.getLogger("treadle.attach")

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from treadle.engines.spark.counters.batch_costs import BatchCosts
 from treadle.engines.spark.agent.reports import Counts, Task
+from treadle.engines.spark.counters.batch_costs import BatchCosts
 from treadle.engines.spark.kafka.source_lag import SourceLag
 from treadle.model import Ints
 from treadle.observe.graph import TRACE

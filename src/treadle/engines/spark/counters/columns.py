@@ -11,15 +11,15 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from treadle.engines.spark.queries import operators
 from treadle.engines.spark.agent.agents import Agents
-from treadle.engines.spark.counters.batches import BatchQueries, BatchReading
-from treadle.engines.spark.threads.layout import Place
-from treadle.engines.spark.counters.live import LiveCounters, Located
-from treadle.engines.spark.threads.naming import understand
-from treadle.engines.spark.queries.operators import StageCounters
 from treadle.engines.spark.agent.reports import Task
+from treadle.engines.spark.counters.batches import BatchQueries, BatchReading
+from treadle.engines.spark.counters.live import LiveCounters, Located
+from treadle.engines.spark.queries import operators
+from treadle.engines.spark.queries.operators import StageCounters
 from treadle.engines.spark.queries.rest import Directory
+from treadle.engines.spark.threads.layout import Place
+from treadle.engines.spark.threads.naming import understand
 from treadle.model import Floats, Ints
 
 COUNTERS = ("tuples_in", "tuples_out")

@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treadle.engines.spark.threads.layout import Place
-from treadle.engines.spark.queries.operators import StageCounters
 from treadle.engines.spark.agent.reports import Counts, Task
 from treadle.engines.spark.kafka.source_lag import SourceLag
+from treadle.engines.spark.queries.operators import StageCounters
+from treadle.engines.spark.threads.layout import Place
 from treadle.model import Bools, Floats, Ints
 
 MEMORY = 64

@@ -1,1 +1,1 @@
-"""kafka."""
+"""How far Kafka sources are behind, in rows and in seconds."""

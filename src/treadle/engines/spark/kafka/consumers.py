@@ -15,8 +15,8 @@ from typing import NamedTuple
 from treadle.engines.spark.threads import sockets
 from treadle.engines.spark.threads.layout import Place
 from treadle.engines.spark.threads.sockets import Traffic
-from treadle.model import ThreadRef
 from treadle.jvm.mbeans import Beans
+from treadle.model import ThreadRef
 
 _FETCHES = "kafka.consumer:type=consumer-fetch-manager-metrics,client-id=*"
 REQUESTS = (

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from treadle.errors import EngineError
-from treadle.linux.bounded import decoded
+from treadle.linux.files.bounded import decoded
 from treadle.text import visible
 
 NOT_ROWS = ("RateStream", "RatePerMicroBatch", "FileStream", "MemoryStream")

@@ -22,12 +22,11 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from treadle.engines.spark.queries import pages
-from treadle.engines.spark.queries import plan
+from treadle.engines.spark.queries import pages, plan
 from treadle.engines.spark.queries.plan import Plan
 from treadle.errors import ConfigError, EngineError
-from treadle.linux import bounded
-from treadle.linux.bounded import decoded
+from treadle.linux.files import bounded
+from treadle.linux.files.bounded import decoded
 from treadle.text import excerpt
 
 Item = TypeVar("Item")

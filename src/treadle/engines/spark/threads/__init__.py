@@ -1,1 +1,1 @@
-"""threads."""
+"""Which thread of a JVM works for which operator of which query."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from treadle.linux.open_files import KeptFiles
+from treadle.linux.files.open_files import KeptFiles
 
 
 class Signs:

@@ -12,8 +12,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from treadle.model import Floats, Ints
 from treadle.jvm import JavaThread
+from treadle.model import Floats, Ints
 
 TAU = 1.5
 """Seconds over which what was found is averaged."""

@@ -18,14 +18,14 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import NamedTuple
 
-from treadle.engines.spark.threads.naming import COMPILERS, SERVICES, Kind, Named, plain, understand
 from treadle.engines.spark.queries.plan import Plan, Stage
 from treadle.engines.spark.queries.rest import Directory, Job
+from treadle.engines.spark.threads.naming import COMPILERS, SERVICES, Kind, Named, plain, understand
 from treadle.engines.spark.threads.shuffles import Hop, Shuffles
 from treadle.errors import TargetGone
-from treadle.model import Instance, Operator, Query, Role, ThreadRef
 from treadle.jvm import JavaThread
 from treadle.linux.thread_times import start_time
+from treadle.model import Instance, Operator, Query, Role, ThreadRef
 
 UNSCHEDULED = (Kind.IDLE, Kind.RUNTIME, Kind.BACKGROUND)
 DRIVER = "driver"

@@ -12,11 +12,11 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from treadle.engines.spark.agent.agents import Agents
-from treadle.engines.spark.threads.naming import is_hidden, runs_task
-from treadle.engines.spark.threads.change_hints import Signs
-from treadle.errors import TargetGone, TreadleError
 from treadle import jvm
+from treadle.engines.spark.agent.agents import Agents
+from treadle.engines.spark.threads.change_hints import Signs
+from treadle.engines.spark.threads.naming import is_hidden, runs_task
+from treadle.errors import TargetGone, TreadleError
 from treadle.jvm import JavaThread
 from treadle.jvm.natives import Natives
 

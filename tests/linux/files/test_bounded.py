@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from treadle.errors import EngineError
-from treadle.linux import bounded
+from treadle.linux.files import bounded
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from treadle.errors import EngineError
-from treadle.linux.file_lock import Lock, holder
+from treadle.linux.files.file_lock import Lock, holder
 
 HOLD = """
 import sys
@@ -59,7 +59,7 @@ def test_a_second_writer_in_this_process_is_refused_and_takes_nothing_away(tmp_p
         with pytest.raises(EngineError, match=f"process {os.getpid()} already"):
             Lock(folder)
         assert holder(folder) == os.getpid()
-    seen = "from pathlib import Path; from treadle.linux.file_lock import holder; print(holder(Path({!r})))"
+    seen = "from pathlib import Path; from treadle.linux.files.file_lock import holder; print(holder(Path({!r})))"
     told = subprocess.run([sys.executable, "-c", seen.format(str(tmp_path / "c"))], capture_output=True, check=True)
     assert int(told.stdout) == os.getpid()
     lock.release()

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from treadle.errors import RightsError
-from treadle.linux import runtime_folder
-from treadle.linux.runtime_folder import opened, places, private_folder
+from treadle.linux.files import runtime_folder
+from treadle.linux.files.runtime_folder import opened, places, private_folder
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 

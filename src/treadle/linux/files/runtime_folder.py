@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from treadle.errors import RightsError
-from treadle.linux import trusted
+from treadle.linux.files import trusted
 
 
 def places(uid: int) -> list[Path]:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from treadle.linux.files import inotify
+from treadle.linux.files.inotify import CREATED, DELETED, MOVED_IN, MOVED_OUT
 from treadle.pipelines.channels import log
-from treadle.linux import inotify
-from treadle.linux.inotify import CREATED, DELETED, MOVED_IN, MOVED_OUT
 from treadle.pipelines.channels.view import View
 
 SCHEMA = '{"type":"struct","fields":[{"name":"a","type":"long","nullable":true,"metadata":{}}]}'

@@ -15,9 +15,10 @@ import pytest
 from treadle.engines.spark.agent import agents
 from treadle.errors import RightsError, TargetGone, TreadleError
 from treadle.jars import Jar
-from treadle.linux import identity, target_files
-from treadle.linux.target_files import TargetFolder, temporary_folder, working_folder
 from treadle.jvm import loading
+from treadle.linux import identity
+from treadle.linux.files import target_files
+from treadle.linux.files.target_files import TargetFolder, temporary_folder, working_folder
 
 Process = subprocess.Popen[bytes]
 NOBODY = 65534

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from treadle.linux import open_files
-from treadle.linux.open_files import KeptFiles, open_file, raise_limit
+from treadle.linux.files import open_files
+from treadle.linux.files.open_files import KeptFiles, open_file, raise_limit
 
 MANY = 5000
 FEW = 160
