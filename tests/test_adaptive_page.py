@@ -7,7 +7,7 @@ from pathlib import Path
 
 from treadle import config
 from treadle.attachment import plan
-from treadle.attachment.policies import Judged
+from treadle.attachment.policies import AdaptiveUnderAttach
 from treadle.decide.adaptive import parse_objective
 from treadle.pipelines.hops.options import Options
 from treadle.pipelines.hops.totals import OBJECTIVES
@@ -28,7 +28,7 @@ def test_the_table_has_what_is_measured() -> None:
     rows = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
     names = {parse_objective(f"min {row[0].split('`')[1]}").metric: row for row in rows}
     assert set(names) == set(OBJECTIVES)
-    assert {name for name, row in names.items() if row[-1].rstrip(" |").endswith("yes")} == set(Judged.COLUMNS)
+    assert {name for name, row in names.items() if row[-1].rstrip(" |").endswith("yes")} == set(AdaptiveUnderAttach.COLUMNS)
 
 
 def test_what_is_chosen_from_under_attach_is_said() -> None:

@@ -23,7 +23,7 @@ from treadle.attachment.policies import (
     Caps,
     Grouped,
     HelpersFirst,
-    Judged,
+    AdaptiveUnderAttach,
     Nested,
     StartsFirst,
     WithinQuery,
@@ -151,7 +151,7 @@ def test_candidates_of_a_learner_take_turns_over_the_threads_of_a_running_applic
     chosen = "adaptive:learner=ucb,delay=0.5,candidates=downstream-first+random"
     with attach(application.pid, policy=chosen, enforce="nice") as attachment:
         judged = attachment.plan.policy
-        assert isinstance(judged, Judged)
+        assert isinstance(judged, AdaptiveUnderAttach)
         learner = judged.inner
         assert isinstance(learner, Adaptive)
         until(lambda: any("bound" in choice.reason for choice in learner.history))

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from treadle.pipelines.api.load import load
     from treadle.pipelines.api.pipeline import Pipeline
     from treadle.pipelines.api.query_gate import gate
+    from treadle.pipelines.quality.placement import place
     from treadle.pipelines.run.feed import feed
     from treadle.pipelines.spark.session import session
+    from treadle.pipelines.spark.workers import cluster_session
 
 __version__ = "0.1.0"
 
@@ -30,12 +32,14 @@ __all__ = [
     "attach",
     "by_key",
     "by_utility",
+    "cluster_session",
     "corrected",
     "feed",
     "gate",
     "joined",
     "load",
     "per_unit",
+    "place",
     "relative_error",
     "session",
 ]
@@ -46,12 +50,14 @@ _HOMES = {
     "attach": "treadle.attachment",
     "by_key": "treadle.enforce.shed",
     "by_utility": "treadle.enforce.shed",
+    "cluster_session": "treadle.pipelines.spark.workers",
     "corrected": "treadle.estimates",
     "feed": "treadle.pipelines.run.feed",
     "gate": "treadle.pipelines.api.query_gate",
     "joined": "treadle.estimates",
     "load": "treadle.pipelines.api.load",
     "per_unit": "treadle.estimates",
+    "place": "treadle.pipelines.quality.placement",
     "relative_error": "treadle.decide.quality",
     "session": "treadle.pipelines.spark.session",
 }

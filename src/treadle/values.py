@@ -138,3 +138,8 @@ def dense_rank(vectors: Floats) -> Floats:
     step = np.any(ordered[1:] != ordered[:-1], axis=1)
     rank[known[order]] = np.concatenate([[0.0], np.cumsum(step)])
     return rank
+
+
+def known(value: float) -> float | None:
+    """A number as JSON can carry it: an unknown one is None."""
+    return None if math.isnan(value) else value

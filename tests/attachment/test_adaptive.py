@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from treadle.attachment import plan
-from treadle.attachment.policies import Judged
+from treadle.attachment.policies import AdaptiveUnderAttach
 from treadle.decide import registry
 from treadle.decide.adaptive import Adaptive
 from treadle.engines.spark.engine import offered
@@ -22,7 +22,7 @@ def make(policy: str) -> plan.Plan:
 
 
 def learner_of(policy: object) -> Adaptive:
-    assert isinstance(policy, Judged)
+    assert isinstance(policy, AdaptiveUnderAttach)
     assert isinstance(policy.inner, Adaptive)
     return policy.inner
 
@@ -49,7 +49,7 @@ def test_a_candidate_for_which_not_enough_is_measured_is_named() -> None:
     learner = registry.create("adaptive:candidates=queue-size+fcfs,objective=min queue_variance")
     assert isinstance(learner, Adaptive)
     with pytest.raises(ConfigError, match=r"candidate 'fcfs' needs head_age, .*use some of queue-size"):
-        Judged(learner, offered(beans=True, agent=False))
+        AdaptiveUnderAttach(learner, offered(beans=True, agent=False))
 
 
 def test_jolokia_is_loaded_where_objectives_need_kafkas_figures() -> None:

@@ -17,7 +17,7 @@ from treadle.attachment.control import Attachment
 from treadle.enforce import Per, Target, Value, kernel
 from treadle.enforce.recovery.guardian import OFF, Guardian
 from treadle.enforce.recovery.journal import Journal
-from treadle.enforce.recovery.releasable import Leash
+from treadle.enforce.recovery.releasable import Releasable
 from treadle.errors import EngineError
 from treadle.model import Instance, Operator, Query, Topology
 from treadle.values import Sample
@@ -33,7 +33,7 @@ def test_without_a_guardian_it_is_refused_and_leaves_no_journal(
 
 
 def test_what_the_guardian_takes_off_counts_as_a_release_by_the_watchdog(own_journals: Path) -> None:
-    thread, leash = kernel.thread_ref(threading.get_native_id()), Leash(InMemory())
+    thread, leash = kernel.thread_ref(threading.get_native_id()), Releasable(InMemory())
     attachment = Attachment.__new__(Attachment)  # a whole one needs a running application
     attachment._guards = {"app": (guard := Guard(leash, 1.0, 0.05, {}, sees=False))}
     leash.write(thread, 5.0)
@@ -52,7 +52,7 @@ def test_threads_of_the_driver_that_starve_the_stages_are_let_go() -> None:
         (Instance("driver", ("scheduler",), 0, "spark"), Instance("high", ("scan",), 0, "spark")),
         1,
     )
-    leash = Leash(InMemory())
+    leash = Releasable(InMemory())
     guard = Guard(leash, 1.0, 0.05, {}, sees=False)
     try:
         leash.write(kernel.thread_ref(threading.get_native_id()), 5.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from treadle.attachment.coverage import Met
+from treadle.attachment.coverage import QueryCoverage
 from treadle.model import Instance, Operator, Query, ThreadRef, Topology
 
 
@@ -22,7 +22,7 @@ def topology(*at_work: str) -> Topology:
 
 
 def test_all_are_met_when_each_was_seen_at_work_once() -> None:
-    met = Met(["*"])
+    met = QueryCoverage(["*"])
     met.look(topology("reports"))
     assert met.known == {"alerts", "reports"}
     assert not met.all
@@ -31,7 +31,7 @@ def test_all_are_met_when_each_was_seen_at_work_once() -> None:
 
 
 def test_of_several_applications_queries_and_drivers_are_told_apart() -> None:
-    met = Met(["driver", "alerts"])
+    met = QueryCoverage(["driver", "alerts"])
     parts = []
     for engine, at_work in (("one", ("alerts",)), ("two", ("alerts", "reports"))):
         found = topology(*at_work)
@@ -43,7 +43,7 @@ def test_of_several_applications_queries_and_drivers_are_told_apart() -> None:
 
 
 def test_a_pattern_that_fits_no_query_stays_unfit() -> None:
-    met = Met(["alrts", "rep*", "*"])
+    met = QueryCoverage(["alrts", "rep*", "*"])
     met.look(topology())
     assert met.unfit == {"alrts"}
     assert not met.all

@@ -11,7 +11,7 @@ from support import until
 from treadle.attachment import targets
 from treadle.attachment.targets import Claims, Name, Ui
 from treadle.engines.spark.application import Application, Process
-from treadle.engines.spark.slow_poller import Pulse
+from treadle.engines.spark.slow_poller import SlowPoller
 from treadle.errors import EngineError
 from treadle.linux.thread_times import start_time
 
@@ -38,7 +38,7 @@ def test_an_executor_that_comes_later_is_claimed_too_unless_somebody_else_has_it
     application, ours, others = Application("app-1", "a", "http://127.0.0.1:1", (first,)), Claims(), Claims()
     ours.take([application])
     assert others.admit(later)
-    pulse = Pulse(application, 0.01, admits=ours.admit)
+    pulse = SlowPoller(application, 0.01, admits=ours.admit)
     try:
         until(lambda: later in ours._refused)
         assert pulse.processes == (first,)

@@ -17,7 +17,7 @@ from treadle.decide.policies import Fcfs
 from treadle.errors import ConfigError, EngineError, TreadleError
 from treadle.linux.files.file_lock import holder
 from treadle.pipelines.hops import build
-from treadle.pipelines.run.folder import Work
+from treadle.pipelines.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -236,8 +236,8 @@ def test_a_folder_in_use_names_the_process_and_one_that_can_not_be_made_is_told(
 ) -> None:
     script = (
         "import sys, pathlib\n"
-        "from treadle.pipelines.run.folder import Work\n"
-        "work = Work(pathlib.Path(sys.argv[1]), 'x', '', 'hops')\n"
+        "from treadle.pipelines.run.folder import RunFolder\n"
+        "work = RunFolder(pathlib.Path(sys.argv[1]), 'x', '', 'hops')\n"
         "print('ready', flush=True)\n"
         "sys.stdin.read()\n"
     )
@@ -286,15 +286,15 @@ def test_rows_that_do_not_fit_a_feed_are_refused_and_leave_it_as_it_was(spark: S
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00\x00"])
 def test_a_folder_that_does_not_say_whose_it_is_is_refused_in_one_line_and_left_free(tmp_path: Path, text: str) -> None:
     (tmp_path / "pipeline.json").write_text(text)
-    said = refused(lambda: Work(tmp_path, "p", "graph", "hops"))
+    said = refused(lambda: RunFolder(tmp_path, "p", "graph", "hops"))
     assert "does not say which pipeline" in said.message
     assert "delete the file" in said.remedy
     assert holder(tmp_path) is None
     (tmp_path / "pipeline.json").unlink()
-    work = Work(tmp_path, "p", "graph", "hops")
+    work = RunFolder(tmp_path, "p", "graph", "hops")
     work.claim()
     work.close()
-    Work(tmp_path, "p", "graph", "hops").close()
+    RunFolder(tmp_path, "p", "graph", "hops").close()
 
 
 @pytest.mark.parametrize("make", [treadle.by_key, lambda: treadle.by_key(" "), lambda: treadle.by_utility("")])

@@ -17,7 +17,7 @@ import pytest
 from treadle.decide.batch import BatchSizer
 from treadle.pipelines.channels.kafka import Topic
 from treadle.pipelines.gating import foreach_batch_gate
-from treadle.pipelines.gating.foreach_batch_gate import Outside
+from treadle.pipelines.gating.foreach_batch_gate import ForeachBatchGate
 from treadle.pipelines.hops.hop import State
 from treadle.pipelines.spark.queries import Stopped
 
@@ -45,7 +45,7 @@ def gather(topic: Topic, *, rest: float, stopping: threading.Event | None = None
     )
     hop: Any = SimpleNamespace(id="sink", name="sink", inputs=[topic], state=State.RUNNING, query=SimpleNamespace())
     hop.query.isActive = False
-    Outside(turns, lambda: True, lambda *_: None)._gather(hop, time.monotonic())
+    ForeachBatchGate(turns, lambda: True, lambda *_: None)._gather(hop, time.monotonic())
     return hop
 
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from treadle.enforce import Knob
-from treadle.enforce.recovery.new_threads import Heirs
-from treadle.enforce.recovery.releasable import Leash
+from treadle.enforce.recovery.new_threads import NewThreadReset
+from treadle.enforce.recovery.releasable import Releasable
 from treadle.enforce.recovery.watchdog import Watchdog
 from treadle.engines.spark.engine import SparkEngine
 from treadle.engines.spark.threads.layout import of_driver
@@ -27,10 +27,10 @@ BLIND = 3.0
 """Seconds for which the first counts of work are waited for before threads are real-time. Not all sources have any."""
 
 
-class Followed:
+class AttachedEngine:
     """The engine as the loop sees it. After the application's end it is there still, with nothing in it."""
 
-    def __init__(self, engine: SparkEngine, heirs: Heirs | None = None, guard: Guard | None = None) -> None:
+    def __init__(self, engine: SparkEngine, heirs: NewThreadReset | None = None, guard: Guard | None = None) -> None:
         self.engine = engine
         self.name = engine.name
         self.offers = engine.offers
@@ -114,7 +114,7 @@ class Guard:
 
     def __init__(
         self,
-        leash: Leash,
+        leash: Releasable,
         cores: float,
         period: float,
         burnt: dict[str, float],

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from treadle import durations
 from treadle.attachment import checks, plan, targets
-from treadle.attachment.attached_engine import Followed, Guard
-from treadle.attachment.coverage import Met
+from treadle.attachment.attached_engine import AttachedEngine, Guard
+from treadle.attachment.coverage import QueryCoverage
 from treadle.attachment.knobs import Knobs, part
 from treadle.attachment.newcomers import Newcomers
 from treadle.attachment.pace import Pace
@@ -37,8 +37,8 @@ from treadle.durations import Duration
 from treadle.enforce import Knob
 from treadle.enforce.recovery.guardian import Guardian
 from treadle.enforce.recovery.journal import Journal
-from treadle.enforce.recovery.new_threads import Heirs
-from treadle.enforce.recovery.releasable import Leash
+from treadle.enforce.recovery.new_threads import NewThreadReset
+from treadle.enforce.recovery.releasable import Releasable
 from treadle.engines.spark.application import Application, Process
 from treadle.engines.spark.engine import SparkEngine
 from treadle.errors import ConfigError, TreadleError
@@ -195,7 +195,7 @@ class Attachment:
         self._parting: dict[str, ExitStack] = {}
         """By application: what ends with it."""
         self._leaves = False
-        self._met = Met([*priorities, *goals, *chosen.caps, *chosen.queries, *promised])
+        self._met = QueryCoverage([*priorities, *goals, *chosen.caps, *chosen.queries, *promised])
         self._claims = Claims()
         self._quality: Quality | None = None
         self._published = Published(self.status)
@@ -352,7 +352,7 @@ class Attachment:
     def _snapshot(self) -> Snapshot | None:
         return self._seen.last[0] if self._seen.last else None
 
-    def _prepare(self) -> list[Followed]:
+    def _prepare(self) -> list[AttachedEngine]:
         raise_limit()  # some files of each thread are kept open
         if not self.dry_run:
             self._closing.callback(self._claims.release)
@@ -414,7 +414,7 @@ class Attachment:
                 kept.pop(each.name, None)
             log.info("'%s' has ended", visible(each.name), extra={"application": each.name})
 
-    def _follow(self, name: str, application: Application, knobs: Mapping[str, Knob]) -> Followed:
+    def _follow(self, name: str, application: Application, knobs: Mapping[str, Knob]) -> AttachedEngine:
         period = WATCHED if "rt" in knobs else UNWATCHED
         engine = SparkEngine(
             application,
@@ -436,9 +436,9 @@ class Attachment:
         parting = self._parting[name] = ExitStack()
         parting.callback(engine.close)
         if self.dry_run:
-            return Followed(engine)
+            return AttachedEngine(engine)
         leash = knobs.get("rt")
-        if isinstance(leash, Leash):
+        if isinstance(leash, Releasable):
             cores = checks.cores(application) * part(leash)
             guard = Guard(
                 *(leash, cores, self.plan.period, self._burnt),
@@ -447,8 +447,8 @@ class Attachment:
             )
             self._guards[name] = guard
             parting.callback(guard.watchdog.stop)
-        heirs = Heirs(knobs.values(), [process.pid for process in application.processes], self._journal)
-        followed = Followed(engine, heirs, self._guards.get(name))
+        heirs = NewThreadReset(knobs.values(), [process.pid for process in application.processes], self._journal)
+        followed = AttachedEngine(engine, heirs, self._guards.get(name))
         parting.callback(self._part, followed)
         return followed
 
@@ -529,7 +529,7 @@ class Attachment:
                 log.warning("no query fits '%s' (there are: %s)", pattern, there, extra={"pattern": pattern})
             met.unfit.clear()
 
-    def _part(self, followed: Followed) -> None:
+    def _part(self, followed: AttachedEngine) -> None:
         if not self._leaves:
             followed.part()
 

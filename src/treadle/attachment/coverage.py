@@ -12,7 +12,7 @@ from treadle.engines.spark.threads.layout import DRIVER, PLANS, of_driver
 from treadle.model import Topology
 
 
-class Met:
+class QueryCoverage:
     """Looks at topologies, one after another."""
 
     def __init__(self, patterns: Iterable[str]) -> None:

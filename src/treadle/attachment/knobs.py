@@ -15,7 +15,7 @@ from treadle.attachment.plan import PARTS, Plan
 from treadle.enforce import Knob, kernel
 from treadle.enforce.kernel import Cgroups, RealtimeKnob
 from treadle.enforce.kernel.mounts import cpu_group
-from treadle.enforce.recovery.releasable import Leash
+from treadle.enforce.recovery.releasable import Releasable
 from treadle.engines.spark.application import Application
 
 _numbers = count()
@@ -55,7 +55,7 @@ class Knobs:
     def _knob(self, name: str, options: Mapping[str, object], application: Application) -> Knob:
         if name == "rt":
             cgroups = None if kernel.find_mount() is None else Cgroups.for_process(_pid(application), base=self._base)
-            return Leash(kernel.make("rt", cgroups=cgroups, fifo=options["fifo"], share=options["share"]))
+            return Releasable(kernel.make("rt", cgroups=cgroups, fifo=options["fifo"], share=options["share"]))
         if name == "slice":
             return kernel.make("slice", batch=options["batch"])
         if name == "nice":
@@ -71,7 +71,7 @@ class Knobs:
         return self._cgroups.setdefault(found.parent, found)
 
 
-def part(leash: Leash) -> float:
+def part(leash: Releasable) -> float:
     """The part of each CPU that real-time threads can have by this knob, however much they want."""
     budget = leash.knob.budget if isinstance(leash.knob, RealtimeKnob) else None
     return 1.0 if budget is None else budget.part()

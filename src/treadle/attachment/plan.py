@@ -20,7 +20,7 @@ from treadle.attachment.policies import (
     HelpersFirst,
     HelpersIfNamed,
     InProportion,
-    Judged,
+    AdaptiveUnderAttach,
     MainsOnly,
     Nested,
     Seen,
@@ -108,7 +108,7 @@ class Plan:
 
         The watchdog of real-time threads sees by them whether work moves on.
         """
-        judged_by = set(self.policy.needs) if isinstance(self.policy, Judged) else set()
+        judged_by = set(self.policy.needs) if isinstance(self.policy, AdaptiveUnderAttach) else set()
         return "rt" in self.parts or bool(judged_by & {"rate", "external_queue"})
 
     def loads_jolokia(self, agent: bool | None, *, dry_run: bool) -> bool:
@@ -246,7 +246,7 @@ def make(
         policy = SINGLE[0] if inside else usual[0]
     made = registry.create(adaptive.spelt_out(policy, LEARNT)) if isinstance(policy, str) else policy
     if isinstance(made, adaptive.Adaptive):
-        made = Judged(made, SparkEngine.OFFERS)
+        made = AdaptiveUnderAttach(made, SparkEngine.OFFERS)
     chosen = Plan(made, period, parts, dict(caps), queries, strict)
     if strict and explicit and not chosen.by_users:
         remedy = "leave out --strict (strict=True), or the policy"

@@ -64,7 +64,7 @@ class Seen(Around):
         return schedule
 
 
-class Judged(Around):
+class AdaptiveUnderAttach(Around):
     """A learner, with what it can judge its candidates by where an application only is looked at (AMoS section 3.2).
 
     Rows that the application is done with in a second are its throughput, rows that wait in Kafka or are under way what

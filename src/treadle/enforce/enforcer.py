@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from treadle.enforce.changes import Change, Changes, Column, column_of, complete, diff, missing, same
 from treadle.enforce.knob import Knob, Target, Value, label
-from treadle.enforce.recovery.journal import Journal
 from treadle.errors import EngineError, TargetGone, TreadleError
 from treadle.model import Ints
 
@@ -67,6 +66,19 @@ class _Tally:
         return Outcomes(applied, tuple(self.failures), tuple(self.gone), tuple(self.left))
 
 
+class WriteAhead(Protocol):
+    """Where changes are written down before they are made: a `recovery.journal.Journal`."""
+
+    def note(self, knob: Knob, found: Iterable[tuple[Target, Value]], wanted: Iterable[tuple[Target, Value]]) -> None:
+        """Before a write: what targets had, and what is to be written."""
+
+    def correct(self, knob: Knob, seen: Iterable[tuple[Target, Value | None]]) -> None:
+        """After a write that failed: what there is now; None where that can't be read."""
+
+    def back(self, knob: Knob, targets: Iterable[Target]) -> None:
+        """After these were put back."""
+
+
 class Enforcer:
     """Carries out changes of one knob. In a dry run it reads, pretends to have written, and writes nothing.
 
@@ -74,7 +86,7 @@ class Enforcer:
     What is about to be written is noted in the `journal` before; what can't be noted there is not written.
     """
 
-    def __init__(self, knob: Knob, *, dry_run: bool = False, journal: Journal | None = None) -> None:
+    def __init__(self, knob: Knob, *, dry_run: bool = False, journal: WriteAhead | None = None) -> None:
         self.knob = knob
         self.dry_run = dry_run
         self.journal = None if dry_run else journal

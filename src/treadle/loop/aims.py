@@ -24,7 +24,7 @@ from treadle.values import Groups, Snapshot
 NOBODY = -1
 
 
-class Aim(NamedTuple):
+class KnobTargets(NamedTuple):
     """The targets of one knob of one engine."""
 
     targets: tuple[Target, ...]
@@ -49,10 +49,10 @@ class Part:
             self._threads = tuple(place)
             self._place = np.array([place[thread] for thread in topology.threads], dtype=np.int64)
 
-    def instances(self, priority: Floats, mine: Bools) -> Aim:
-        return Aim(self.topology.ids, priority[self.rows], self._row_numbers, mine[self.rows])
+    def instances(self, priority: Floats, mine: Bools) -> KnobTargets:
+        return KnobTargets(self.topology.ids, priority[self.rows], self._row_numbers, mine[self.rows])
 
-    def threads(self, priority: Floats, helper: Floats | None, mine: Bools) -> Aim:
+    def threads(self, priority: Floats, helper: Floats | None, mine: Bools) -> KnobTargets:
         """Helpers have priorities of their own where the policy gives them; otherwise they follow their main."""
         rows = self.rows.start + self.topology.thread_row
         urgency = priority[rows]
@@ -60,9 +60,9 @@ class Part:
             urgency = np.where(self.topology.thread_is_helper, helper[rows], urgency)
         if self._place is not None:
             urgency, rows = _most_urgent(urgency, rows, self._place)
-        return Aim(self._threads, urgency, rows, mine[rows])
+        return KnobTargets(self._threads, urgency, rows, mine[rows])
 
-    def groups(self, groups: Groups, priority: Floats, mine: Bools) -> Aim:
+    def groups(self, groups: Groups, priority: Floats, mine: Bools) -> KnobTargets:
         """All groups, with a priority only for those that have members of known priority in this engine."""
         names, first, group_of = groups.names, self.rows.start, groups.of_row[self.rows]
         order = np.argsort(_lowest_if_unknown(priority[self.rows]), kind="stable")
@@ -73,7 +73,7 @@ class Part:
         known[group_of[order[~np.isnan(priority[first + order])]]] = True
         here = np.zeros(len(names), dtype=np.bool_)
         here[group_of[order[mine[first + order]]]] = True
-        return Aim(names, np.where(known, groups.priority, np.nan), rows, here)
+        return KnobTargets(names, np.where(known, groups.priority, np.nan), rows, here)
 
     @cached_property
     def silent(self) -> Ints:
@@ -137,7 +137,7 @@ class View:
         return self.everything if mine.all() else mine
 
 
-def memberships(aim: Aim, groups: Groups) -> NDArray[np.object_]:
+def memberships(aim: KnobTargets, groups: Groups) -> NDArray[np.object_]:
     """For each target the name of its group; None where its priority is unknown, or it has no group."""
     group_of = groups.of_row[aim.rows]
     known = ~np.isnan(aim.priority) & (group_of >= 0)

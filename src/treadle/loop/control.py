@@ -21,11 +21,11 @@ from treadle.decide.policy import Policy
 from treadle.enforce import Enforcer, Outcomes
 from treadle.enforce.recovery.journal import Journal
 from treadle.errors import ConfigError, EngineError
-from treadle.loop.aims import Aim, View
+from treadle.loop.aims import KnobTargets, View
 from treadle.loop.binding import Binding
 from treadle.loop.engine import Clock, Engine, SystemClock
 from treadle.loop.fitted import fitted
-from treadle.loop.lane import Lane, Turned, tell_left
+from treadle.loop.lane import KnobController, AppliedChanges, tell_left
 from treadle.loop.records import DecisionBatch, DecisionLog
 from treadle.loop.signals import Signals
 from treadle.loop.stats import Stats
@@ -55,7 +55,7 @@ class Rule:
     watches: tuple[Watch, ...]
     trouble: Trouble
     due: float = math.nan
-    lanes: dict[tuple[str, str], Lane] = field(default_factory=dict)
+    lanes: dict[tuple[str, str], KnobController] = field(default_factory=dict)
     """By engine and knob."""
     view: View | None = None
     mine: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
@@ -356,7 +356,7 @@ class Loop:
             rule.view, rule.mine = view, view.rows_of(rule.binding, rule.before)
         return view
 
-    def _lane(self, rule: Rule, order: Order) -> Lane:
+    def _lane(self, rule: Rule, order: Order) -> KnobController:
         """Bindings of one knob share its enforcer, and so what was found; groups are each binding's own."""
         watch = order.part.watch
         lane = rule.lanes.get((watch.name, order.knob))
@@ -368,11 +368,11 @@ class Loop:
             if what not in self._knob_troubles:
                 self._knob_troubles[what] = Trouble(f"knob '{what}'")
                 self._troubles.append(self._knob_troubles[what])
-            lane = rule.lanes[watch.name, order.knob] = Lane(enforcer, self._knob_troubles[what], self._stale_after)
+            lane = rule.lanes[watch.name, order.knob] = KnobController(enforcer, self._knob_troubles[what], self._stale_after)
         return lane
 
     def _batch(
-        self, rule: Rule, watch: Watch, aim: Aim, turned: Turned, schedule: Schedule, snapshot: Snapshot, now: float
+        self, rule: Rule, watch: Watch, aim: KnobTargets, turned: AppliedChanges, schedule: Schedule, snapshot: Snapshot, now: float
     ) -> DecisionBatch:
         policy, rows, ids = rule.binding.policy, aim.rows[turned.at], snapshot.topology.ids
         reason = schedule.reason

@@ -13,7 +13,7 @@ import numpy as np
 
 from treadle.enforce import Changes, Column, Enforcer, Failure, Outcomes, Target, Value, label
 from treadle.enforce.changes import complete, missing
-from treadle.loop.aims import NOBODY, Aim
+from treadle.loop.aims import NOBODY, KnobTargets
 from treadle.loop.translate import Order
 from treadle.loop.trouble import Trouble
 from treadle.model import Ints, Topology
@@ -23,7 +23,7 @@ log = logging.getLogger("treadle.loop")
 NONE = np.empty(0, dtype=np.int64)
 
 
-class Turned(NamedTuple):
+class AppliedChanges(NamedTuple):
     """What was changed; `at` are the positions among the aim's targets."""
 
     changes: Changes
@@ -33,7 +33,7 @@ class Turned(NamedTuple):
     """Why it was put back, if it was."""
 
 
-class Lane:
+class KnobController:
     """`trouble` is the knob's own, so that a knob that fails is told once and not in every round."""
 
     def __init__(self, enforcer: Enforcer, trouble: Trouble, stale_after: int) -> None:
@@ -42,7 +42,7 @@ class Lane:
         self.settled = False
         """Whether nothing is left to do: nothing failed, and no unknown target grows older."""
         self._stale_after = stale_after
-        self._ages = _Ages(stale_after)
+        self._ages = _StaleCounter(stale_after)
         self._named: tuple[Target, ...] = ()
         self._absent: tuple[Target, ...] = ()
         self._topology: Topology | None = None
@@ -51,7 +51,7 @@ class Lane:
         self._given: dict[Target, Value] = {}
         """What we have turned each target to; others may have done so since, for bindings share an enforcer."""
 
-    def carry_out(self, order: Order, now: float) -> tuple[Aim, list[Turned]]:
+    def carry_out(self, order: Order, now: float) -> tuple[KnobTargets, list[AppliedChanges]]:
         """Turn the knob. The aim that comes back may have more targets: groups that are not named any more."""
         aim, wanted = order.aim, order.wanted
         if self.enforcer.knob.per == "group":
@@ -59,10 +59,10 @@ class Lane:
             return aim, self._turn(aim, wanted, NONE, now)
         return aim, self._turn(aim, wanted, self._in_other_hands(order), now)
 
-    def _turn(self, aim: Aim, wanted: Column, lost: Ints, now: float) -> list[Turned]:
+    def _turn(self, aim: KnobTargets, wanted: Column, lost: Ints, now: float) -> list[AppliedChanges]:
         moved = self.enforcer.retarget(aim.targets)
         outcomes = self.enforcer.apply(self.enforcer.diff(aim.targets, wanted))
-        turned = [Turned(outcomes.applied, outcomes.applied.rows, outcomes.failures)]
+        turned = [AppliedChanges(outcomes.applied, outcomes.applied.rows, outcomes.failures)]
         failures = moved.failures + outcomes.failures
         for row, value in zip(outcomes.applied.rows.tolist(), outcomes.applied.after.tolist(), strict=True):
             self._given[aim.targets[row]] = value
@@ -102,7 +102,7 @@ class Lane:
         ]
         return np.array(positions, dtype=np.int64)
 
-    def _with_absent(self, aim: Aim, wanted: Column) -> tuple[Aim, Column]:
+    def _with_absent(self, aim: KnobTargets, wanted: Column) -> tuple[KnobTargets, Column]:
         """Threads end with the topology, but a group that is not named in a round may be back in the next: it ages."""
         if aim.targets != self._named:
             self._named = aim.targets
@@ -112,7 +112,7 @@ class Lane:
             return aim, wanted
         more = len(self._absent)
         unknown = np.full(more, np.nan)
-        extended = Aim(
+        extended = KnobTargets(
             aim.targets + self._absent,
             np.concatenate([aim.priority, unknown]),
             np.concatenate([aim.rows, np.full(more, NOBODY)]),
@@ -120,13 +120,13 @@ class Lane:
         )
         return extended, np.concatenate([wanted, unknown])
 
-    def _put_back(self, aim: Aim, positions: Ints, why: str) -> Turned:
+    def _put_back(self, aim: KnobTargets, positions: Ints, why: str) -> AppliedChanges:
         at = {aim.targets[i]: i for i in positions.tolist()}
         outcomes = self.enforcer.restore(at)
         tell_left(outcomes)
         self._ages.again([at[failure.target] for failure in outcomes.failures])
         done = np.array([at[change.target] for change in outcomes.applied], dtype=np.int64)
-        return Turned(outcomes.applied, done, outcomes.failures, why)
+        return AppliedChanges(outcomes.applied, done, outcomes.failures, why)
 
 
 def tell_left(outcomes: Outcomes) -> None:
@@ -146,7 +146,7 @@ _TOLD = np.iinfo(np.int64).min // 2
 """So far from the limit that what is stale is told once."""
 
 
-class _Ages:
+class _StaleCounter:
     """For how many rounds in a row each target has been unknown."""
 
     def __init__(self, limit: int) -> None:
@@ -161,7 +161,7 @@ class _Ages:
         """Whether any target is unknown that has not been told yet."""
         return not self._none and bool((self._count > 0).any())
 
-    def step(self, aim: Aim, wanted: Column) -> Ints | None:
+    def step(self, aim: KnobTargets, wanted: Column) -> Ints | None:
         """One more round; the positions that have just become too old, if there are any."""
         self._align(aim.targets)
         all_known = complete(wanted)

@@ -15,7 +15,7 @@ import numpy as np
 
 from treadle.decide.grouping import group
 from treadle.enforce import Column
-from treadle.loop.aims import Aim, Part, View, memberships
+from treadle.loop.aims import KnobTargets, Part, View, memberships
 from treadle.loop.binding import Binding
 from treadle.model import Bools, Floats
 from treadle.values import Groups, Schedule
@@ -30,7 +30,7 @@ class Order(NamedTuple):
 
     part: Part
     knob: str
-    aim: Aim
+    aim: KnobTargets
     wanted: Column
 
 
@@ -45,7 +45,7 @@ def translate(binding: Binding, view: View, mine: Bools, schedule: Schedule, suf
     kinds = [part.watch.knobs[binding.knob].per for part in view.parts]
     groups = _groups(binding, view, schedule, priority, suffix) if "group" in kinds else None
     members: list[Order] = []
-    aims: list[Aim] = []
+    aims: list[KnobTargets] = []
     for part, per in zip(view.parts, kinds, strict=True):
         if per == "group" and groups is not None:
             aims.append(part.groups(groups, priority, mine))
@@ -87,9 +87,9 @@ def _with_outer(
     ]
 
 
-def _together(one: Aim, other: Aim) -> Aim:
+def _together(one: KnobTargets, other: KnobTargets) -> KnobTargets:
     columns = (np.concatenate(pair) for pair in zip(one[1:], other[1:], strict=True))
-    return Aim(one.targets + other.targets, *columns)
+    return KnobTargets(one.targets + other.targets, *columns)
 
 
 def _joined(columns: list[Floats]) -> Floats:

@@ -102,7 +102,7 @@ def pipeline(queries: Sequence[Chain], name: str = "multi-class") -> Pipeline:
 
 def flows(queries: Sequence[Chain], run: Run) -> list[Flow]:
     """What has to come into the feeds of a run."""
-    return [Flow(str(run.work.channel(query.feed)), query.rate, query.on, query.off) for query in queries]
+    return [Flow(str(run.folder.channel(query.feed)), query.rate, query.on, query.off) for query in queries]
 
 
 def _operator(times: int, keep: float, *, whole: bool) -> Callable[[DataFrame], DataFrame]:

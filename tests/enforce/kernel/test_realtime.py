@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from treadle.enforce import Enforcer
 from treadle.enforce.kernel import Budget, Cgroups, GroupKnob, RealtimeKnob, facts, make, thread_ref
-from treadle.enforce.recovery.new_threads import Heirs
-from treadle.enforce.recovery.releasable import Leash
+from treadle.enforce.recovery.new_threads import NewThreadReset
+from treadle.enforce.recovery.releasable import Releasable
 from treadle.errors import ConfigError, EngineError
 from treadle.linux.sched import Attributes, get_attributes, set_attributes
 from treadle.model import ThreadRef, Topology
@@ -195,7 +195,7 @@ def test_a_thread_that_a_real_time_one_has_started_is_ordinary_and_goes_home(bud
     heard.acquire()
     parent = thread_ref(tids[0])
     home = budget.cgroups.place(parent)
-    heirs = Heirs([Leash(knob)], [os.getpid()])
+    heirs = NewThreadReset([Releasable(knob)], [os.getpid()])
     knob.write(parent, 5.0)
     bear.set()
     heard.acquire()

@@ -17,7 +17,7 @@ from treadle.enforce.kernel.nice import NiceKnob
 from treadle.enforce.recovery import journal_book
 from treadle.enforce.recovery.journal import Journal
 from treadle.enforce.recovery.journal_book import Kept
-from treadle.enforce.recovery.new_threads import MANY, Births, Heirs, settle_born
+from treadle.enforce.recovery.new_threads import MANY, Births, NewThreadReset, settle_born
 from treadle.model import Topology
 
 NICE = next(fact for fact in facts() if fact.what == "nice")
@@ -96,7 +96,7 @@ def family() -> Iterator[Family]:
 
 
 def test_a_new_thread_gets_what_its_process_had_and_only_once(family: Family) -> None:
-    heirs = Heirs([NiceKnob()], [family.pid])
+    heirs = NewThreadReset([NiceKnob()], [family.pid])
     heirs.settle(NOTHING)
     assert nice(family.parent) == 7, "it was there before"
     child = family.bear()
@@ -114,7 +114,7 @@ def test_a_new_process_and_all_in_it_get_what_that_of_its_starter_had(
     """Whether the births are told one by one, or found by a look at all processes."""
     monkeypatch.setattr("treadle.enforce.recovery.new_threads.MANY", many)
     monkeypatch.setattr("treadle.enforce.recovery.new_threads.FORGET", math.inf)
-    heirs = Heirs([NiceKnob()], [family.pid])
+    heirs = NewThreadReset([NiceKnob()], [family.pid])
     heirs.settle(NOTHING)
     born = family.fork()
     heirs.settle(NOTHING)
@@ -127,7 +127,7 @@ def test_a_new_process_and_all_in_it_get_what_that_of_its_starter_had(
 
 def test_a_process_that_was_there_before_stays_as_it_is(family: Family) -> None:
     before = family.fork()
-    heirs = Heirs([NiceKnob()], [family.pid])
+    heirs = NewThreadReset([NiceKnob()], [family.pid])
     heirs.settle(NOTHING)
     family.bear()
     heirs.settle(NOTHING)
@@ -160,7 +160,7 @@ def test_what_nobody_had_come_to_know_is_found_by_the_one_who_puts_back(family: 
 def test_a_journal_has_the_witnesses_for_as_long_as_they_are_needed(family: Family, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir(mode=0o700)
     book = Journal.open(tmp_path / "state")
-    heirs = Heirs([NiceKnob()], [family.pid], book)
+    heirs = NewThreadReset([NiceKnob()], [family.pid], book)
     (witness,) = journal_book.read(book.path).kept.values()
     assert (witness.target, witness.ours) == (thread_ref(family.pid, family.pid), ())
     heirs.close()

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from support import LONG, until
 from treadle.enforce import Enforcer, Per, Target, Value, kernel
 from treadle.enforce.kernel import RealtimeKnob, thread_ref
-from treadle.enforce.recovery.releasable import Leash
+from treadle.enforce.recovery.releasable import Releasable
 from treadle.enforce.recovery.watchdog import BURNT, PATIENCE, WINDOW, Watchdog
 from treadle.errors import ConfigError, TargetGone
 from treadle.model import ThreadRef
@@ -281,7 +281,7 @@ class TestLeash:
 
     def test_what_is_wanted_while_it_is_off_holds_when_it_is_on_again(self) -> None:
         knob = MemoryKnob({self.ONE: 0.0, self.TWO: 0.0})
-        leash, targets = Leash(knob), (self.ONE, self.TWO)
+        leash, targets = Releasable(knob), (self.ONE, self.TWO)
         enforcer = Enforcer(leash)
         enforcer.apply(enforcer.diff(targets, np.array([10.0, 20.0])))
         leash.release("stuck")
@@ -296,7 +296,7 @@ class TestLeash:
 
     def test_all_can_be_put_back_while_it_is_off(self) -> None:
         knob = MemoryKnob({self.ONE: 0.0, self.TWO: 0.0})
-        leash, targets = Leash(knob), (self.ONE, self.TWO)
+        leash, targets = Releasable(knob), (self.ONE, self.TWO)
         enforcer = Enforcer(leash)
         enforcer.apply(enforcer.diff(targets, np.array([10.0, 20.0])))
         leash.release("stuck")
@@ -314,7 +314,7 @@ class TestLeash:
                 super().write(target, value)
 
         knob = Meets({self.ONE: 0.0})
-        leash = Leash(knob)
+        leash = Releasable(knob)
         leash.write(self.ONE, 10.0)
         assert knob.values == {self.ONE: 0.0}
         assert leash.read(self.ONE) == 10.0
@@ -330,7 +330,7 @@ class TestLeash:
                     leash.release("stuck again")
 
         knob = Meets({self.ONE: 0.0, self.TWO: 0.0})
-        leash = Leash(knob)
+        leash = Releasable(knob)
         leash.write(self.ONE, 10.0)
         leash.write(self.TWO, 20.0)
         leash.release("stuck")
@@ -406,7 +406,7 @@ def test_a_livelock_of_real_threads_ends_within_two_seconds(livelock: Livelock) 
     part = knob.budget.left() if knob.budget is not None else 1.0
     if part < 0.8:
         pytest.skip(f"real-time threads may have only {part:.0%} of a core here, which starves nobody")
-    leash = Leash(knob)
+    leash = Releasable(knob)
     enforcer = Enforcer(leash)
     released: list[float] = []
 

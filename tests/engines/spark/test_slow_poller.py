@@ -14,7 +14,7 @@ from treadle.broker import Broker
 from treadle.engines.spark.application import Application, Process
 from treadle.engines.spark.engine import SparkEngine
 from treadle.engines.spark.kafka.consumers import Consumer
-from treadle.engines.spark.slow_poller import Pulse
+from treadle.engines.spark.slow_poller import SlowPoller
 from treadle.engines.spark.threads.sockets import Traffic
 from treadle.errors import TargetGone
 from treadle.jvm import MBeans, NoAgentError, execute, look
@@ -36,7 +36,7 @@ def test_what_nobody_foresaw_is_told_once_and_does_not_end_the_looking(
     monkeypatch.setattr(Application, "look_again", look_again)
     monkeypatch.setattr("treadle.engines.spark.slow_poller.SCAN", 0.0)
     with caplog.at_level(logging.WARNING):
-        pulse = Pulse(Application("app-1", "a", "http://127.0.0.1:1", ()), 0.01)
+        pulse = SlowPoller(Application("app-1", "a", "http://127.0.0.1:1", ()), 0.01)
         try:
             until(lambda: pulse.processes == (HERE,))
         finally:
@@ -49,7 +49,7 @@ def consumer(consumed: float) -> Consumer:
 
 
 def test_what_all_sources_have_taken_is_counted_whosever_they_are() -> None:
-    pulse = Pulse(Application("local-process-1", "a", "http://127.0.0.1:1", (HERE,)), 60.0)
+    pulse = SlowPoller(Application("local-process-1", "a", "http://127.0.0.1:1", (HERE,)), 60.0)
     pulse.close()
     pulse.processes = (HERE,)
     counts = []
@@ -94,7 +94,7 @@ def test_without_an_executor_here_the_application_lives_for_as_long_as_its_drive
 def test_no_agent_is_loaded_where_none_may_be(broker: Broker) -> None:
     """The broker is a JVM like any other."""
     process = Process(broker.pid, look(broker.pid).start_time, False)
-    pulse = Pulse(Application("local-process-1", "a", "http://127.0.0.1:1", (process,)), 60.0, loads=False)
+    pulse = SlowPoller(Application("local-process-1", "a", "http://127.0.0.1:1", (process,)), 60.0, loads=False)
     pulse.close()
     pulse._read()
     assert pulse._pauses.keys() == {broker.pid}

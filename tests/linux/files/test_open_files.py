@@ -38,7 +38,7 @@ import numpy as np
 from treadle.enforce import Enforcer
 from treadle.enforce.journal import Journal
 from treadle.enforce.kernel import NiceKnob, thread_ref
-from treadle.engines.spark.signs import Signs
+from treadle.engines.spark.signs import ChangeHints
 from treadle.linux.open_files import raise_limit
 from treadle.observe.threads import ThreadTimes
 pid, soft, hard, folder = json.loads(sys.argv[1])
@@ -46,7 +46,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 raise_limit()
 threads = tuple(thread_ref(tid, pid) for tid in sorted(map(int, os.listdir(f"/proc/{pid}/task"))))
 plain = tuple((thread.pid, thread.tid) for thread in threads)
-times, signs = ThreadTimes(), Signs()
+times, signs = ThreadTimes(), ChangeHints()
 known = [int(np.isfinite(times.sample(plain).cpu_time).sum()) for _ in range(2)]
 known += [int(np.isfinite(times.switches(plain).voluntary).sum())]
 known += [sum(name is not None for name in signs.read([pid], plain)) - 1]

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from treadle.errors import EngineError
-from treadle.pipelines.channels.ledger import MOST_PARTS, Ages, Ledger, Part, Parts, joined, least, line, thinned
+from treadle.pipelines.channels.ledger import MOST_PARTS, ArrivalStats, Ledger, Part, Parts, joined, least, line, thinned
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_ledger_is_the_same_when_it_is_opened_again(tmp_path: Path) -> None:
     again = Ledger(tmp_path / "ledger")
     assert again.parts.found == [part(0, 10, batch=3, at=7), Part({0: (10, 12)}, void=True)]
     assert again.batch == 3
-    assert again.parts.ages({0: 5}) == [Ages(5, 7, 7)]
+    assert again.parts.ages({0: 5}) == [ArrivalStats(5, 7, 7)]
 
 
 def test_a_line_that_a_crash_has_torn_never_was(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ import pytest
 from treadle.decide.batch import BatchSizer
 from treadle.enforce.gate.gate import Gate
 from treadle.pipelines.channels.view import Backlog
-from treadle.pipelines.gating.parked_hops import ALL_ROWS, Turns
+from treadle.pipelines.gating.parked_hops import ALL_ROWS, ParkedHops
 from treadle.pipelines.hops.hop import Hop, State
 
 
 def test_a_report_that_can_not_be_noted_costs_no_slot() -> None:
     gate, hop = Gate(1), Hop("id", "name", "key", has_slot=True)
     sizer, lock = BatchSizer(), threading.RLock()
-    turns = Turns(gate, threading.Event(), lambda *_: True, sizer, lambda _: "", lock, {"key": hop})
+    turns = ParkedHops(gate, threading.Event(), lambda *_: True, sizer, lambda _: "", lock, {"key": hop})
     gate.register("id")
     assert gate.offer("id", lambda: None)
     with pytest.raises(KeyError):
@@ -42,7 +42,7 @@ def test_a_report_that_ends_no_grant_does_not_give_back_the_slot_of_one_that_com
             return super().backlog(consumer)
 
     hop = Hop("id", "name", "key", [Racing(1)])  # type: ignore[list-item]
-    turns = Turns(gate, threading.Event(), lambda *_: True, sizer, lambda _: "", threading.RLock(), {"key": hop})
+    turns = ParkedHops(gate, threading.Event(), lambda *_: True, sizer, lambda _: "", threading.RLock(), {"key": hop})
     turns.parked("key", {"seconds": 0.0, "time": 0.0, "written": 0, "read": {}, "at": {}})
     assert hop.state is State.RUNNING
     assert gate.stats.holding == ("id",)
@@ -73,7 +73,7 @@ class _Crowd:
                 sizer.observe(name, rows, 0.04 + 1e-4 * rows)
         self.channels = {name: _Waiting(0) for name in ("a", "b")}
         self.hops = {name: Hop(name, name, name, [self.channels[name]]) for name in ("a", "b")}  # type: ignore[list-item]
-        self.turns = Turns(
+        self.turns = ParkedHops(
             self.gate,
             threading.Event(),
             self._admit,

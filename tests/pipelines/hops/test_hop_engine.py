@@ -144,10 +144,10 @@ def test_where_a_reader_stands_is_known_also_from_where_it_asks(parts: Parts) ->
     """After a crash Spark may be ahead of what was noted."""
     parts.fill(parts.fed, 4, NOW, NOW)
     hop = parts.hops["op"]
-    assert hop.done(report(at={"fed": 3})) == 0
+    assert hop.record_granted_batch(report(at={"fed": 3})) == 0
     assert hop.backlogs()[0].rows == 1
     assert hop.batches == 0
-    hop.done(report(at={"fed": 1}))
+    hop.record_granted_batch(report(at={"fed": 1}))
     assert hop.backlogs()[0].rows == 1
 
 

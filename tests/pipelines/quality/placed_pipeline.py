@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import treadle
-from treadle.pipelines.quality import placement
-from treadle.pipelines.spark import workers
+from treadle.pipelines.quality.placement import Placement
 from treadle.workloads.burn import burn
 
 if TYPE_CHECKING:
@@ -46,12 +45,12 @@ def pipeline() -> treadle.Pipeline:
 def main() -> None:
     """`status`, `move SINK WORKER`, `drain`; each is answered by a line of JSON."""
     config = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.driver.memory": "1g"}
-    spark = workers.session("placed", master=MASTER, config=config)
+    spark = treadle.cluster_session("placed", master=MASTER, config=config)
     options: dict[str, Any] = {"channels": "kafka", "kafka": BROKER, "layout": "fused", "cycle": "1s"}
-    options["instances"] = {"two": 2}
-    with placement.start(pipeline(), spark, folder=Path(FOLDER, "work"), **options) as run:
+    options["placement"] = treadle.place(instances={"two": 2})
+    with pipeline().start(spark, folder=Path(FOLDER, "work"), **options) as run:
         placed = run.promises
-        assert isinstance(placed, placement.Placement)
+        assert isinstance(placed, Placement)
         for line in sys.stdin:
             order, *words = line.split()
             answer: Any = None

@@ -207,18 +207,22 @@ def test_a_placed_run_makes_promises_once_and_leaves_nothing_of_them(
     p = treadle.Pipeline(named("once"))
     p.feed("rows", schema="id long")
     p.write("out", reads="rows", format="noop", min_accuracy=minimum)
-    with placement.start(p, spark, folder=tmp_path) as run:
+    with p.start(spark, folder=tmp_path, placement=treadle.place()) as run:
         assert made == [run.promises]
         assert isinstance(run.promises, placement.Placement)
         run.feed("rows").append([{"id": 1}])
         until(lambda: run.hops["out"].batches, run)
     assert not [stream for stream in made[0]._shedding.counts() if stream.startswith(p.name)]
     with pytest.raises(ConfigError, match=r"'nobody' is no query of this run.*use one of out"):
-        placement.start(p, spark, folder=tmp_path, prefer={"nobody": ["first"]})
+        p.start(spark, folder=tmp_path, placement=treadle.place(prefer={"nobody": ["first"]}))
     with pytest.raises(ConfigError, match=r"instances: 'nobody' is no query of this run.*use one of out"):
-        placement.start(p, spark, folder=tmp_path, instances={"nobody": 2})
+        p.start(spark, folder=tmp_path, placement=treadle.place(instances={"nobody": 2}))
     with pytest.raises(ConfigError, match=r"instances: 'out' can't have 0.*use a whole number from 1 on"):
-        placement.start(p, spark, folder=tmp_path, instances={"out": 0})
+        treadle.place(instances={"out": 0})
+    with pytest.warns(DeprecationWarning, match=r"use pipeline\.start\(spark, placement=treadle\.place"):
+        old = treadle.pipelines.placement.start(p, spark, folder=tmp_path)
+    with old:
+        assert isinstance(old.promises, placement.Placement)
     assert not spark.streams.active
 
 

@@ -407,9 +407,7 @@ class TestFailures:
         with p.start(spark, folder=tmp_path, retries=1) as run:
             feed = run.feed("fed")
             feed.append(numbers(20))
-            with pytest.raises(
-                EngineError, match=r"operator 'risky' \(test_runner\.py:\d+\): LookupError: no account 13"
-            ):
+            with pytest.raises(EngineError, match=r"operator 'risky' \(test_run\.py:\d+\): LookupError: no account 13"):
                 run.wait(LONG)
             assert run.status()["hops"]["risky"]["state"] == "failed"
             assert run.hops["risky"].failures == 2
@@ -489,7 +487,7 @@ class TestRestart:
             run.feed("fed").append(numbers(10))
             drain(run)
             assert run.channels["fed"].view._watch is None
-        assert [thread.name for thread in threading.enumerate() if run.pipeline.name in thread.name] == []
+        assert [thread.name for thread in threading.enumerate() if run.name in thread.name] == []
         assert "treadle-control" not in {thread.name for thread in threading.enumerate()}
         assert [query.name for query in spark.streams.active if query.name == "out"] == []
 

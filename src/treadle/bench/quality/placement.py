@@ -20,8 +20,8 @@ from treadle.bench.quality.scenarios import Made, Phase, Scenario
 from treadle.bench.quality.standalone import Standalone
 from treadle.broker import Broker, free_port
 from treadle.errors import EngineError
-from treadle.pipelines.quality import placement
-from treadle.pipelines.spark import workers
+from treadle.pipelines.quality.placement import place
+from treadle.pipelines.spark.workers import cluster_session
 from treadle.workloads.burn import calibrate
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class ClusterPlace(Place):
 
     def start(self, made: Made, folder: Path, options: Mapping[str, Any]) -> Run:
         given = {**options, "folder": folder, "channels": "kafka", "layout": "fused"}
-        return placement.start(made.pipeline, self.spark, instances=self.scenario.instances, **given)
+        run: Run = made.pipeline.start(self.spark, placement=place(instances=self.scenario.instances), **given)
+        return run
 
     def begin(self, phase: Phase) -> None:
         self._cluster.have(phase.workers)
@@ -106,7 +107,7 @@ def run(scenario: Scenario, *, cycle: float, pace: float, plot: Path | None, pro
         standalone = stack.enter_context(Standalone(folder))
         cluster = Cluster(standalone, cores)
         cluster.have(scenario.phases[0].workers)
-        spark = workers.session("bench-quality", master=standalone.master, config=CONFIG)
+        spark = cluster_session("bench-quality", master=standalone.master, config=CONFIG)
         stack.callback(spark.stop)
         spark.sparkContext.setLogLevel("OFF")  # a batch that is stopped half-way is no error here
         place = ClusterPlace(spark, broker.bootstrap, scenario, calibrate(spark), cycle, cluster)

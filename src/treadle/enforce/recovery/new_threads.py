@@ -34,7 +34,7 @@ FORGET = 1.0
 long before the kernel gives them out again."""
 
 
-class Heirs:
+class NewThreadReset:
     """Of some processes, whose first threads are witnesses: they have what the process was started with.
 
     Those are none that are scheduled themselves. A process that was started by one of them since then has what that

@@ -16,7 +16,7 @@ from treadle.model import ThreadRef
 log = logging.getLogger("treadle.enforce")
 
 
-class Leash:
+class Releasable:
     """A knob for real-time priorities that can be let go by any thread at any moment, and taken up again.
 
     While it is off, what is written is only remembered, and read as if it were set: so enforcers and policies go on as

@@ -23,11 +23,11 @@ from treadle.engines.spark.counters.batches import BatchReading
 from treadle.engines.spark.counters.columns import OFFERS, LiveColumns
 from treadle.engines.spark.counters.handover import Counters
 from treadle.engines.spark.queries.rest import Directory, Rest
-from treadle.engines.spark.slow_poller import Pulse
+from treadle.engines.spark.slow_poller import SlowPoller
 from treadle.engines.spark.threads.idle_queues import Doing, Estimate, doing, realigned
 from treadle.engines.spark.threads.layout import WHOLE, Layout, Place, Rows
 from treadle.engines.spark.threads.naming import COMPILERS, NETWORK
-from treadle.engines.spark.threads.thread_table import Roster
+from treadle.engines.spark.threads.thread_table import ThreadTable
 from treadle.errors import TargetGone, TreadleError
 from treadle.jvm import JavaThread
 from treadle.linux.thread_times import Threads, ThreadTimes, Times
@@ -106,7 +106,7 @@ class SparkEngine:
             name, self._directory, priorities or {}, latency_goals=latency_goals or {}, left_out=left_out
         )
         self._knobs = knobs
-        self._pulse = Pulse(application, beans_period, loads=loads, admits=admits)
+        self._pulse = SlowPoller(application, beans_period, loads=loads, admits=admits)
         self._dump_period = dump_period
         self._agents = Agents(loads=agent, period=period, stacks=dump_period, counts=counts_period)
         self._live = LiveColumns(self._agents, self._directory)
@@ -118,7 +118,7 @@ class SparkEngine:
         self._heard = 0
         """Of what the agents have said, how much was passed on."""
         self._agents.keep(self._pids)
-        self._roster = Roster(self._agents)
+        self._roster = ThreadTable(self._agents)
         self._times, self._times_of_others = ThreadTimes(), ThreadTimes()
         self._mains: tuple[_Own, Times] | None = None
         self._others: _Evened | None = None

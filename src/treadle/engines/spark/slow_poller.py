@@ -29,7 +29,7 @@ SCAN = 2.0
 LONGEST_PAUSE = 60.0
 
 
-class Pulse:
+class SlowPoller:
     """Reads on until it is closed. `period` are the seconds between two reads of the MBeans.
 
     Without `loads` they are read only where an agent is loaded already. Processes that `admits` refuses are left out.

@@ -1,37 +1,23 @@
-"""A pipeline: named functions of DataFrames, joined by their parameters' names, with what the sinks' owners want.
-
-Defining one needs no Spark and runs nothing: it can be imported, checked, drawn, and its functions called in tests on
-static DataFrames. Running it is the runner's work.
-"""
+"""A pipeline that users define and run. `nodes.definition` has what can be defined, `run` what runs it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
-from treadle.decide.quality import Measure
-from treadle.durations import Duration
-from treadle.enforce.shed import Choice
 from treadle.errors import ConfigError
-from treadle.model import Query, Topology
-from treadle.pipelines.nodes import graph
-from treadle.pipelines.nodes import node as checks
-from treadle.pipelines.nodes.node import Function, Inputs, Kind, Node
-from treadle.plugins import suggestion
+from treadle.pipelines.nodes.definition import Definition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 # The file that is being imported for its pipeline, which must not run it meanwhile.
 _importing: ContextVar[str | None] = ContextVar("importing", default=None)
 
 
-class Pipeline:
+class Pipeline(Definition):
     """A graph of sources, operators and sinks.
 
     >>> p = Pipeline("fraud")
@@ -48,280 +34,19 @@ class Pipeline:
     ['payments', 'large', 'alerts']
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = checks.check_name(name, f"pipeline ({checks.place_of_definition()})")
-        self._nodes: dict[str, Node] = {}
-
-    def __repr__(self) -> str:
-        return f"Pipeline({self.name!r}, {len(self._nodes)} nodes)"
-
-    # Definition
-
-    @overload
-    def source(self, function: F, /) -> F: ...
-    @overload
-    def source(
-        self, *, name: str | None = None, arrival: str | None = None, shed: Choice | None = None
-    ) -> Callable[[F], F]: ...
-    def source(
-        self,
-        function: Any = None,
-        *,
-        name: str | None = None,
-        arrival: str | None = None,
-        shed: Choice | None = None,
-    ) -> Any:
-        """Define a source: a function (spark) -> streaming DataFrame.
-
-        `arrival` names the column with the time at which a row arrived (default: when Spark read it), from which
-        latencies are counted. `shed` says which rows go first where some must (`by_utility`, `by_key`; default: any).
-        """
-
-        def define(decorated: F) -> F:
-            place, own, where = self._begin(decorated, name, Kind.SOURCE)
-            if len(checks.parameters(decorated, where)) != 1:
-                raise ConfigError(
-                    "its function must take the session and nothing else", where=where, remedy=f"def {own}(spark): …"
-                )
-            chosen = checks.check_shed(shed, where)
-            self._add(Node(own, Kind.SOURCE, function=decorated, arrival=arrival, shed=chosen, place=place))
-            return decorated
-
-        return define if function is None else define(function)
-
-    def feed(self, name: str, *, schema: str | StructType, shed: Choice | None = None) -> None:
-        """Define a source that is filled from Python, in this process or another, with no query of its own."""
-        place, where = self._begin_named(name, Kind.FEED)
-        shape, chosen = checks.check_schema(schema, where, needed=True), checks.check_shed(shed, where)
-        self._add(Node(name, Kind.FEED, schema=shape, shed=chosen, place=place))
-
-    def topic(
-        self,
-        name: str,
-        *,
-        schema: str | StructType | None = None,
-        topic: str | None = None,
-        format: Literal["json", "raw"] = "json",  # noqa: A002 - Spark's own word for it
-        options: Mapping[str, object] | None = None,
-        shed: Choice | None = None,
-    ) -> None:
-        """Define a source that is a Kafka topic, called like the source unless `topic` says otherwise.
-
-        As `json` each value is an object with the columns of `schema`; as `raw` rows are what Kafka has: key, value,
-        topic, partition, offset, timestamp. `options` are those of Spark's Kafka source.
-        """
-        place, where = self._begin_named(name, Kind.TOPIC)
-        if format not in ("json", "raw"):
-            raise ConfigError(f"format '{format}' is unknown", where=where, remedy="use one of json, raw")
-        if format == "raw" and schema is not None:
-            raise ConfigError(
-                "a raw topic has Kafka's own columns", where=where, remedy="leave schema out, or use format='json'"
-            )
-        shape = checks.check_schema(schema, where, needed=format == "json")
-        called = checks.check_topic(name if topic is None else topic, where)
-        settings, chosen = checks.check_options(options, where), checks.check_shed(shed, where)
-        self._add(
-            Node(name, Kind.TOPIC, schema=shape, topic=called, format=format, options=settings, shed=chosen,
-                 place=place)
-        )  # fmt: skip
-
-    @overload
-    def operator(self, function: F, /) -> F: ...
-    @overload
-    def operator(
-        self,
-        *,
-        name: str | None = None,
-        inputs: Inputs | None = None,
-        stateful: bool | None = None,
-        shed: Choice | None = None,
-    ) -> Callable[[F], F]: ...
-    def operator(
-        self,
-        function: Any = None,
-        *,
-        name: str | None = None,
-        inputs: Inputs | None = None,
-        stateful: bool | None = None,
-        shed: Choice | None = None,
-    ) -> Any:
-        """Define an operator: a function of one or several DataFrames that gives one.
-
-        It reads the nodes that its parameters are named after, or those that `inputs` names in their place; a parameter
-        with a default is no input. `stateful` says that it keeps state from batch to batch (default: Spark's plan
-        tells).
-        """
-
-        def define(decorated: F) -> F:
-            place, own, where = self._begin(decorated, name, Kind.OPERATOR)
-            self._add(
-                Node(
-                    own,
-                    Kind.OPERATOR,
-                    checks.inputs_of(decorated, inputs, where),
-                    decorated,
-                    stateful=stateful,
-                    shed=checks.check_shed(shed, where),
-                    place=place,
-                )
-            )
-            return decorated
-
-        return define if function is None else define(function)
-
-    @overload
-    def sink(self, function: F, /) -> F: ...
-    @overload
-    def sink(
-        self,
-        *,
-        name: str | None = None,
-        inputs: Inputs | None = None,
-        priority: float = 0,
-        latency_goal: Duration | None = None,
-        min_accuracy: float | None = None,
-        accuracy: Measure | None = None,
-    ) -> Callable[[F], F]: ...
-    def sink(
-        self,
-        function: Any = None,
-        *,
-        name: str | None = None,
-        inputs: Inputs | None = None,
-        priority: float = 0,
-        latency_goal: Duration | None = None,
-        min_accuracy: float | None = None,
-        accuracy: Measure | None = None,
-    ) -> Any:
-        """Define a sink: a function (DataFrame, batch id) -> None as foreachBatch takes it, with or without the id.
-
-        A higher `priority` is more urgent. `latency_goal` ("500ms", "1s", seconds, a timedelta) is how old a row may be
-        when it comes out, `min_accuracy` the share of rows, 0 to 1, that must at least be looked at: rows beyond that
-        may be shed where the CPU is short, those of lower priorities first. Without one nothing is shed. With an
-        `accuracy`, as `treadle.relative_error("amount")`, it is the least that this function may say of what was kept.
-        """
-
-        def define(decorated: F) -> F:
-            place, own, where = self._begin(decorated, name, Kind.SINK)
-            read, takes_id = checks.sink_inputs(decorated, inputs, where)
-            self._add(
-                Node(
-                    own,
-                    Kind.SINK,
-                    read,
-                    decorated,
-                    priority=checks.check_priority(priority, where),
-                    latency_goal=checks.check_goal(latency_goal, where),
-                    min_accuracy=checks.check_accuracy(min_accuracy, where),
-                    accuracy=checks.check_measure(accuracy, min_accuracy, where),
-                    takes_batch_id=takes_id,
-                    place=place,
-                )
-            )
-            return decorated
-
-        return define if function is None else define(function)
-
-    def write(
-        self,
-        name: str,
-        *,
-        reads: str,
-        format: str,  # noqa: A002 - Spark's own word for it
-        options: Mapping[str, object] | None = None,
-        priority: float = 0,
-        latency_goal: Duration | None = None,
-        min_accuracy: float | None = None,
-        accuracy: Measure | None = None,
-    ) -> None:
-        """Define a sink that is one of Spark's own writers, as "kafka", "parquet" or "noop", with its options."""
-        place, where = self._begin_named(name, Kind.WRITER)
-        if not isinstance(format, str) or not format:
-            raise ConfigError(f"format is {format!r}", where=where, remedy="name a writer: kafka, parquet, noop, …")
-        self._add(
-            Node(
-                name,
-                Kind.WRITER,
-                (checks.check_input(reads, where),),
-                format=format,
-                options=checks.check_options(options, where),
-                priority=checks.check_priority(priority, where),
-                latency_goal=checks.check_goal(latency_goal, where),
-                min_accuracy=checks.check_accuracy(min_accuracy, where),
-                accuracy=checks.check_measure(accuracy, min_accuracy, where),
-                place=place,
-            )
-        )
-
-    # The graph
-
-    def check(self) -> None:
-        """Raise a ConfigError if the nodes don't make a graph that can run."""
-        graph.check(self.name, self._nodes)
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """All nodes, each after what it reads."""
-        self.check()
-        return graph.in_order(self._nodes)
-
-    @property
-    def sinks(self) -> tuple[Node, ...]:
-        """All sinks and writers, as they were defined."""
-        return tuple(node for node in self._nodes.values() if node.kind.ends)
-
-    def node(self, name: str) -> Node:
-        """The node of this name."""
-        if name not in self._nodes:
-            raise ConfigError(
-                f"has no node '{name}'",
-                where=f"pipeline '{self.name}'",
-                remedy=suggestion(name, self._nodes, "it is empty"),
-            )
-        return self._nodes[name]
-
-    def upstream(self, name: str) -> tuple[Node, ...]:
-        """What a node reads, in the order of its parameters."""
-        self.check()
-        return tuple(self._nodes[up] for up in self.node(name).inputs)
-
-    def downstream(self, name: str) -> tuple[Node, ...]:
-        """What reads a node, in the order of definition."""
-        self.check()
-        return tuple(self._nodes[reader] for reader in graph.downstream(self._nodes)[self.node(name).name])
-
-    def queries(self) -> tuple[Query, ...]:
-        """What policies see: each connected part a query with its sinks' highest priority and smallest latency goal.
-
-        A query is called like its most important sink. Feeds and topics are not part of it: they are nobody's work.
-        """
-        self.check()
-        return graph.queries(self._nodes)
-
-    def topology(self, layout: str = "hops", engine: str = "spark") -> Topology:
-        """The queries and what runs as one unit: in `hops` each operator, in `fused` each sink with all it needs."""
-        self.check()
-        return graph.topology(self._nodes, layout, engine)
-
-    def fingerprint(self) -> str:
-        """The graph as text that is the same for the same graph, so that another pipeline's checkpoint is noticed."""
-        return graph.fingerprint(self.name, self._nodes)
-
-    # Running
-
     def run(self, spark: SparkSession | None = None, **options: Any) -> Any:
-        """Run until it ends or is interrupted. Options are those of `pipelines.runner.run`: policy, layout, slots, …"""
+        """Run until it ends or is interrupted. Options are those of `pipelines.run.start`: policy, layout, slots, …"""
         self._ready_to_run()
-        from treadle.pipelines.run import run
+        from treadle.pipelines.run.start import run
 
-        return run.run(self, spark, **options)
+        return run(self, spark, **options)
 
     def start(self, spark: SparkSession | None = None, **options: Any) -> Any:
-        """Start it and come back at once. Options are those of `pipelines.runner.start`: policy, layout, slots, …"""
+        """Start it and come back at once. Options are those of `pipelines.run.start`: policy, layout, slots, …"""
         self._ready_to_run()
-        from treadle.pipelines.run import run
+        from treadle.pipelines.run.start import start
 
-        return run.start(self, spark, **options)
+        return start(self, spark, **options)
 
     def _ready_to_run(self) -> None:
         if file := _importing.get():
@@ -331,24 +56,6 @@ class Pipeline:
                 remedy="put it under: if __name__ == '__main__':",
             )
         self.check()
-
-    def _begin(self, function: Function, name: str | None, kind: Kind) -> tuple[str, str, str]:
-        place = checks.place_of_definition()
-        own = checks.name_of(function, name, kind, place)
-        return place, own, checks.named(kind, own, place)
-
-    def _begin_named(self, name: str, kind: Kind) -> tuple[str, str]:
-        place = checks.place_of_definition()
-        return place, checks.named(kind, checks.check_name(name, f"{kind} ({place})"), place)
-
-    def _add(self, node: Node) -> None:
-        if node.name in self._nodes:
-            raise ConfigError(
-                f"the name is already that of {self._nodes[node.name].where}",
-                where=node.where,
-                remedy="give one of them another: name='…'; in a notebook, make the Pipeline anew in the same cell",
-            )
-        self._nodes[node.name] = node
 
 
 @contextmanager

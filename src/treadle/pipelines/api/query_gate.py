@@ -29,7 +29,7 @@ from treadle.errors import ConfigError, EngineError, TargetGone
 from treadle.loop import Binding, Loop
 from treadle.loop.trouble import Attempts
 from treadle.model import Operator, Query, Topology
-from treadle.pipelines.gating.gated_query import Wish, Wrapped
+from treadle.pipelines.gating.gated_query import Wish, GatedQuery
 from treadle.pipelines.gating.steering import Steering
 from treadle.pipelines.hops.hop_engine import ALL_METRICS, MEASURES, OFFERS
 from treadle.pipelines.hops.options import LEAST_PERIOD, policy_of
@@ -109,7 +109,7 @@ class QueryGate:
         )
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._queries: dict[str, Wrapped] = {}  # by Spark's id of the run
+        self._queries: dict[str, GatedQuery] = {}  # by Spark's id of the run
         self._costs = BatchSizer()
         self._output_rows = OutputRows(spark)
         self._version = 0
@@ -224,7 +224,7 @@ class QueryGate:
 
     # Queries
 
-    def _query_of(self, rows: DataFrame, wish: Wish) -> Wrapped | None:
+    def _query_of(self, rows: DataFrame, wish: Wish) -> GatedQuery | None:
         """The query whose batch this is, known to the gate; None where there is nothing to wait for."""
         if self._closed.is_set():
             return None
@@ -238,7 +238,7 @@ class QueryGate:
             return None
         query = self._find(identity)
         known = self._queries.get(str(query.runId()))  # its function may have set a job group of its own
-        return known or self._register(Wrapped(query, wish, self._costs, self._output_rows))
+        return known or self._register(GatedQuery(query, wish, self._costs, self._output_rows))
 
     def _find(self, identity: str) -> Any:
         """Spark's object of a query that runs, in this session or another one of the same application."""
@@ -252,7 +252,7 @@ class QueryGate:
             raise Stopped(f"query '{identity}'")
         return query
 
-    def _register(self, query: Wrapped) -> Wrapped | None:
+    def _register(self, query: GatedQuery) -> GatedQuery | None:
         rank = np.nan
         with self._lock:
             if self._closed.is_set():
@@ -270,7 +270,7 @@ class QueryGate:
         log.info("query '%s' is scheduled", query.name, extra={"query": query.name})
         return query
 
-    def _forget(self, query: Wrapped) -> None:
+    def _forget(self, query: GatedQuery) -> None:
         with self._lock:
             if self._queries.pop(query.run, None) is None:
                 return
@@ -295,7 +295,7 @@ class QueryGate:
                     for query in queries:
                         attempt(f"polling query '{visible(query.name)}'", functools.partial(self._tend, query))
 
-    def _tend(self, query: Wrapped) -> None:
+    def _tend(self, query: GatedQuery) -> None:
         if query.active:
             query.look()
         else:
@@ -336,7 +336,7 @@ class _Engine:
     def __init__(self, owner: QueryGate) -> None:
         self._owner = owner
         self._knobs: dict[str, Knob] = {"rank": GateKnob(owner._gate)}
-        self._rows: tuple[Wrapped, ...] = ()
+        self._rows: tuple[GatedQuery, ...] = ()
         self._before: dict[str, tuple[int, float, int]] = {}
         self._sampled = time.monotonic()
         self._topology = Topology((), ())

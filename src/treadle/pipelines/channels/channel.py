@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from treadle.pipelines.channels.ledger import Ages
+from treadle.pipelines.channels.ledger import ArrivalStats
 from treadle.pipelines.channels.view import Backlog
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Source(Protocol):
     def read(self, spark: SparkSession, hop: str, consumer: str) -> DataFrame:
         """Its rows as a streaming DataFrame."""
 
-    def begin(self, consumer: str, batch_id: int) -> Sequence[Ages] | None:
+    def begin(self, consumer: str, batch_id: int) -> Sequence[ArrivalStats] | None:
         """A batch that Spark has planned is to be read: its rows, or None where that is not decided yet.
 
         Raises Replan where the query must be started anew to read it right. Not for readers that ask.

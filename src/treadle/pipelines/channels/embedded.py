@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from treadle.errors import ConfigError, EngineError
 from treadle.pipelines.channels import log
-from treadle.pipelines.channels.ledger import Ages
+from treadle.pipelines.channels.ledger import ArrivalStats
 from treadle.pipelines.channels.view import Backlog, View
 from treadle.pipelines.spark.jvm import CHANNEL
 
@@ -62,7 +62,7 @@ class Embedded:
     def read_up_to(self, consumer: str, position: int) -> None:
         self.positions[consumer] = max(position, self.positions[consumer])
 
-    def begin(self, consumer: str, batch_id: int) -> Sequence[Ages] | None:  # noqa: ARG002 - it has row numbers
+    def begin(self, consumer: str, batch_id: int) -> Sequence[ArrivalStats] | None:  # noqa: ARG002 - it has row numbers
         """For a reader that also reads elsewhere and so does not ask: what the last batch has read, is known now."""
         before = self.positions[consumer]
         now = log.positions(self.folder).get(consumer, before)

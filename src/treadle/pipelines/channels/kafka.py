@@ -27,7 +27,7 @@ from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.channel import Replan
 from treadle.pipelines.channels.checkpoint import done_up_to, last_committed, planned
 from treadle.pipelines.channels.cluster import Cluster, Ends
-from treadle.pipelines.channels.ledger import Ages, Ledger, Offsets, Part, Parts, least, line
+from treadle.pipelines.channels.ledger import ArrivalStats, Ledger, Offsets, Part, Parts, least, line
 from treadle.pipelines.channels.view import Backlog
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class KafkaChannel(_Readers):
                     rows = rows.where(f"NOT (partition = {partition} AND offset >= {start} AND offset < {end})")
         return encoded.decoded(rows.select(f.col("value")), self.schema)
 
-    def begin(self, consumer: str, batch_id: int) -> Sequence[Ages] | None:
+    def begin(self, consumer: str, batch_id: int) -> Sequence[ArrivalStats] | None:
         with self._lock:
             start, end = self._span(consumer, batch_id)
             if any(end[each] > self._parts.ends.get(each, 0) for each in end):
@@ -357,7 +357,7 @@ class Topic(_Readers):
         rows = self._source(spark, self.options)
         return rows if self.schema is None else encoded.good(rows, self.schema, self.name)
 
-    def begin(self, consumer: str, batch_id: int) -> Sequence[Ages] | None:
+    def begin(self, consumer: str, batch_id: int) -> Sequence[ArrivalStats] | None:
         with self._lock:
             start, end = self._span(consumer, batch_id)
             self._seen(end, time.time())

@@ -25,7 +25,7 @@ MOST_PARTS = 1000
 """Beyond that, neighbours are told as one."""
 
 
-class Ages(NamedTuple):
+class ArrivalStats(NamedTuple):
     """Rows that arrived together: how many, and the oldest and mean arrival in microseconds."""
 
     rows: int
@@ -88,10 +88,10 @@ class Parts:
     def voids(self, position: Offsets) -> list[Part]:
         return [part for part in self.found if part.void and not part.passed(position)]
 
-    def ages(self, start: Offsets, end: Offsets | None = None) -> list[Ages]:
+    def ages(self, start: Offsets, end: Offsets | None = None) -> list[ArrivalStats]:
         """The rows between two positions, part by part."""
         counted = ((part.within(start, end), part) for part in self.found if not part.void)
-        return [Ages(rows, part.oldest, part.mean) for rows, part in counted if rows]
+        return [ArrivalStats(rows, part.oldest, part.mean) for rows, part in counted if rows]
 
     def backlog(self, position: Offsets) -> Backlog:
         rows, size, oldest, summed = 0, 0.0, math.inf, 0.0

@@ -6,7 +6,7 @@ import math
 from collections import deque
 
 
-class Arrivals:
+class ArrivalHistory:
     """When rows came, from the number that had come in all at some moments; between two they came evenly."""
 
     def __init__(self, keep: int = 1000) -> None:

@@ -19,8 +19,8 @@ from treadle.errors import TargetGone
 from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.channel import Replan
 from treadle.pipelines.channels.kafka import KafkaChannel, Topic
-from treadle.pipelines.channels.ledger import Ages
-from treadle.pipelines.gating.parked_hops import Turns
+from treadle.pipelines.channels.ledger import ArrivalStats
+from treadle.pipelines.gating.parked_hops import ParkedHops
 from treadle.pipelines.hops import build, source_metrics
 from treadle.pipelines.hops.hop import Hop, State
 from treadle.pipelines.nodes.node import Node
@@ -41,13 +41,13 @@ STOPPING = 60.0
 
 
 @dataclass(frozen=True)
-class Outside:
+class ForeachBatchGate:
     """`turns` is told after each batch, and `short` says whether rows are shed because the CPU is short.
 
     Then each batch less is worth something: Spark would begin the next one at once, for the few rows that have come.
     """
 
-    turns: Turns
+    turns: ParkedHops
     short: Callable[[], bool]
     limit: Callable[[Any, str, int], None]
     """`ReadLimits.set` in the JVM."""
@@ -85,7 +85,7 @@ class Outside:
                         ages += _seen(hop, before, looked)
                     _look_for_bad_rows(hop)
                     had = hop.tuples_in
-                    hop.did(ages, written, time.monotonic() - begun)
+                    hop.record_foreach_batch(ages, written, time.monotonic() - begun)
                     hop.planned = None
                     hop.state = State.IDLE
             if not ran:
@@ -116,9 +116,9 @@ class Outside:
             return not self.stopping.is_set()
         return False
 
-    def _wait(self, hop: Hop, batch_id: int) -> list[Ages]:
+    def _wait(self, hop: Hop, batch_id: int) -> list[ArrivalStats]:
         """Until all that the batch reads is decided, and there is room for what it writes."""
-        found: list[Ages] = []
+        found: list[ArrivalStats] = []
         for channel in hop.inputs:
             while (part := self._begin(hop, batch_id, channel.begin)) is None:
                 self._pause(hop)
@@ -132,8 +132,8 @@ class Outside:
         return found
 
     def _begin(
-        self, hop: Hop, batch_id: int, begin: Callable[[str, int], Sequence[Ages] | None]
-    ) -> Sequence[Ages] | None:
+        self, hop: Hop, batch_id: int, begin: Callable[[str, int], Sequence[ArrivalStats] | None]
+    ) -> Sequence[ArrivalStats] | None:
         try:
             return begin(hop.name, batch_id)
         except Replan as reason:
@@ -200,7 +200,7 @@ def _query(hop: Hop) -> StreamingQuery:
     return hop.query
 
 
-def _seen(hop: Hop, before: float, now: float) -> list[Ages]:
+def _seen(hop: Hop, before: float, now: float) -> list[ArrivalStats]:
     """What a sink has read of sources that are part of its own query."""
     found = [source_metrics.seen(_query(hop), name, before, now) for name in hop.foreign]
     return [ages for ages in found if ages is not None]
@@ -212,7 +212,7 @@ def _look_for_bad_rows(hop: Hop) -> None:
             note_bad_rows(hop, channel, encoded.bad(_query(hop), channel.name))
 
 
-def _born(node: Node, ages: Sequence[Ages], before: float, now: float) -> dict[str, str]:
+def _born(node: Node, ages: Sequence[ArrivalStats], before: float, now: float) -> dict[str, str]:
     """When the rows of a batch had arrived, as far as it is known."""
     if node.arrival is not None:
         return {"born": node.arrival}

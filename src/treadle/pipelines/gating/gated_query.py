@@ -19,11 +19,11 @@ from treadle.decide.batch import BatchSizer
 from treadle.enforce.gate.gate import HopStats
 from treadle.engines.spark.queries.progress import Progress
 from treadle.model import Instance
-from treadle.pipelines.gating.arrival_history import Arrivals
+from treadle.pipelines.gating.arrival_history import ArrivalHistory
 from treadle.pipelines.hops.hop import State
-from treadle.pipelines.run.status import known
 from treadle.pipelines.spark.output_rows import OutputRows, RowCounts
 from treadle.pipelines.spark.queries import Stopped
+from treadle.values import known
 
 log = logging.getLogger("treadle.pipelines")
 
@@ -36,7 +36,7 @@ class Wish(NamedTuple):
     name: str | None
 
 
-class Wrapped(RowCounts):
+class GatedQuery(RowCounts):
     """One run of a streaming query, which is Spark's object in the JVM. Several threads may ask."""
 
     def __init__(self, query: Any, wish: Wish, costs: BatchSizer, output_rows: OutputRows) -> None:
@@ -60,7 +60,7 @@ class Wrapped(RowCounts):
         self._queue = math.nan
         self._read = 0.0
         """Rows by their offsets, up to the end of the last batch reported."""
-        self._arrivals = Arrivals()
+        self._arrivals = ArrivalHistory()
         self._offered = math.nan
         self._asked = math.nan
         self._last: Progress | None = None
@@ -137,7 +137,7 @@ class Wrapped(RowCounts):
             if self._last is not None:
                 self._read += self._last.behind(progress.ends)
             if math.isnan(self._read):  # its sources don't tell, or have changed: what is known of arrivals is void
-                self._read, self._arrivals = 0.0, Arrivals()
+                self._read, self._arrivals = 0.0, ArrivalHistory()
             self._queue = progress.waiting
             self._arrivals.note(progress.began, self._read + self._queue)
             self._last = progress

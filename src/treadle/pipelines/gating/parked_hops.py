@@ -31,7 +31,7 @@ URGENT = 0.25
 
 
 @dataclass(eq=False)
-class Turns:
+class ParkedHops:
     """`hops` are by their name in the JVM; `sizer` knows what batches cost, and says how many rows one should have.
 
     Without `sized` a batch has all rows there are, and nobody lingers.
@@ -124,7 +124,7 @@ class Turns:
         with self.lock:
             hop.parked = True
             hop.state = State.IDLE
-            rows = hop.done(report)
+            rows = hop.record_granted_batch(report)
             if not rows:
                 hop.ticked = report["seconds"]
             else:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.pipelines.channels.channel import Channel, Source
 from treadle.pipelines.channels.cluster import Cluster
 from treadle.pipelines.channels.embedded import Embedded
-from treadle.pipelines.channels.ledger import Ages
+from treadle.pipelines.channels.ledger import ArrivalStats
 from treadle.pipelines.channels.view import Backlog
 from treadle.pipelines.hops.latency import Latency
 from treadle.pipelines.spark.output_rows import OutputRows, RowCounts
@@ -111,7 +111,7 @@ class Hop(RowCounts):
     def blocked(self) -> bool:
         return self.output is not None and self.output.full
 
-    def done(self, report: dict[str, Any]) -> int:
+    def record_granted_batch(self, report: dict[str, Any]) -> int:
         """Note what a batch has done, as the JVM reports it; returns the rows that it took in."""
         rows = 0
         for channel in self.inputs:
@@ -131,7 +131,7 @@ class Hop(RowCounts):
             self.well = time.monotonic()
         return rows
 
-    def did(self, ages: Sequence[Ages], written: int | None, seconds: float) -> None:
+    def record_foreach_batch(self, ages: Sequence[ArrivalStats], written: int | None, seconds: float) -> None:
         """Note what a batch has done that nobody had to admit. `written` is None for a sink."""
         for channel in self.inputs:
             channel.finish(self.name)

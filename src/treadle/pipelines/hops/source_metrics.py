@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from treadle.errors import ConfigError
-from treadle.pipelines.channels.ledger import Ages
+from treadle.pipelines.channels.ledger import ArrivalStats
 from treadle.pipelines.nodes.node import Node
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def watched(node: Node, rows: DataFrame) -> DataFrame:
     return rows.observe(_observed(node.name), count, f.min(arrived).alias("oldest"), f.avg(arrived).alias("mean"))
 
 
-def seen(query: StreamingQuery, name: str, start: float, end: float) -> Ages | None:
+def seen(query: StreamingQuery, name: str, start: float, end: float) -> ArrivalStats | None:
     """What the batch that is running has read of a source, once its rows have been used.
 
     Where the source has no arrival times, they came between these two looks.
@@ -47,8 +47,8 @@ def seen(query: StreamingQuery, name: str, start: float, end: float) -> Ages | N
         return None
     row = found.get()
     if row.isNullAt(1):
-        return Ages(int(row.getLong(0)), int(start * 1e6), int((start + end) / 2 * 1e6))
-    return Ages(int(row.getLong(0)), int(row.getLong(1)), int(row.getDouble(2)))
+        return ArrivalStats(int(row.getLong(0)), int(start * 1e6), int((start + end) / 2 * 1e6))
+    return ArrivalStats(int(row.getLong(0)), int(row.getLong(1)), int(row.getDouble(2)))
 
 
 def _observed(name: str) -> str:

@@ -9,27 +9,25 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from treadle.decide.quality import Decision, Measured, equations
-from treadle.decide.quality.moves import best_worker, place, relief
+from treadle.decide.quality import Decision, Measured, equations, moves
 from treadle.decide.quality.room import HEADROOM
 from treadle.enforce import Enforcer
 from treadle.enforce.place import PlaceKnob
 from treadle.errors import ConfigError
 from treadle.model import Bools, Floats
+from treadle.pipelines.hops.running import Running
 from treadle.pipelines.quality.promises import WINDOW, Promises, flow_of, may_shed
 from treadle.pipelines.quality.query_work import COLD
 from treadle.pipelines.spark.workers import Look, Table, Use, Worker, can_place, used
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from treadle.pipelines.api.pipeline import Pipeline
-    from treadle.pipelines.run.run import Run
+    from pyspark.sql import DataFrame
 
 log = logging.getLogger("treadle.pipelines")
 
@@ -60,38 +58,42 @@ class Moved(NamedTuple):
     why: str
 
 
-def start(
-    pipeline: Pipeline,
-    spark: SparkSession,
-    *,
-    prefer: Mapping[str, Sequence[str]] | None = None,
-    instances: Mapping[str, int] | None = None,
-    **options: Any,
-) -> Run:
-    """As `pipeline.start`, with each query on a worker of its own or shared. The session is of `workers.session`.
+@dataclass(frozen=True)
+class Placed:
+    """How the queries of a run are put on workers: given to `start` as its `placement`, it keeps their promises there.
+
+    `treadle.place` makes it.
+    """
+
+    prefer: Mapping[str, Sequence[str]]
+    instances: Mapping[str, int]
+
+    def __call__(self, run: Running) -> Placement:
+        if not can_place(run.spark):
+            raise ConfigError("the session can't place queries", where="spark", remedy="use treadle.cluster_session")
+        return Placement(run, Table(run.spark), self.prefer, self.instances)
+
+
+def place(*, prefer: Mapping[str, Sequence[str]] | None = None, instances: Mapping[str, int] | None = None) -> Placed:
+    """Put each query of a pipeline on a worker of the cluster: `p.start(spark, placement=treadle.place())`.
 
     `prefer` names for a sink, or in layout `hops` any node, workers or hosts that it is to be on while they have room;
-    `instances` on how many workers it may be at once, if not on one: each has its even part of the partitions.
+    `instances` on how many workers it may be at once, if not on one: each has its even part of the partitions. The
+    session is one of `treadle.cluster_session`.
     """
-    if not can_place(spark):
-        remedy = "make it with treadle.pipelines.spark.workers.session"
-        raise ConfigError("the session can't place queries", where="spark", remedy=remedy)
-    table = Table(spark)
     for name, count in (instances or {}).items():
-        if not isinstance(count, int) or count < 1:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ConfigError(
                 f"'{name}' can't have {count!r}", where="instances", remedy="use a whole number from 1 on"
             )
-    keeper = partial(Placement, table=table, prefer=prefer or {}, instances=instances or {})
-    run: Run = pipeline.start(spark, keeper=keeper, **options)
-    return run
+    return Placed(dict(prefer or {}), dict(instances or {}))
 
 
 class Placement(Promises):
     """Keeps the promises of a run whose queries are on several workers."""
 
     def __init__(
-        self, run: Run, table: Table, prefer: Mapping[str, Sequence[str]], instances: Mapping[str, int]
+        self, run: Running, table: Table, prefer: Mapping[str, Sequence[str]], instances: Mapping[str, int]
     ) -> None:
         flow = flow_of(run.nodes, run.options.layout, {})
         queries = [flow.tasks[task] for task in flow.task_of.tolist()]
@@ -103,7 +105,7 @@ class Placement(Promises):
         self._names = [self.flow.tasks[task] for task in self.flow.task_of.tolist()]
         self.moved: list[Moved] = []
         self._sheds = may_shed(run.nodes)
-        self._set_slots = run.set_slots if run.options.slots == "auto" and run.realtime is None else None
+        self._set_slots = run.set_slots if run.options.slots == "auto" and not run.in_real_time else None
         self._table = table
         self._knob = Enforcer(PlaceKnob(table))
         self._prefer = [tuple(prefer.get(name, ())) for name in self._names]
@@ -246,7 +248,7 @@ class Placement(Promises):
         for instance in set(range(len(self._at))) - set(homeless):
             free[living.index(int(self._at[instance]))] -= self._needs[instance]
         wishes = [[living.index(n) for n in living if self._called(n) & set(self._prefer[i])] for i in order]
-        for instance, number in zip(order, place(self._needs[order], free, wishes).tolist(), strict=True):
+        for instance, number in zip(order, moves.place(self._needs[order], free, wishes).tolist(), strict=True):
             why = "most of its CPU is free" if self._at[instance] < 0 else "its worker is gone"
             self._go(instance, living[number], now, why)
 
@@ -266,12 +268,12 @@ class Placement(Promises):
                 np.arange(len(decision.free)) != move.origin
             )
             wishes = [n for n in self._living() if self._called(n) & set(self._prefer[move.instance])]
-            target = best_worker(decision.free, float(self._needs[move.instance]), others, wishes)
+            target = moves.best_worker(decision.free, float(self._needs[move.instance]), others, wishes)
             self._go(move.instance, move.target if target is None or not wishes else target, now, SHORT)
         if decision.moves or self._controller.doubtful or self._controller.warming or self._cold_for.any():
             self._wish, self._wished = None, 0
             return
-        found = relief(whole, np.minimum(minimum * whole, whole), self._at, _room(self._use))
+        found = moves.relief(whole, np.minimum(minimum * whole, whole), self._at, _room(self._use))
         wish = None if found is None else found[:2]
         self._wished = self._wished + 1 if wish == self._wish and wish is not None else int(wish is not None)
         self._wish = wish

@@ -21,6 +21,7 @@ from treadle.enforce import Enforcer
 from treadle.enforce.shed import Count, ShedKnob
 from treadle.model import Bools, Floats
 from treadle.pipelines.hops.hop import Hop
+from treadle.pipelines.hops.running import Running
 from treadle.pipelines.nodes import graph
 from treadle.pipelines.nodes.node import Kind, Node
 from treadle.pipelines.quality.drops import Drops
@@ -32,8 +33,6 @@ from treadle.pipelines.quality.spread import Spread
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from treadle.pipelines.run.run import Run
 
 log = logging.getLogger("treadle.pipelines")
 
@@ -80,7 +79,7 @@ def may_shed(nodes: Mapping[str, Node]) -> bool:
     return min(promise.accuracy for promise in promised(nodes).values()) < WHOLE
 
 
-def of(run: Run) -> Promises | None:
+def of(run: Running) -> Promises | None:
     """Those of a run; None where nothing may be shed."""
     return Promises(run) if may_shed(run.nodes) else None
 
@@ -107,16 +106,16 @@ class Promises:
     Where the run is not to shed (`shed=False`) rows have their weight all the same: who corrects by it needs it.
     """
 
-    def __init__(self, run: Run, instances: Mapping[str, int] = MappingProxyType({})) -> None:
+    def __init__(self, run: Running, instances: Mapping[str, int] = MappingProxyType({})) -> None:
         self.flow = flow_of(run.nodes, run.options.layout, instances)
         self.last: Cycle | None = None
         self._nodes = run.nodes
-        self._pipeline = run.pipeline.name
+        self._pipeline = run.name
         self._period = run.options.cycle
-        self._real_time = run.realtime is not None
+        self._real_time = run.in_real_time
         self._off = not run.options.shed
         self._work = None if self._off else QueryWork(run, self.flow)
-        self._shedding = Shedding(run.spark, live=run.realtime is not None)
+        self._shedding = Shedding(run.spark, live=run.in_real_time)
         self._enforcer = Enforcer(ShedKnob(self._shedding))
         self._controller = Controller(self.flow, drain=DRAIN * self._period, cycle=self._period)
         tasks = self.flow.tasks

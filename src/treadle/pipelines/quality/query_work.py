@@ -15,12 +15,11 @@ from treadle.decide.quality import Flow
 from treadle.decide.quality.room import HEADROOM, ceilings, room
 from treadle.model import Floats
 from treadle.pipelines.hops.hop import Hop, State
+from treadle.pipelines.hops.running import Running
 from treadle.pipelines.spark.workers import ClusterCores, LocalCores, Table, Tasks, by_query, divided
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from treadle.pipelines.run.run import Run
 
 COLD = 2
 """Batches of a hop that say nothing of what the others will cost."""
@@ -31,9 +30,9 @@ LONGEST_COLD = 15
 class QueryWork:
     """By task of a flow, from before the hops of the run start until it is closed."""
 
-    def __init__(self, run: Run, flow: Flow) -> None:
+    def __init__(self, run: Running, flow: Flow) -> None:
         self._flow = flow
-        self._gate = run.gate if run.realtime is None else None
+        self._gate = None if run.in_real_time else run.gate
         self._cores = _cores(run.spark, gated=self._gate is not None)
         self._hops: Mapping[str, Hop] = run.hops
         self._query_ids: dict[str, str] = {}

@@ -17,7 +17,7 @@ from treadle.pipelines.channels.embedded import Embedded
 from treadle.pipelines.channels.kafka import FIRST_ROWS, ROWS_PER_BATCH, KafkaChannel, Topic
 from treadle.pipelines.hops.options import Options
 from treadle.pipelines.nodes.node import Kind, Node
-from treadle.pipelines.run.folder import Work
+from treadle.pipelines.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 _BROKERS = "kafka.bootstrap.servers"
 
 
-class Joints:
+class ChannelSet:
     """All channels of a run by the node that fills them."""
 
-    def __init__(self, pipeline: str, options: Options, work: Work) -> None:
+    def __init__(self, pipeline: str, options: Options, work: RunFolder) -> None:
         self.sources: dict[str, Source] = {}
         """What hops read."""
         self.clusters: dict[str, Cluster] = {}

@@ -21,7 +21,7 @@ _ALIKE = {
 }
 
 
-class Work:
+class RunFolder:
     """A pipeline's folder, locked for this process until `close`."""
 
     def __init__(self, folder: Path, name: str, fingerprint: str, layout: str, channels: str = "embedded") -> None:

@@ -5,40 +5,40 @@ It reads what the runner and the gate count; an unknown number is None.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from treadle.pipelines.hops.hop import State
+from treadle.pipelines.quality.promises import Promises
+from treadle.pipelines.run.parts import Parts
+from treadle.values import known
 
 if TYPE_CHECKING:
     from treadle.enforce.gate.gate import HopStats
     from treadle.pipelines.hops.hop import Hop
-    from treadle.pipelines.run.run import Run
 
 
-def of(run: Run) -> dict[str, Any]:
+def of(parts: Parts, promises: Promises | None) -> dict[str, Any]:
     """The whole of it: policy, slots, each hop, each channel, the latency of each sink."""
-    gate = run.gate.stats
-    hops = list(run.hops.values())  # a copy, since a run that starts may be asked too
+    gate = parts.gate.stats
+    hops = list(parts.hops.values())  # a copy, since a run that starts may be asked too
+    channels = list(parts.channel_set.sources.items())
     found: dict[str, Any] = {
-        "pipeline": run.pipeline.name,
-        "layout": run.options.layout,
-        "enforce": run.options.enforce,
-        "policy": run.policy,
+        "pipeline": parts.definition.name,
+        "layout": parts.options.layout,
+        "enforce": parts.options.enforce,
+        "policy": parts.steering.policy,
         "slots": gate.slots,
         "waiting": len(gate.waiting),
         "running": len(gate.holding),
         "hops": {hop.name: _hop(hop, gate.hops.get(hop.id)) for hop in hops},
-        "channels": {
-            name: {"rows": channel.rows, "full": channel.full} for name, channel in list(run.channels.items())
-        },
+        "channels": {name: {"rows": channel.rows, "full": channel.full} for name, channel in channels},
     }
-    if run.promises is not None:
-        found["quality"] = run.promises.status()
-    if run.realtime is not None:  # nobody asks the gate
+    if promises is not None:
+        found["quality"] = promises.status()
+    if parts.realtime is not None:  # nobody asks the gate
         found["running"] = sum(hop.state is State.RUNNING for hop in hops)
         for hop in hops:
-            found["hops"][hop.name]["operators"] = dict(run.realtime.operators.get(hop.name, {}))
+            found["hops"][hop.name]["operators"] = dict(parts.realtime.operators.get(hop.name, {}))
     return found
 
 
@@ -60,8 +60,3 @@ def _hop(hop: Hop, counts: HopStats | None) -> dict[str, Any]:
         figures = {"mean": summary.mean, "p50": summary.p50, "p99": summary.p99, "max": summary.max}
         found["latency_seconds"] = {name: known(round(value, 4)) for name, value in figures.items()}
     return found
-
-
-def known(value: float) -> float | None:
-    """A number as JSON can carry it."""
-    return None if math.isnan(value) else value

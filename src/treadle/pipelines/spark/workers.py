@@ -26,7 +26,7 @@ PATIENT = "10min"
 """How long a task waits for its place while that lives: as good as for ever."""
 
 
-def session(name: str, *, master: str, config: Mapping[str, object] | None = None) -> SparkSession:
+def cluster_session(name: str, *, master: str, config: Mapping[str, object] | None = None) -> SparkSession:
     """As `treadle.session`, on a cluster whose workers queries can be placed on."""
     given = dict(config or {})
     extensions = ",".join(filter(None, (str(given.get(EXTENSIONS, "")), EXTENSION)))
@@ -34,7 +34,7 @@ def session(name: str, *, master: str, config: Mapping[str, object] | None = Non
 
 
 def can_place(spark: SparkSession) -> bool:
-    """Whether it was made by `session`."""
+    """Whether it was made by `cluster_session`."""
     return EXTENSION in str(spark.sparkContext.getConf().get(EXTENSIONS, ""))
 
 

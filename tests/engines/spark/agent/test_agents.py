@@ -19,7 +19,7 @@ from treadle.engines.spark.engine import SparkEngine
 from treadle.engines.spark.queries.plan import parse
 from treadle.engines.spark.queries.rest import Rest
 from treadle.engines.spark.threads.naming import COMPILERS, Kind, runs_task, understand
-from treadle.engines.spark.threads.thread_table import Roster
+from treadle.engines.spark.threads.thread_table import ThreadTable
 from treadle.errors import TreadleError
 
 HOW_LONG = 10.0
@@ -169,7 +169,7 @@ def test_with_it_and_without_the_same_threads_are_in_the_same_places(attached: S
 
 
 def test_threads_that_come_are_found_without_a_dump(agents: Agents, attached: SparkProcess) -> None:
-    roster = Roster(agents)
+    roster = ThreadTable(agents)
     first = {thread.number for thread in roster.look(0.0, [attached.pid])[attached.pid]}
 
     def found_by_memory() -> bool:

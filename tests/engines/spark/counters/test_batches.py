@@ -41,7 +41,7 @@ def counts(time: float, *rows: tuple[Task, list[int]]) -> Counts:
     return Counts(time, tuple(row for row, _ in rows), np.array([value for _, values in rows for value in values]))
 
 
-class Followed:
+class AttachedEngine:
     """All tasks of stages below 100 are the query's."""
 
     def __init__(self) -> None:
@@ -57,12 +57,12 @@ def test_rows_are_those_of_batches_that_are_done_and_of_tasks_that_have_ended_or
     row = query(**{"in": 100, "out": 60, "left": 5, "left-by": 9, "taken_0": 30, "taken_by_0": 8})
     running = task(3, 0, metric_8=7, metric_9=2), task(3, 1, metric_8=1, metric_9=1)
     others = task(200, 0, metric_8=1000, metric_9=1000)
-    found = Followed().read(counts(1.0, row, *running, others))
+    found = AttachedEngine().read(counts(1.0, row, *running, others))
     assert (found.tuples_in, found.tuples_out) == (100 + 30 + 8, 60 + 5 + 3)
 
 
 def test_rows_never_go_back_while_the_report_of_a_batch_is_awaited() -> None:
-    followed = Followed()
+    followed = AttachedEngine()
     before = followed.read(counts(1.0, query(**{"in": 10, "out": 4, "taken_0": 30, "taken_by_0": 8, "left": 9})))
     assert (before.tuples_in, before.tuples_out) == (40, 13)
     assert followed.read(counts(1.1, query(**{"in": 10, "out": 4, "taken_0": 0, "taken_by_0": -1})))[:2] == (40, 13)
@@ -70,11 +70,11 @@ def test_rows_never_go_back_while_the_report_of_a_batch_is_awaited() -> None:
 
 
 def test_a_sink_that_does_not_say_what_it_was_given_leaves_rows_out_unknown() -> None:
-    assert math.isnan(Followed().read(counts(1.0, query(out=-1))).tuples_out)
+    assert math.isnan(AttachedEngine().read(counts(1.0, query(out=-1))).tuples_out)
 
 
 def test_cpu_is_that_of_jobs_that_are_over_and_of_tasks_that_have_ended_or_run() -> None:
-    followed = Followed()
+    followed = AttachedEngine()
     first = counts(1.0, query(jobs=1, running=2 * SECOND), task(3, 0, cpu=SECOND))
     assert followed.read(first)[2] == pytest.approx(3.0)
     assert followed.read(first).works
@@ -86,7 +86,7 @@ def test_cpu_is_that_of_jobs_that_are_over_and_of_tasks_that_have_ended_or_run()
 
 def test_jobs_that_nobody_saw_count_with_what_spark_says_of_them() -> None:
     """What they have used may be known only some readings after the report of their batch."""
-    followed = Followed()
+    followed = AttachedEngine()
     followed.read(counts(0.1, query()))
     for at, columns in enumerate(({"unread": 1}, {"unread": 1}, {"cpu": 2 * SECOND}, {"cpu": 2 * SECOND})):
         found = followed.read(counts(0.2 + at / 10, query(**{"in": 100, "batches": 1}, **columns)))
@@ -95,14 +95,14 @@ def test_jobs_that_nobody_saw_count_with_what_spark_says_of_them() -> None:
 
 
 def test_a_batch_of_which_nobody_knows_what_it_used_costs_not_nothing() -> None:
-    followed = Followed()
+    followed = AttachedEngine()
     for at in range(4):
         found = followed.read(counts(0.1 * at, query(**{"in": 100 * at, "batches": at})))
     assert math.isnan(found.cost)
 
 
 def test_two_batches_between_two_readings_are_two() -> None:
-    followed, offsets = Followed(), {"committed_0": 400, "latest_0": 500, "asked": SECOND}
+    followed, offsets = AttachedEngine(), {"committed_0": 400, "latest_0": 500, "asked": SECOND}
     for at, batches in enumerate((0, 2, 2, 4, 4, 6, 6)):
         columns = {"in": 100 * batches, "batches": batches, "cpu": batches * SECOND, **offsets}
         found = followed.read(counts(0.1 * at, query(**columns)))
@@ -110,7 +110,7 @@ def test_two_batches_between_two_readings_are_two() -> None:
 
 
 def test_another_agent_goes_on_where_the_one_before_ended() -> None:
-    followed = Followed()
+    followed = AttachedEngine()
     followed.read(counts(1.0, query(**{"in": 500, "out": 50, "cpu": SECOND, "batches": 5})))
     followed.read(counts(2.0, query()))
     found = followed.read(counts(3.0, query(**{"in": 30, "out": 3, "cpu": SECOND // 2, "batches": 1})))
@@ -119,13 +119,13 @@ def test_another_agent_goes_on_where_the_one_before_ended() -> None:
 
 
 def test_a_query_that_drops_all_its_rows_is_known_to() -> None:
-    followed = Followed()
+    followed = AttachedEngine()
     followed.read(counts(1.0, query()))
     assert followed.read(counts(2.0, query(**{"in": 500, "batches": 1}))).selectivity == TRACE
 
 
 def test_what_waits_is_what_has_come_and_no_batch_is_done_with() -> None:
-    followed = Followed()
+    followed = AttachedEngine()
     for second in range(1, 4):  # each second it asks, and hears of 100 more rows
         asked = {"asked": second * SECOND, "committed_0": 100 * (second - 1), "latest_0": 100 * second}
         found = followed.read(counts(float(second), query(**asked)))
@@ -140,7 +140,7 @@ def test_what_waits_is_what_has_come_and_no_batch_is_done_with() -> None:
 
 
 def test_where_nothing_comes_any_more_nothing_waits() -> None:
-    followed = Followed()
+    followed = AttachedEngine()
     for moment in range(1, 100):
         row = query(asked=moment * SECOND // 10, committed_0=min(moment, 20), latest_0=min(moment, 20))
         found = followed.read(counts(moment / 10 + 0.05, row))
@@ -149,13 +149,13 @@ def test_where_nothing_comes_any_more_nothing_waits() -> None:
 
 
 def test_a_backlog_that_no_offset_tells_is_unknown() -> None:
-    assert math.isnan(Followed().read(counts(1.0, query())).queue)
+    assert math.isnan(AttachedEngine().read(counts(1.0, query())).queue)
     unread = query(asked=1, committed_0=-1, latest_0=5)
-    assert math.isnan(Followed().read(counts(1.0, unread)).queue), "no batch is done yet"
+    assert math.isnan(AttachedEngine().read(counts(1.0, unread)).queue), "no batch is done yet"
 
 
 def test_a_query_that_has_stopped_is_no_longer_there() -> None:
-    followed = Followed()
+    followed = AttachedEngine()
     followed.read(counts(1.0, query()))
     followed.batches.update(PID, counts(2.0, task(3, 0, cpu=1)))
     assert followed.batches.read() == {}
@@ -165,7 +165,7 @@ def test_a_query_that_has_stopped_is_no_longer_there() -> None:
 
 def test_what_a_row_and_a_batch_cost_is_learnt_from_whole_batches() -> None:
     """A batch uses the CPU for a second, and a hundredth for each row; half of the rows come out."""
-    followed, rows_in, cpu = Followed(), 0, 0
+    followed, rows_in, cpu = AttachedEngine(), 0, 0
     for number, rows in enumerate((100, 300, 50, 200, 400)):
         offsets = {"committed_0": rows_in, "latest_0": rows_in + rows, "asked": number * SECOND}
         before = {"in": rows_in, "out": rows_in // 2, "batches": number}
@@ -180,7 +180,7 @@ def test_what_a_row_and_a_batch_cost_is_learnt_from_whole_batches() -> None:
 
 
 def test_where_it_is_not_known_what_waits_the_fixed_part_is_in_the_cost() -> None:
-    followed = Followed()
+    followed = AttachedEngine()
     followed.read(counts(0.1, query(cpu=SECOND)))
     found = followed.read(counts(0.2, query(**{"in": 100, "batches": 1}, cpu=SECOND)))
     assert found.cost == pytest.approx(0.01)

@@ -11,7 +11,7 @@ import pytest
 
 from treadle.engines.spark.agent.reports import Stack, Told
 from treadle.engines.spark.threads import thread_table as module
-from treadle.engines.spark.threads.thread_table import Roster
+from treadle.engines.spark.threads.thread_table import ThreadTable
 from treadle.jvm import JavaThread
 
 PID = os.getpid()
@@ -47,21 +47,21 @@ def dumped() -> list[JavaThread]:
 
 
 @pytest.fixture
-def roster(agents: Agents, dumped: list[JavaThread], monkeypatch: pytest.MonkeyPatch) -> Iterator[Roster]:
+def roster(agents: Agents, dumped: list[JavaThread], monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadTable]:
     monkeypatch.setattr(module, "_dump", lambda _: list(dumped))
-    made = Roster(agents)  # type: ignore[arg-type]
+    made = ThreadTable(agents)  # type: ignore[arg-type]
     agents.say(_1=TASK)
     made.look(0.0, [PID])
     yield made
     made.close()
 
 
-def names(roster: Roster) -> dict[int, str]:
+def names(roster: ThreadTable) -> dict[int, str]:
     return {thread.number: thread.name for thread in roster.look(0.0, [PID])[PID]}
 
 
 def test_a_dump_that_is_older_than_what_the_agent_has_said_does_not_last(
-    roster: Roster, agents: Agents, dumped: list[JavaThread]
+    roster: ThreadTable, agents: Agents, dumped: list[JavaThread]
 ) -> None:
     dumped.append(JavaThread("new", 12, "RUNNABLE", (), 2, 0))
     agents.say(_1=IDLE, _2="new")  # which takes a dump, since nobody knows its kernel id
@@ -69,7 +69,7 @@ def test_a_dump_that_is_older_than_what_the_agent_has_said_does_not_last(
     assert names(roster) == {1: IDLE, 2: "new"}
 
 
-def test_names_and_threads_that_change_are_a_new_version_and_stacks_are_not(roster: Roster, agents: Agents) -> None:
+def test_names_and_threads_that_change_are_a_new_version_and_stacks_are_not(roster: ThreadTable, agents: Agents) -> None:
     names(roster)
     version, stacks = roster.version, roster.stacks
     agents.agent.stacks, agents.agent.sampled = {1: Stack("WAITING", ("a.B.c",))}, 1
@@ -80,7 +80,7 @@ def test_names_and_threads_that_change_are_a_new_version_and_stacks_are_not(rost
     assert (roster.version, roster.stacks) == (version + 1, stacks + 1)
 
 
-def test_a_sign_of_each_of_them_is_seen(roster: Roster, agents: Agents) -> None:
+def test_a_sign_of_each_of_them_is_seen(roster: ThreadTable, agents: Agents) -> None:
     names(roster)
     before = roster.signs([PID], ())
     assert roster.signs([PID], ()) == before

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from treadle.linux.files.open_files import KeptFiles
 
 
-class Signs:
+class ChangeHints:
     """What can be seen from outside of some processes."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from treadle import jvm
 from treadle.engines.spark.agent.agents import Agents
-from treadle.engines.spark.threads.change_hints import Signs
+from treadle.engines.spark.threads.change_hints import ChangeHints
 from treadle.engines.spark.threads.naming import is_hidden, runs_task
 from treadle.errors import TargetGone, TreadleError
 from treadle.jvm import JavaThread
@@ -66,13 +66,13 @@ class _Known:
         return [*self.java.values(), *self.own]
 
 
-class Roster:
+class ThreadTable:
     """Of the processes that it is asked for."""
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
         self._known: dict[int, _Known] = {}
-        self._signs = Signs()
+        self._signs = ChangeHints()
         self._pool = ThreadPoolExecutor(8, "treadle-dump")
         self.dumped = -math.inf
         """When dumps were last asked for."""

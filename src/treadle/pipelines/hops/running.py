@@ -1,0 +1,49 @@
+"""What quality of data and placement may know of the run they belong to: its nodes, hops, gate and Spark session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from treadle.enforce.gate.gate import Gate
+from treadle.pipelines.channels.channel import Source
+from treadle.pipelines.hops.hop import Hop
+from treadle.pipelines.hops.options import Options
+from treadle.pipelines.nodes.node import Node
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Running(Protocol):
+    """A run of a pipeline, as its quality of data and its placement see it."""
+
+    @property
+    def name(self) -> str:
+        """That of the pipeline."""
+
+    @property
+    def options(self) -> Options: ...
+
+    @property
+    def nodes(self) -> Mapping[str, Node]: ...
+
+    @property
+    def hops(self) -> Mapping[str, Hop]:
+        """By name; empty before the first one starts."""
+
+    @property
+    def channels(self) -> Mapping[str, Source]: ...
+
+    @property
+    def gate(self) -> Gate: ...
+
+    @property
+    def spark(self) -> SparkSession: ...
+
+    @property
+    def in_real_time(self) -> bool:
+        """Whether queries run in Spark's Real-Time Mode, where nobody asks the gate."""
+
+    def set_slots(self, count: int) -> None:
+        """How many hops may run at once from now on."""

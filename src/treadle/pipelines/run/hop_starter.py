@@ -1,0 +1,170 @@
+"""Starts the hops of a run as Spark queries, notes when one ends, and starts those again that failed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from treadle.decide.batch import BatchSizer
+from treadle.enforce.gate.pools import PoolKnob
+from treadle.pipelines.channels.channel import Channel
+from treadle.pipelines.channels.embedded import Embedded
+from treadle.pipelines.gating.foreach_batch_gate import ForeachBatchGate
+from treadle.pipelines.gating.parked_hops import ParkedHops
+from treadle.pipelines.hops import build
+from treadle.pipelines.hops.hop import Hop, State
+from treadle.pipelines.hops.latency import Latency
+from treadle.pipelines.nodes.node import Kind, Node
+from treadle.pipelines.quality.promises import Promises
+from treadle.pipelines.realtime import stages
+from treadle.pipelines.run.parts import Parts
+from treadle.pipelines.spark import jvm
+from treadle.pipelines.spark.output_rows import OutputRows
+from treadle.pipelines.spark.queries import started, told
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class HopStarter:
+    """Of one run, in one Spark session. `promises` says what is shed on the way from hop to hop."""
+
+    def __init__(self, parts: Parts, spark: SparkSession, promises: Promises | None) -> None:
+        self.pools = PoolKnob()
+        self._parts = parts
+        self._spark = spark
+        self._promises = promises
+        self._jvm = jvm.load(spark)
+        self._output_rows = OutputRows(spark)
+        options = parts.options
+        sizer, admit = BatchSizer(period=options.batch), self._jvm.treadle.Turn.admit
+        gated = options.enforce == "gate"
+        self.turns = ParkedHops(parts.gate, parts.stopping, admit, sizer, self._pool, parts.lock, sized=gated)
+        limit = self._jvm.treadle.ReadLimits.set
+        self._outside = ForeachBatchGate(self.turns, lambda: promises is not None and promises.sheds, limit)
+        self._listener = jvm.Listener(self.turns.parked, self._ended)
+        self._watch: Any = None
+        self._by_run: dict[str, Hop] = {}
+
+    def start(self) -> None:
+        """Start all hops, each after those that it reads."""
+        parts = self._parts
+        self._watch = self._jvm.treadle.Watch(self._listener)
+        self._spark._jsparkSession.streams().addListener(self._watch)
+        for node in parts.nodes.values():
+            if node.kind in (Kind.FEED, Kind.TOPIC):
+                parts.channel_set.outside(node)
+        instances = {instance.operators[-1]: instance.id for instance in parts.topology.instances}
+        ours = [node for node in parts.nodes.values() if node.name in instances]
+        if parts.realtime is not None:
+            stages.check_slots([self._plan(node, self._key(node)) for node in ours], self._spark)
+            parts.folder.claim()
+        for node in ours:
+            self._start(node, instances[node.name])
+        for channel in parts.channel_set.sources.values():
+            channel.forget_others()
+
+    def restart(self, hop: Hop) -> None:
+        """Start a hop again that has failed; where that fails, too, it may be tried later."""
+        parts = self._parts
+        try:
+            self._start(parts.nodes[hop.name], hop.id)
+        except Exception as error:
+            with parts.lock:
+                hop.error = told(str(error))
+                if not hop.try_again(parts.options.retries):
+                    parts.over.set()
+
+    def stop(self, hop: Hop) -> None:
+        """Stop the query of a hop; from now on nobody asks for its turn."""
+        self._jvm.treadle.Turn.close(hop.key)
+        if hop.query is not None:
+            hop.query.stop()
+
+    def close(self) -> None:
+        """Spark's listener is removed."""
+        if self._watch is not None:
+            self._spark._jsparkSession.streams().removeListener(self._watch)
+
+    # ------------------------------------------------------------ inside
+
+    def _key(self, node: Node) -> str:
+        return f"{self._parts.definition.name}/{node.name}"
+
+    def _pool(self, hop: Hop) -> str:
+        return self.pools.pool(hop.id) if self._parts.options.enforce == "pools" else ""
+
+    def _plan(self, node: Node, key: str) -> build.Plan:
+        parts, promises = self._parts, self._promises
+        channels = parts.channel_set.sources
+        shed = build.everything if promises is None else promises.shed
+        if parts.options.layout == "hops":
+            made = build.hop(node, self._spark, channels, key, shed)
+        else:
+            make = build.fused if parts.realtime is None else stages.plan
+            made = make(node, parts.nodes, self._spark, channels, key, shed)
+        return made if promises is None else replace(made, rows=promises.watch(made.rows, node.name))
+
+    def _start(self, node: Node, identity: str) -> None:
+        parts = self._parts
+        key = self._key(node)
+        hop = parts.hops.get(node.name)
+        if hop is not None:
+            hop.query = None
+        plan = self._plan(node, key)
+        if hop is None:
+            hop = self._new_hop(node, identity, key, plan)
+        if hop.gated_by_turn:
+            self._jvm.treadle.Turn.open(key, self._listener)
+        hop.well = time.monotonic()
+        hop.state = State.STARTING
+        checkpoint = parts.folder.checkpoint(node.name)
+        if parts.realtime is not None:
+            hop.query = stages.started(plan, key, checkpoint, parts.options.batch)
+        else:
+            hop.query = started(self._writer(node, hop, plan), node, key, checkpoint)
+        run_id = str(hop.query.runId)
+        self._by_run[run_id] = hop
+        if not hop.query.isActive:  # it may have ended before its end could be noted
+            self._ended(run_id, str(hop.query.exception()))
+
+    def _new_hop(self, node: Node, identity: str, key: str, plan: build.Plan) -> Hop:
+        parts = self._parts
+        output: Channel | None = None
+        if not node.kind.ends:
+            output = parts.channel_set.between(node.name, plan.rows.schema)
+        brokers = [channel.cluster for channel in (*plan.inputs, *((output,) if output else ()))]
+        brokers.append(parts.channel_set.brokers_of(node))
+        latency = Latency() if node.kind.ends else None
+        hop = Hop(identity, node.name, key, plan.inputs, output, plan.stateful, plan.foreign, latency)
+        hop.clusters = frozenset(cluster for cluster in brokers if cluster is not None)
+        row, priority = parts.topology.row_of[identity], parts.topology.priority
+        hop.urgent = bool(priority[row] > priority.min())
+        hop.latency_goal = float(parts.topology.latency_goal[row])
+        hop.output_rows = self._output_rows
+        parts.gate.register(identity)
+        self.pools.register(identity)
+        for channel in plan.inputs:
+            channel.register(node.name)
+        parts.hops[node.name] = self.turns.hops[key] = hop  # last: somebody may ask for the status already
+        return hop
+
+    def _writer(self, node: Node, hop: Hop, plan: build.Plan) -> Any:
+        if hop.gated_by_turn:
+            if isinstance(hop.output, Embedded):
+                return hop.output.writer(plan.rows, hop.key)
+            return build.writer(plan)
+        return plan.rows.writeStream.foreachBatch(self._outside.batches(hop, node))
+
+    def _ended(self, run_id: str, error: str | None) -> None:
+        parts = self._parts
+        hop = self._by_run.pop(run_id, None)
+        if hop is None or parts.stopping.is_set():
+            return
+        with parts.lock:
+            hop.parked = hop.has_slot = False
+            hop.error = told(error or "its query was stopped by somebody else")
+            if not hop.try_again(parts.options.retries):
+                parts.over.set()
+        parts.gate.release(hop.id)  # only now: from here on a grant that comes finds nobody parked

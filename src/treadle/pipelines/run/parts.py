@@ -1,0 +1,76 @@
+"""What a run is made of before anything of it has started. Making it starts nothing and locks nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, RLock
+from typing import Any
+
+from treadle.enforce.gate.gate import Gate
+from treadle.enforce.gate.slots import starting_slots
+from treadle.loop.trouble import Attempts
+from treadle.model import Topology
+from treadle.pipelines.gating.steering import Steering
+from treadle.pipelines.hops.hop import Hop
+from treadle.pipelines.hops.options import Options
+from treadle.pipelines.nodes.definition import Definition
+from treadle.pipelines.nodes.node import Node
+from treadle.pipelines.realtime import stages
+from treadle.pipelines.realtime.stages import Batches
+from treadle.pipelines.run.channel_set import ChannelSet
+from treadle.pipelines.run.folder import RunFolder
+
+log = logging.getLogger("treadle.pipelines")
+
+TICK = 0.02
+"""Seconds between polls of what comes from outside: feeds, stateful hops, restarts."""
+LONGEST_PAUSE = 10.0
+"""Seconds after which a part of the control thread's work that fails is tried again, at most."""
+
+
+def _attempts() -> Attempts:
+    return Attempts(TICK, LONGEST_PAUSE, log)
+
+
+@dataclass
+class Parts:
+    """Of one run. The control thread, Spark's listener and the user's threads share them."""
+
+    definition: Definition
+    options: Options
+    nodes: Mapping[str, Node]
+    topology: Topology
+    gate: Gate
+    folder: RunFolder
+    channel_set: ChannelSet
+    steering: Steering
+    realtime: Batches | None
+    """What notes the batches of queries in Real-Time Mode; None where the gate holds batches back."""
+    hops: dict[str, Hop] = field(default_factory=dict)
+    lock: Any = field(default_factory=RLock)
+    stopping: Event = field(default_factory=Event)
+    over: Event = field(default_factory=Event)
+    """Set when somebody asked for an end, or a hop has failed for good."""
+    attempt: Attempts = field(default_factory=_attempts)
+
+    @classmethod
+    def of(cls, definition: Definition, folder: Path, options: Options) -> Parts:
+        """Those of a pipeline, once its nodes are known to suit the options."""
+        topology = definition.topology(options.layout)
+        realtime = stages.batches(definition.nodes, options)
+        gated = options.enforce == "gate"
+        slots = starting_slots(options.slots) if gated else max(1, len(topology))
+        gate = Gate(slots, patience=options.patience, express=options.express if gated else 0)
+        where = f"pipeline '{definition.name}'"
+        if realtime is not None:
+            steering: Steering = stages.Unsteered(gate, where)
+        else:
+            elastic = gated and options.slots == "auto"
+            steering = Steering(gate, options.policy, elastic=elastic, where=where)
+        work = RunFolder(folder, definition.name, definition.fingerprint(), options.layout, options.channels)
+        channel_set = ChannelSet(definition.name, options, work)
+        nodes = {node.name: channel_set.with_brokers(node) for node in definition.nodes}
+        return cls(definition, options, nodes, topology, gate, work, channel_set, steering, realtime)

@@ -1,0 +1,70 @@
+"""Starts a pipeline: either it runs when this comes back, or nothing of it is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from treadle.durations import Duration, seconds
+from treadle.errors import ConfigError
+from treadle.pipelines.hops.options import LEAST_PERIOD, Options
+from treadle.pipelines.hops.running import Running
+from treadle.pipelines.nodes.definition import Definition
+from treadle.pipelines.quality import promises
+from treadle.pipelines.quality.promises import Promises
+from treadle.pipelines.run.parts import Parts
+from treadle.pipelines.run.run import Run
+from treadle.pipelines.spark.session import folder_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def run(
+    pipeline: Definition, spark: SparkSession | None = None, *, seconds: Duration | None = None, **options: Any
+) -> Run:
+    """Run until it fails or is interrupted, or for some time; then stop it cleanly."""
+    with start(pipeline, spark, **options) as running:
+        running.wait(seconds)
+    return running
+
+
+def start(
+    pipeline: Definition,
+    spark: SparkSession | None = None,
+    *,
+    folder: str | Path | None = None,
+    period: Duration = 0.1,
+    batch: Duration | None = None,
+    cycle: Duration = 2.0,
+    placement: Callable[[Running], Promises] | None = None,
+    **options: Any,
+) -> Run:
+    """Start a pipeline and come back at once.
+
+    `policy` is any of `treadle policies` or a Policy object, `layout` "hops", "fused" or "realtime", `slots` how many
+    hops run at once or "auto", `enforce` "gate", "pools" (Spark's FAIR pools) or "none" (Spark alone), `period` how
+    often the policy decides, `batch` how long a batch should last, `limit_rows` what a channel may hold, `channels`
+    "embedded" or "kafka", with brokers at `kafka`. Where sinks have a `min_accuracy`, every `cycle` it is decided how
+    much is shed, unless `shed` is off. On a cluster, `placement=treadle.place(…)` puts each query on a worker.
+    Started again with the same `folder`, a pipeline goes on where it was.
+    """
+    known = {field.name for field in fields(Options)}
+    for name in options.keys() - known:
+        raise ConfigError(f"'{name}' is no option", where="run", remedy=f"use one of {', '.join(sorted(known))}")
+    options["period"] = seconds(period, what="period", where="run", least=LEAST_PERIOD)
+    options["cycle"] = seconds(cycle, what="cycle", where="run", least=LEAST_PERIOD)
+    if batch is not None:
+        options["batch"] = seconds(batch, what="batch", where="run")
+    place = Path(folder) if folder is not None else folder_of(pipeline.name)
+    running = Run(Parts.of(pipeline, place, Options(**options)))
+    try:
+        running.begin(spark, placement or promises.of)
+    except BaseException:
+        with suppress(Exception):  # what went wrong first is to be raised
+            running.abandon()
+        raise
+    return running
