@@ -28,7 +28,9 @@ def test_the_table_has_what_is_measured() -> None:
     rows = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
     names = {parse_objective(f"min {row[0].split('`')[1]}").metric: row for row in rows}
     assert set(names) == set(OBJECTIVES)
-    assert {name for name, row in names.items() if row[-1].rstrip(" |").endswith("yes")} == set(AdaptiveUnderAttach.COLUMNS)
+    assert {name for name, row in names.items() if row[-1].rstrip(" |").endswith("yes")} == set(
+        AdaptiveUnderAttach.COLUMNS
+    )
 
 
 def test_what_is_chosen_from_under_attach_is_said() -> None:

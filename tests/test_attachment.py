@@ -19,11 +19,11 @@ from support import until
 from treadle import config, jvm
 from treadle.attachment import Attachment, attach, checks, plan, watch
 from treadle.attachment.policies import (
+    AdaptiveUnderAttach,
     AnswersFirst,
     Caps,
     Grouped,
     HelpersFirst,
-    AdaptiveUnderAttach,
     Nested,
     StartsFirst,
     WithinQuery,

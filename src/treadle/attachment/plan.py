@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from treadle.attachment.policies import (
+    AdaptiveUnderAttach,
     AnswersFirst,
     AnswersOrdinary,
     ByShare,
@@ -20,7 +21,6 @@ from treadle.attachment.policies import (
     HelpersFirst,
     HelpersIfNamed,
     InProportion,
-    AdaptiveUnderAttach,
     MainsOnly,
     Nested,
     Seen,

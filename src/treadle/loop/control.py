@@ -21,11 +21,11 @@ from treadle.decide.policy import Policy
 from treadle.enforce import Enforcer, Outcomes
 from treadle.enforce.recovery.journal import Journal
 from treadle.errors import ConfigError, EngineError
-from treadle.loop.aims import KnobTargets, View
 from treadle.loop.binding import Binding
 from treadle.loop.engine import Clock, Engine, SystemClock
 from treadle.loop.fitted import fitted
-from treadle.loop.lane import KnobController, AppliedChanges, tell_left
+from treadle.loop.knob_controller import AppliedChanges, KnobController, tell_left
+from treadle.loop.knob_targets import KnobTargets, View
 from treadle.loop.records import DecisionBatch, DecisionLog
 from treadle.loop.signals import Signals
 from treadle.loop.stats import Stats
@@ -55,7 +55,7 @@ class Rule:
     watches: tuple[Watch, ...]
     trouble: Trouble
     due: float = math.nan
-    lanes: dict[tuple[str, str], KnobController] = field(default_factory=dict)
+    controllers: dict[tuple[str, str], KnobController] = field(default_factory=dict)
     """By engine and knob."""
     view: View | None = None
     mine: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
@@ -262,7 +262,7 @@ class Loop:
         self._views.clear()
         for rule in self._rules:
             rule.watches = tuple(watch for watch in rule.watches if watch.name != name)
-            rule.lanes = {key: lane for key, lane in rule.lanes.items() if key[0] != name}
+            rule.controllers = {key: controller for key, controller in rule.controllers.items() if key[0] != name}
             rule.view = rule.seen = None
         self._count_failures()
 
@@ -324,9 +324,9 @@ class Loop:
         batches: list[DecisionBatch] = []
         settled = rule.binding.policy.steady and not rule.trouble.streak
         for order in orders:
-            lane = self._lane(rule, order)
-            aim, all_turned = lane.carry_out(order, now)
-            settled = settled and lane.settled
+            controller = self._controller_of(rule, order)
+            aim, all_turned = controller.carry_out(order, now)
+            settled = settled and controller.settled
             for turned in all_turned:
                 batches.append(self._batch(rule, order.part.watch, aim, turned, schedule, snapshot, now))
         rule.seen = rule.looks() if settled else None
@@ -356,11 +356,11 @@ class Loop:
             rule.view, rule.mine = view, view.rows_of(rule.binding, rule.before)
         return view
 
-    def _lane(self, rule: Rule, order: Order) -> KnobController:
+    def _controller_of(self, rule: Rule, order: Order) -> KnobController:
         """Bindings of one knob share its enforcer, and so what was found; groups are each binding's own."""
         watch = order.part.watch
-        lane = rule.lanes.get((watch.name, order.knob))
-        if lane is None:
+        controller = rule.controllers.get((watch.name, order.knob))
+        if controller is None:
             knob = watch.knobs[order.knob]
             key = (watch.name, order.knob, rule.number if knob.per == "group" else -1)
             enforcer = self._enforcers.setdefault(key, Enforcer(knob, dry_run=self.dry_run, journal=self._journal))
@@ -368,11 +368,20 @@ class Loop:
             if what not in self._knob_troubles:
                 self._knob_troubles[what] = Trouble(f"knob '{what}'")
                 self._troubles.append(self._knob_troubles[what])
-            lane = rule.lanes[watch.name, order.knob] = KnobController(enforcer, self._knob_troubles[what], self._stale_after)
-        return lane
+            controller = rule.controllers[watch.name, order.knob] = KnobController(
+                enforcer, self._knob_troubles[what], self._stale_after
+            )
+        return controller
 
     def _batch(
-        self, rule: Rule, watch: Watch, aim: KnobTargets, turned: AppliedChanges, schedule: Schedule, snapshot: Snapshot, now: float
+        self,
+        rule: Rule,
+        watch: Watch,
+        aim: KnobTargets,
+        turned: AppliedChanges,
+        schedule: Schedule,
+        snapshot: Snapshot,
+        now: float,
     ) -> DecisionBatch:
         policy, rows, ids = rule.binding.policy, aim.rows[turned.at], snapshot.topology.ids
         reason = schedule.reason

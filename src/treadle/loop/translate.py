@@ -15,8 +15,8 @@ import numpy as np
 
 from treadle.decide.grouping import group
 from treadle.enforce import Column
-from treadle.loop.aims import KnobTargets, Part, View, memberships
 from treadle.loop.binding import Binding
+from treadle.loop.knob_targets import KnobTargets, Part, View, memberships
 from treadle.model import Bools, Floats
 from treadle.values import Groups, Schedule
 

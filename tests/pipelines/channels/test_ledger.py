@@ -13,7 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from treadle.errors import EngineError
-from treadle.pipelines.channels.ledger import MOST_PARTS, ArrivalStats, Ledger, Part, Parts, joined, least, line, thinned
+from treadle.pipelines.channels.ledger import (
+    MOST_PARTS,
+    ArrivalStats,
+    Ledger,
+    Part,
+    Parts,
+    joined,
+    least,
+    line,
+    thinned,
+)
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def test_it_is_a_good_engine(parts: Parts) -> None:
         now = time.time()
         parts.fill(parts.fed, 4, now - 2, now - 1)
         end = parts.fed.view.end
-        parts.hops["op"].done(report({"fed": {"end": end, "rows": 4, "ages": []}}, written=2))
+        parts.hops["op"].record_granted_batch(report({"fed": {"end": end, "rows": 4, "ages": []}}, written=2))
         parts.fill(parts.op, 2, now - 2, now - 1)
         time.sleep(0.001)
 
@@ -106,7 +106,7 @@ def test_queue_and_ages_are_those_of_the_rows_that_wait(parts: Parts) -> None:
     assert columns["queue"][row] == 4
     assert columns["head_age"][row] == pytest.approx(10.0)
     assert columns["mean_age"][row] == pytest.approx(7.0)
-    parts.hops["op"].done(report({"fed": {"end": 3, "rows": 3, "ages": []}}, written=1))
+    parts.hops["op"].record_granted_batch(report({"fed": {"end": 3, "rows": 3, "ages": []}}, written=1))
     columns = engine.sample(OFFERS).columns
     measured = [columns[name][row] for name in ("queue", "tuples_in", "tuples_out", "busy_time")]
     assert measured == pytest.approx([1, 3, 1, 0.5])
@@ -117,7 +117,7 @@ def test_latency_and_rate_of_all_sinks_since_the_last_look_are_totals(parts: Par
     parts.hops["out"].latency, engine = Latency(), parts.engine()
     assert math.isnan(engine.sample(OFFERS).totals["latency"])
     ages = [[2, (NOW - 4) * 1e6, (NOW - 3) * 1e6], [1, (NOW - 6) * 1e6, (NOW - 6) * 1e6]]
-    parts.hops["out"].done(report({"op": {"end": 3, "rows": 3, "ages": ages}}))
+    parts.hops["out"].record_granted_batch(report({"op": {"end": 3, "rows": 3, "ages": ages}}))
     totals = engine.sample(OFFERS).totals
     assert totals["latency"] == pytest.approx(4.0)
     assert totals["output_rate"] > 0

@@ -29,7 +29,7 @@ from treadle.errors import ConfigError, EngineError, TargetGone
 from treadle.loop import Binding, Loop
 from treadle.loop.trouble import Attempts
 from treadle.model import Operator, Query, Topology
-from treadle.pipelines.gating.gated_query import Wish, GatedQuery
+from treadle.pipelines.gating.gated_query import GatedQuery, Wish
 from treadle.pipelines.gating.steering import Steering
 from treadle.pipelines.hops.hop_engine import ALL_METRICS, MEASURES, OFFERS
 from treadle.pipelines.hops.options import LEAST_PERIOD, policy_of

@@ -69,7 +69,9 @@ def test_a_dump_that_is_older_than_what_the_agent_has_said_does_not_last(
     assert names(roster) == {1: IDLE, 2: "new"}
 
 
-def test_names_and_threads_that_change_are_a_new_version_and_stacks_are_not(roster: ThreadTable, agents: Agents) -> None:
+def test_names_and_threads_that_change_are_a_new_version_and_stacks_are_not(
+    roster: ThreadTable, agents: Agents
+) -> None:
     names(roster)
     version, stacks = roster.version, roster.stacks
     agents.agent.stacks, agents.agent.sampled = {1: Stack("WAITING", ("a.B.c",))}, 1

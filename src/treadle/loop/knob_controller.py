@@ -13,7 +13,7 @@ import numpy as np
 
 from treadle.enforce import Changes, Column, Enforcer, Failure, Outcomes, Target, Value, label
 from treadle.enforce.changes import complete, missing
-from treadle.loop.aims import NOBODY, KnobTargets
+from treadle.loop.knob_targets import NOBODY, KnobTargets
 from treadle.loop.translate import Order
 from treadle.loop.trouble import Trouble
 from treadle.model import Ints, Topology
