@@ -27,6 +27,7 @@ from typing import Literal
 
 from treadle import jars
 from treadle.errors import ConfigError, EngineError, RightsError
+from treadle.linux import stat
 from treadle.linux.files import trusted
 from treadle.linux.files.open_files import is_readable
 
@@ -274,7 +275,7 @@ def _born(pid: int) -> str | None:
     except ProcessLookupError:
         return None
     try:
-        began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        began = int(stat.read(pid)[stat.STARTED])
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return None if is_readable(handle) else f"{boot}/{began}"
     except (FileNotFoundError, ProcessLookupError):

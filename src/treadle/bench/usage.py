@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from treadle.linux import stat
 from treadle.pipelines.spark import jvm
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ class Meter:
         return Usage(took, (jvm - self._jvm) / took, (own - self._own) / took, memory / 2**30)
 
     def _times(self) -> tuple[float, float]:
-        fields = Path(f"/proc/{self._pid}/stat").read_text("ascii").rpartition(")")[2].split()
-        return sum(int(field) for field in fields[11:15]) * TICK, time.process_time()
+        return stat.tree_times(stat.read(self._pid)), time.process_time()
 
 
 def _resident(pid: int) -> int:

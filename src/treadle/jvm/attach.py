@@ -22,7 +22,7 @@ from treadle.errors import ConfigError, EngineError, RightsError, TargetGone, Tr
 from treadle.jvm.process import Facts, facts_of, given, is_ending, libraries, words_of
 from treadle.linux.files.bounded import TimeOverError, TooLongError, receive
 from treadle.linux.files.target_files import TargetFolder, temporary_folder, working_folder
-from treadle.linux.peer import peer
+from treadle.linux.sockets import peer
 from treadle.linux.thread_times import start_time
 from treadle.text import excerpt
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from treadle.errors import EngineError, TargetGone
+from treadle.linux import stat
 from treadle.linux.identity import status
 
 LONGEST = 1 << 24
@@ -89,10 +90,10 @@ def _facts(pid: int, lines: dict[bytes, bytes]) -> Facts:
 def is_ending(pid: int) -> bool:
     """Whether a process is gone, or about to be: then its sockets are closed, whatever was still to be sent."""
     try:
-        text = _read(pid, "stat")
+        found = stat.read(pid, last=stat.FLAGS)
     except (FileNotFoundError, ProcessLookupError):
         return True
-    return bool(int(text[text.rindex(b")") + 2 :].split(None, 7)[6]) & _EXITING)
+    return bool(int(found[stat.FLAGS]) & _EXITING)
 
 
 def libraries(pid: int) -> tuple[bool, bool]:

@@ -12,9 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from treadle.linux import stat
 from treadle.linux.pressure import Pressure
-
-TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 class Used(NamedTuple):
@@ -61,10 +60,9 @@ def tree_seconds(pid: int) -> float:
     while left:
         each = left.pop()
         with suppress(OSError):  # it has just ended
-            fields = Path(f"/proc/{each}/stat").read_bytes().rpartition(b")")[2].split()
-            total += sum(int(field) for field in fields[11:15])
+            total += stat.tree_times(stat.read(each))
             left += _children(each)
-    return total * TICK
+    return total
 
 
 def _children(pid: int) -> list[int]:

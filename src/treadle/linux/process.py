@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from treadle.errors import EngineError, RightsError, TargetGone
+from treadle.linux import stat
 
 
 @contextmanager
@@ -19,9 +20,7 @@ def folder(pid: int, start_time: int) -> Iterator[int]:
     try:
         handle = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            text = read(handle, "stat")
-            # The name of a process may hold anything, also brackets.
-            if int(text[text.rindex(b")") + 2 :].split(None, 20)[19]) != start_time:
+            if stat.start_time(read(handle, "stat")) != start_time:
                 raise TargetGone("has ended, and another process has its id", where=f"process {pid}")
             yield handle
         finally:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treadle.errors import EngineError, RightsError, TargetGone
+from treadle.linux import stat
 from treadle.linux.files.open_files import KeptFiles
 
 Floats = NDArray[np.float64]
@@ -46,11 +47,9 @@ class Switches(NamedTuple):
 def start_time(pid: int, tid: int) -> int:
     """When a thread began, in clock ticks since boot: with its id, what tells it from any other thread."""
     try:
-        with open(f"/proc/{pid}/task/{tid}/stat", "rb", buffering=0) as file:
-            text = file.read(_ROOM)
+        return int(stat.read(pid, tid, stat.STARTED)[stat.STARTED])
     except (FileNotFoundError, ProcessLookupError) as error:
         raise TargetGone("has ended", where=_where(pid, tid)) from error
-    return int(text[text.rindex(b")") + 2 :].split(None, 20)[19])  # a name may hold anything, also brackets
 
 
 class ThreadTimes:

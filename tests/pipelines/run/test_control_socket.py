@@ -25,7 +25,7 @@ from mutations import mutated
 from support import until
 from treadle.errors import ConfigError, EngineError, RightsError, TargetGone, TreadleError
 from treadle.linux.files import runtime_folder
-from treadle.linux.peer import Peer
+from treadle.linux.sockets import Peer
 from treadle.pipelines.run import control_socket
 
 

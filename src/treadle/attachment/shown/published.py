@@ -23,8 +23,7 @@ from treadle.errors import EngineError, TargetGone, TreadleError
 from treadle.linux import users
 from treadle.linux.files import runtime_folder
 from treadle.linux.files.bounded import receive
-from treadle.linux.peer import peer
-from treadle.linux.waiting_connect import waiting_connect
+from treadle.linux.sockets import peer, waiting_connect
 
 log = logging.getLogger("treadle.attach")
 

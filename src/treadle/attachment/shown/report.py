@@ -15,6 +15,7 @@ import numpy as np
 
 from treadle.attachment.policies import flat
 from treadle.enforce import Target, label
+from treadle.linux import stat
 from treadle.loop import Decision
 from treadle.model import Instance, ThreadRef
 from treadle.values import Schedule, Snapshot
@@ -150,12 +151,10 @@ def record(decision: Decision) -> dict[str, Any]:
 def standing(pid: int, tid: int) -> str:
     """What the kernel schedules a thread by, as it is now: `nice -5`, `RR 12`, `batch nice 0`; "-" if it has ended."""
     try:
-        with open(f"/proc/{pid}/task/{tid}/stat", "rb") as file:
-            text = file.read(1024)
+        fields = stat.read(pid, tid)
     except OSError:
         return "-"
-    fields = text[text.rindex(b")") + 2 :].split()
-    nice, realtime, policy = int(fields[16]), int(fields[37]), int(fields[38])
+    nice, realtime, policy = (int(fields[field]) for field in (stat.NICE, stat.REALTIME, stat.POLICY))
     if policy in (os.SCHED_RR, os.SCHED_FIFO):
         return f"{'RR' if policy == os.SCHED_RR else 'FIFO'} {realtime}"
     kind = {os.SCHED_BATCH: "batch ", os.SCHED_IDLE: "idle "}.get(policy, "")

@@ -29,6 +29,7 @@ from treadle.engines.spark.engine import RARELY
 from treadle.engines.spark.threads.naming import runs_task
 from treadle.engines.spark.threads.thread_table import FRAMES
 from treadle.errors import EngineError
+from treadle.linux import stat
 from treadle.workloads.realtime import Chain
 
 Progress = Callable[[str, float], None]
@@ -291,11 +292,11 @@ def _first_priority(pid: int) -> float:
         attached.wait()
 
 
-def _nices(pid: int) -> dict[str, str]:
+def _nices(pid: int) -> dict[str, int]:
     found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
-            found[task.name] = (task / "stat").read_text().rpartition(")")[2].split()[16]
+            found[task.name] = int(stat.read(pid, int(task.name), stat.NICE)[stat.NICE])
         except (FileNotFoundError, ProcessLookupError):
             continue
     return found

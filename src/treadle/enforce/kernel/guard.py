@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from treadle.enforce.knob import Target
 from treadle.errors import ConfigError, RightsError, TargetGone
+from treadle.linux import stat
 from treadle.linux.files.open_files import KeptFiles, open_file
 from treadle.model import Role, ThreadRef
 
@@ -103,7 +104,7 @@ def _start_time(pid: int, tid: int) -> int:
     try:
         file = open_file(f"/proc/{pid}/task/{tid}/stat")
         try:
-            return _started(os.pread(file, _ROOM, 0))
+            return stat.start_time(os.pread(file, _ROOM, 0))
         finally:
             os.close(file)
     except OSError as error:
@@ -118,8 +119,3 @@ def _refused(error: OSError, pid: int, tid: int) -> NoReturn:
         remedy = "run as its user or as root"
         raise RightsError("can't be read", where=f"thread {tid} of process {pid}", remedy=remedy) from error
     raise error
-
-
-def _started(text: bytes) -> int:
-    """Field 22 of proc_pid_stat(5), counted from behind a name that may hold anything."""
-    return int(text[text.rindex(b")") + 2 :].split(b" ", 20)[19])

@@ -22,6 +22,7 @@ from treadle.enforce.recovery.guardian import BEAT, MOVED, OFF, READY, ROOM, lif
 from treadle.enforce.recovery.journal_book import NOBODY, read, start_time
 from treadle.enforce.recovery.leftovers import put_back, take_off_realtime
 from treadle.errors import TreadleError
+from treadle.linux import stat
 
 TRIES = 5
 PAUSE = 0.1
@@ -126,9 +127,8 @@ def guard(path: Path, link: socket.socket) -> None:
 def _is_stopped(pid: int) -> bool:
     """By a signal, as that of Ctrl-Z, or a debugger."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            return file.read(1024).rpartition(b")")[2].split()[0] in (b"T", b"t")
-    except (OSError, IndexError):
+        return stat.read(pid, last=stat.STATE)[stat.STATE] in (b"T", b"t")
+    except (OSError, ValueError):
         return False
 
 

@@ -24,8 +24,8 @@ from treadle.engines.spark.jvms import EXECUTOR
 from treadle.engines.spark.queries.rest import Rest
 from treadle.errors import ConfigError, EngineError, TargetGone, TreadleError
 from treadle.jvm import Jvm
-from treadle.linux import users
-from treadle.linux.listening import listens
+from treadle.linux import stat, users
+from treadle.linux.sockets import listens
 from treadle.linux.thread_times import start_time
 
 LOCAL = "local-process-"
@@ -346,11 +346,9 @@ def _java_of(pid: int) -> Jvm:
 
 def _parent(pid: int) -> int:
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            text = file.read(1024)
+        return int(stat.read(pid, last=stat.PARENT)[stat.PARENT])
     except OSError:
         return 0
-    return int(text[text.rindex(b")") + 2 :].split(None, 2)[1])
 
 
 def _process(found: Jvm, *, driver: bool = False) -> Process:

@@ -20,6 +20,7 @@ from treadle.engines.spark.kafka.flow import Flow
 from treadle.engines.spark.threads.layout import Place, python_worker
 from treadle.errors import TargetGone, TreadleError
 from treadle.jvm import MBeans, NoAgentError
+from treadle.linux import stat
 from treadle.model import ThreadRef
 
 log = logging.getLogger("treadle.engines.spark")
@@ -182,10 +183,8 @@ def python_workers(pids: Sequence[int]) -> tuple[ThreadRef, ...]:
     for name in os.listdir("/proc"):
         if name.isdecimal():
             with suppress(OSError, ValueError):
-                with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
-                    text = file.read(1024)
-                words = text[text.rindex(b")") + 2 :].split(None, 20)
-                parents[int(name)] = (int(words[1]), int(words[19]))
+                found = stat.read(int(name), last=stat.STARTED)
+                parents[int(name)] = (int(found[stat.PARENT]), int(found[stat.STARTED]))
     daemons = {pid for pid, (parent, _) in parents.items() if parent in pids and _is_daemon(pid)}
     return tuple(python_worker(pid, began) for pid, (parent, began) in sorted(parents.items()) if parent in daemons)
 

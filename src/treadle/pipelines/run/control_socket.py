@@ -25,8 +25,7 @@ from typing import Any, Self
 from treadle import errors
 from treadle.errors import ConfigError, EngineError, RightsError, TreadleError
 from treadle.linux.files import runtime_folder
-from treadle.linux.peer import peer
-from treadle.linux.waiting_connect import waiting_connect
+from treadle.linux.sockets import peer, waiting_connect
 from treadle.plugins import suggestion
 
 LARGEST_REQUEST = 64 * 1024

@@ -28,7 +28,7 @@ from treadle.jars import Jar
 from treadle.jvm import loading
 from treadle.linux.files import bounded
 from treadle.linux.files.target_files import temporary_folder
-from treadle.linux.peer import peer
+from treadle.linux.sockets import peer
 
 log = logging.getLogger("treadle.engines.spark")
 

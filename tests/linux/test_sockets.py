@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from treadle.linux.waiting_connect import waiting_connect
+from treadle.linux.sockets import waiting_connect
 
 
 @pytest.fixture

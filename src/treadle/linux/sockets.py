@@ -1,0 +1,66 @@
+"""What the kernel knows of sockets: who is at the other end, and who listens; and a connect that waits for room."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from contextlib import suppress
+from typing import NamedTuple
+
+_CREDENTIALS = struct.Struct("3i")
+_TIMEVAL = struct.Struct("@ll")
+_LISTENS = "0A"
+"""The state of a socket that takes connections, in /proc/net/tcp."""
+
+
+class Peer(NamedTuple):
+    """A process and its user."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def peer(connection: socket.socket) -> Peer:
+    """The process that connected to a Unix socket, or listens there: the kernel says so, it can't be lied about."""
+    return Peer(*_CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)))
+
+
+def waiting_connect(connection: socket.socket, path: str, timeout: float) -> None:
+    """Connect within `timeout` seconds, or raise TimeoutError. The socket keeps `timeout` for what follows.
+
+    A socket with a Python time-out does not block in the kernel. Where the listener's backlog is full, its connect()
+    fails at once with EAGAIN instead of waiting for room, so the kernel's own time-out (SO_SNDTIMEO) is used here.
+    """
+    connection.settimeout(None)
+    seconds = int(timeout)
+    microseconds = max(int((timeout - seconds) * 1e6), 0 if seconds else 1)  # 0 s would mean to wait for ever
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(seconds, microseconds))
+    try:
+        connection.connect(path)
+    except BlockingIOError as error:
+        raise TimeoutError("the listener takes no more connections") from error
+    connection.settimeout(timeout)
+
+
+def listens(pid: int, port: int) -> bool:
+    """Whether a process has a socket open that takes connections at this port, in our network namespace."""
+    wanted = {f"socket:[{inode}]" for inode in _listening(port)}
+    with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as files:
+        for file in files:
+            with suppress(OSError):
+                if os.readlink(file.path) in wanted:
+                    return True
+    return False
+
+
+def _listening(port: int) -> set[str]:
+    """The inodes of the sockets that take connections at a port."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError), open(f"/proc/self/net/{table}", encoding="ascii") as file:
+            for words in map(str.split, file):
+                if words[3] == _LISTENS and int(words[1].rpartition(":")[2], 16) == port:
+                    found.add(words[9])
+    return found
