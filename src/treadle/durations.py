@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from datetime import timedelta
 
 from treadle.errors import ConfigError
@@ -33,6 +34,18 @@ _UNITS = {
 }
 _PART = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-zµ]*)\s*", re.ASCII)
 _REMEDY = "write it as '500ms', '1s', '2min' or as a number of seconds"
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """Pauses between attempts of what fails: they double, from `first` up to `longest` seconds."""
+
+    first: float
+    longest: float
+
+    def pause(self, failures: int) -> float:
+        """The pause after so many failures in a row, from 1 on."""
+        return min(self.first * 2.0 ** min(failures - 1, 60), self.longest)
 
 
 def seconds(value: Duration, *, what: str = "the duration", where: str = "", least: float = 0.0) -> float:

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from fuzzing import FUZZ, JSON, NUMBERS, objects, sent
 from treadle import jars
 from treadle.errors import ConfigError, EngineError, TargetGone, TreadleError
+from treadle.jvm import loading
 from treadle.jvm import mbeans as module
 from treadle.jvm.attach import execute, find, look
 from treadle.jvm.mbeans import MBeans, parse
@@ -120,14 +121,11 @@ def test_even_with_the_password_nothing_can_be_changed(mbeans: MBeans, jvm: Proc
         assert ask(jvm.pid, question, password(jvm.pid)) == 403
 
 
-def test_unloading_leaves_nobody_listening(start: Start, jolokia_jars: list[Path]) -> None:
+def test_an_agent_that_was_stopped_is_said_to_be_gone(start: Start, jolokia_jars: list[Path]) -> None:
     process = start()
     opened = MBeans(process.pid)
-    place = record(process.pid)
-    assert place.exists()
-    opened.unload()
+    loading.load(process.pid, module._jar(), "mode=stop", timeout=module.START)
     assert announced(process.pid) == ""
-    assert not place.exists()
     with pytest.raises(EngineError, match="the agent is gone"):
         opened.read([LAGS])
 

@@ -11,8 +11,6 @@ from typing import Protocol
 from treadle.enforce.knob import Per, Target, Value, label
 from treadle.errors import ConfigError
 
-ANYWHERE = ""
-
 
 class Places(Protocol):
     """Where it is looked up when work is given out."""

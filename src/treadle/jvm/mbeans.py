@@ -93,13 +93,6 @@ class MBeans:
         """Close the connection; the agent stays for the next run."""
         self._wire.close()
 
-    def unload(self) -> None:
-        """Close the connection and stop the agent: nothing listens in the JVM any more."""
-        self.close()
-        if _announced(self.pid) == self._wire.agent.port:
-            loading.load(self.pid, _jar(), "mode=stop", timeout=START)
-        _record(self.pid, start_time(self.pid, self.pid)).unlink(missing_ok=True)
-
     def _answers(self) -> bool:
         try:
             return self._wire.post(b'{"type":"version"}')[0] == 200

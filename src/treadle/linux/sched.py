@@ -8,9 +8,6 @@ from functools import cache
 
 from treadle.errors import EngineError
 
-RESET_ON_FORK = 1
-"""The flag among `Attributes.flags`."""
-
 
 class Attributes(ctypes.Structure):
     """`struct sched_attr` in its first version, which every kernel since 3.14 takes."""

@@ -51,10 +51,6 @@ class Stats:
         known.append(seconds * 1e3)
 
     @property
-    def last_ms(self) -> float:
-        return self.round_ms[-1] if self.round_ms else 0.0
-
-    @property
     def median_ms(self) -> float:
         return statistics.median(self.round_ms) if self.round_ms else 0.0
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from treadle.durations import Backoff
 from treadle.text import visible
 
 LOG = logging.getLogger("treadle.loop")
@@ -44,7 +45,7 @@ class Trouble:
         self.total += 1
         self.streak += 1
         self.error = visible(str(error)) or type(error).__name__
-        wait = min(self.pause * 2.0 ** min(self.streak - 1, 60), self.longest)
+        wait = Backoff(self.pause, self.longest).pause(self.streak)
         self.retry_at = now + wait * (1.0 - 1e-6)  # a round at just that time is not too early
         details = {"trouble": self.what, "error": self.error}
         if self.streak == 1:

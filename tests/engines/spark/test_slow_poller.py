@@ -97,7 +97,7 @@ def test_no_agent_is_loaded_where_none_may_be(broker: Broker) -> None:
     pulse = SlowPoller(Application("local-process-1", "a", "http://127.0.0.1:1", (process,)), 60.0, loads=False)
     pulse.close()
     pulse._read()
-    assert pulse._pauses.keys() == {broker.pid}
+    assert pulse._failed.keys() == {broker.pid}
     assert "jolokia" not in execute(broker.pid, "properties")
     with pytest.raises(NoAgentError, match="no agent is loaded"):
         MBeans(broker.pid, load=False)

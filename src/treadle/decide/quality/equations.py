@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from treadle.decide.quality.flow import Flow
-from treadle.model import Floats, Ints
+from treadle.model import Floats
 
 CORE = 1.0
 
@@ -49,14 +49,6 @@ def cpu_of_tasks(flow: Flow, in_rate: Floats, cpu: Floats) -> Floats:
     return found
 
 
-def least_obtained(available: Floats, workers: Ints, priority: Floats) -> Floats:
-    """Eq. 7: for each instance, an even part of what its worker has for all of its priority there."""
-    _, kind = np.unique(np.stack([workers.astype(np.float64), priority]), axis=1, return_inverse=True)
-    kind = kind.reshape(-1)
-    shares: Floats = available[workers] / np.bincount(kind)[kind]
-    return shares
-
-
 def required(accuracy: Floats, cpu: Floats, current: Floats, most: Floats | float = CORE) -> Floats:
     """Eq. 8: CPU for an accuracy, in proportion to what the present one takes, at most a core, or what can be used.
 
@@ -66,21 +58,6 @@ def required(accuracy: Floats, cpu: Floats, current: Floats, most: Floats | floa
     proportional = accuracy * cpu / np.where(known, current, 1.0)
     guess = np.where(accuracy > 0.0, most, 0.0)
     return np.minimum(np.where(known, proportional, guess), most)
-
-
-def obtained(given: Floats, cpu: Floats, current: Floats) -> Floats:
-    """Eq. 11: the accuracy that so much CPU gives; where nothing is known yet, the best is hoped for."""
-    nothing = given <= 0.0
-    proportional = np.minimum(current * given / np.where(cpu > 0.0, cpu, 1.0), 1.0)
-    without_cpu = np.where(nothing, np.minimum(current, 1.0), 1.0)
-    without_accuracy = np.where(nothing, 0.0, 1.0)
-    return np.where(current <= 0.0, without_accuracy, np.where(cpu <= 0.0, without_cpu, proportional))
-
-
-def slack(most: Floats, least: Floats, obtained_cpu: Floats, workers: Ints, count: int) -> Floats:
-    """Eq. 12 and 13: worker -> how much more its instances could use than they would get, for one priority."""
-    found: Floats = np.bincount(workers, weights=most - least - obtained_cpu, minlength=count).astype(np.float64)
-    return found
 
 
 def keep(flow: Flow, desired: Floats) -> tuple[Floats, Floats]:

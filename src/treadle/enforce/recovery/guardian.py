@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from treadle.durations import Backoff
 from treadle.enforce.kernel import Cgroups
 from treadle.enforce.recovery.journal import Journal
 from treadle.enforce.recovery.journal_book import Process, start_time
@@ -40,8 +41,8 @@ ROOM = 1 << 13
 """Bytes: more than any message has."""
 STARTS_WITHIN = 30.0
 """Seconds within which a guardian must be ready, also after the end of another: else nothing is scheduled."""
-FIRST, LONGEST = 0.5, 8.0
-"""Seconds before a guardian that was killed is started again soon after another: twice as many each time."""
+BACKOFF = Backoff(0.5, 8.0)
+"""Before a guardian that was killed is started again."""
 LOOK = 0.5
 """Seconds between two checks of whether it runs."""
 ABOVE_ALL = 99
@@ -57,8 +58,8 @@ class Guardian:
         self._journal = journal
         self._released = released
         self._lifted = False
-        self._pause = FIRST
-        self._not_before = time.monotonic() + FIRST
+        self._restarts = 0
+        self._not_before = time.monotonic() + BACKOFF.pause(1)
         self._seen = -math.inf
         self._unguarded: float | None = None
         """Since when there is no guardian that is ready."""
@@ -140,8 +141,8 @@ class Guardian:
         log.warning("the guardian has ended, another one is started", extra={"guardian": self.pid})
         self._child.end()
         self._lifted = False
-        self._pause = min(2 * self._pause, LONGEST)
-        self._not_before = now + self._pause
+        self._restarts += 1
+        self._not_before = now + BACKOFF.pause(self._restarts + 1)
         try:
             self._child, self._problem = _Child(self._journal.path), None
         except EngineError as error:  # it is tried again, until it is too late

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from treadle.durations import Backoff
 from treadle.enforce.gate.slots import usable_cores
 from treadle.enforce.recovery.guardian import lift
 from treadle.errors import ConfigError
@@ -65,13 +66,13 @@ class Watchdog:
         if not (self.cores > 0 and patience > 0 and 0 < pause <= longest_pause):
             message = f"cores={self.cores}, patience={patience}, pause={pause}, longest_pause={longest_pause}"
             raise ConfigError(message, where="watchdog", remedy="use numbers above 0, and no pause above the longest")
-        self.releases = 0
         self._release = release
         self._resume = resume
         self._beat = beat
         self._patience = patience
         self._quiet = LATE + period
-        self._first, self._longest = pause, longest_pause
+        self._backoff = Backoff(pause, longest_pause)
+        self._releases = 0
         self._pause = 0.0
         self._now = now
         self._until = -math.inf
@@ -171,9 +172,9 @@ class Watchdog:
                 return
             self._release(reason)
             calm = at - self._resumed > FORGIVEN * self._pause
-            self._pause = self._first if calm else min(2 * self._pause, self._longest)
+            self._releases = 1 if calm else self._releases + 1
+            self._pause = self._backoff.pause(self._releases)
             self._until = at + self._pause
-            self.releases += 1
         except Exception:
             log.exception("real-time priorities could not be taken off")
             self._moved = self._fed = at

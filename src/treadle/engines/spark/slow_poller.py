@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from treadle.durations import Backoff
 from treadle.engines.spark.application import Application, Process
 from treadle.engines.spark.kafka.consumers import REQUESTS, Consumer, Key, Matches, consumers, grown, sent
 from treadle.engines.spark.kafka.flow import Flow
@@ -70,7 +71,9 @@ class SlowPoller:
         self._admits = admits
         self._beans: dict[int, MBeans] = {}
         self._counts: dict[Key, float] = {}
-        self._pauses: dict[int, tuple[float, float]] = {}  # process -> pause, when to try again
+        self._backoff = Backoff(period, LONGEST_PAUSE)
+        self._failed: dict[int, tuple[int, float]] = {}
+        """By process: how often in a row, and when to try again."""
         self._told: set[str] = set()
         """What goes wrong, and has been said to."""
         self._stop = threading.Event()
@@ -116,15 +119,15 @@ class SlowPoller:
         self.workers = python_workers(pids) if self.wants_workers else ()
         for pid in self._beans.keys() - self._alive():
             self._beans.pop(pid).close()
-        for pid in self._pauses.keys() - self._alive():
-            del self._pauses[pid]
+        for pid in self._failed.keys() - self._alive():
+            del self._failed[pid]
 
     def _read(self) -> None:
         now = time.monotonic()
         found: dict[Key, Consumer] = {}
         left: dict[Key, float] = {}
         for process in self.processes:
-            pause, again = self._pauses.get(process.pid, (self._period, 0.0))
+            failures, again = self._failed.get(process.pid, (0, 0.0))
             if now < again:
                 continue
             try:
@@ -133,14 +136,14 @@ class SlowPoller:
                 answer = self._beans[process.pid].read(REQUESTS)
                 found.update(consumers(process.pid, answer))
                 left.update(sent(process.pid, answer))
-                self._pauses.pop(process.pid, None)
+                self._failed.pop(process.pid, None)
             except TargetGone:
                 self._drop(process.pid)
             except NoAgentError:
-                self._pauses[process.pid] = (min(2 * pause, LONGEST_PAUSE), now + pause)
+                self._failed[process.pid] = (failures + 1, now + self._backoff.pause(failures + 1))
             except Exception as error:  # also one that nobody foresaw: the other processes have figures still
                 self._drop(process.pid)
-                if process.pid not in self._pauses:
+                if process.pid not in self._failed:
                     log.warning(
                         "no live Kafka figures of process %d: %s",
                         process.pid,
@@ -148,10 +151,10 @@ class SlowPoller:
                         exc_info=not _foreseen(error),
                         extra={"error": str(error)},
                     )
-                self._pauses[process.pid] = (min(2 * pause, LONGEST_PAUSE), now + pause)
+                self._failed[process.pid] = (failures + 1, now + self._backoff.pause(failures + 1))
         self.asked = now  # first: who sees new counts must not hold them for older
         self._count(found)
-        if self._beans.keys() >= self._alive() and not self._pauses:
+        if self._beans.keys() >= self._alive() and not self._failed:
             self.flow.update(time.monotonic(), found, left, self.selectivity)
         else:  # consumers of which nothing was heard would seem to have ended
             self.flow.rate = self.flow.waiting = math.nan

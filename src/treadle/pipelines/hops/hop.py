@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from treadle.durations import Backoff
 from treadle.pipelines.channels.channel import Channel, Source
 from treadle.pipelines.channels.cluster import Cluster
 from treadle.pipelines.channels.embedded import Embedded
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("treadle.pipelines")
 
-LONGEST_PAUSE = 30.0
+BACKOFF = Backoff(0.5, 30.0)
 """Seconds before a hop that has failed starts again."""
 
 
@@ -160,6 +161,6 @@ class Hop(RowCounts):
             log.error("hop '%s' failed: %s", self.name, self.error, extra={"hop": self.name})
             return False
         self.state = State.RESTARTING
-        self.retry_at = time.monotonic() + min(0.5 * 2.0**self.failures, LONGEST_PAUSE)
+        self.retry_at = time.monotonic() + BACKOFF.pause(self.failures + 1)
         log.warning("hop '%s' starts again soon: %s", self.name, self.error, extra={"hop": self.name})
         return True

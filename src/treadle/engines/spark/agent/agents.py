@@ -22,6 +22,7 @@ from importlib import resources
 from pathlib import Path
 
 from treadle import classes
+from treadle.durations import Backoff
 from treadle.engines.spark.agent.reports import Reports
 from treadle.errors import EngineError, TargetGone, TreadleError
 from treadle.jars import Jar
@@ -38,7 +39,8 @@ LEAD = 0.008
 """Seconds before a round in which it looks: enough to be done by then. What is late counts in the next round."""
 ROUNDS = 20
 """After so many it is seen whether the looks are in time."""
-TRIES, PAUSE = 6, 0.1
+TRIES = 6
+BACKOFF = Backoff(0.2, 10.0)
 """How often it is tried to load one, and seconds before it is tried again, which double each time."""
 PROTOCOL = 9
 """A class that is loaded stays, also when its jar is replaced: it has to say what it speaks."""
@@ -229,7 +231,7 @@ class Agents:
         """After a pause; False if that was done often enough."""
         tried = self._tried.get(pid, 0)
         if 0 < tried < TRIES:
-            self._again[pid] = time.monotonic() + PAUSE * 2**tried
+            self._again[pid] = time.monotonic() + BACKOFF.pause(tried)
         return tried < TRIES
 
     def _load(self, pid: int) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from treadle.durations import Backoff
 from treadle.engines.spark.threads import sockets
 from treadle.engines.spark.threads.layout import Place
 from treadle.engines.spark.threads.sockets import Traffic
@@ -30,7 +31,7 @@ REQUESTS = (
 A busy JVM takes a while to answer. So what was sent is read before what was taken, and that before what is left: what
 moves on meanwhile is not counted twice, nor as sent before it has come.
 """
-FIRST_PAUSE, LONGEST_PAUSE = 0.25, 4.0
+BACKOFF = Backoff(0.25, 4.0)
 """Seconds between two tries to match the same consumers to the same tasks."""
 OURS = "consumer-spark-kafka-source-"
 EXACT = 0.005
@@ -83,7 +84,7 @@ class Matches:
         self._places: dict[Key, Place] = {}
         self._now = now
         self._tried: object = None
-        self._pause, self._again = FIRST_PAUSE, -math.inf
+        self._tries, self._again = 0, -math.inf
 
     @property
     def places(self) -> Mapping[Key, Place]:
@@ -103,11 +104,12 @@ class Matches:
     def _may_try(self, what: object) -> bool:
         """To ask for all sockets is dear: what could not be matched is tried again after pauses that double."""
         if what != self._tried:
-            self._tried, self._pause, self._again = what, FIRST_PAUSE, -math.inf
+            self._tried, self._tries, self._again = what, 0, -math.inf
         now = self._now()
         if now < self._again:
             return False
-        self._again, self._pause = now + self._pause, min(2 * self._pause, LONGEST_PAUSE)
+        self._tries += 1
+        self._again = now + BACKOFF.pause(self._tries)
         return True
 
 

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from treadle.durations import Backoff
 from treadle.engines.spark.queries import pages, plan
 from treadle.engines.spark.queries.plan import Plan
 from treadle.errors import ConfigError, EngineError
@@ -38,7 +39,7 @@ LONGEST = 1 << 23
 """Bytes of an answer: one with a thousand jobs has an eighth."""
 REMEMBERED = 4096
 """Stages that are kept in mind."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+BACKOFF = Backoff(0.05, 5.0)
 """Seconds after which Spark is asked again for a stage that it did not know."""
 
 
@@ -246,7 +247,7 @@ class Directory:
         self._patience = patience
         self._jobs: OrderedDict[int, Job] = OrderedDict()
         self._plans: OrderedDict[tuple[str, int], Plan] = OrderedDict()  # by run and number of stages
-        self._missing: dict[int, tuple[float, float]] = {}  # stage -> pause, when to ask again
+        self._missing: dict[int, tuple[int, float]] = {}  # stage -> how often asked, when to ask again
         self._changed = threading.Condition()
         self._wanted = False
         self._closed = False
@@ -293,13 +294,13 @@ class Directory:
         new = [stage for stage in stages if stage not in self._jobs]
         if self.told:
             return not new
-        due = [stage for stage in new if self._missing.get(stage, (0.0, 0.0))[1] <= now]
+        due = [stage for stage in new if self._missing.get(stage, (0, 0.0))[1] <= now]
         if not due or self._closed:
             return not new
         with self._changed:
             for stage in due:
-                pause = min(2 * self._missing.get(stage, (FIRST_PAUSE / 2, 0.0))[0], LONGEST_PAUSE)
-                self._missing[stage] = (pause, now + pause)
+                asked = self._missing.get(stage, (0, 0.0))[0] + 1
+                self._missing[stage] = (asked, now + BACKOFF.pause(asked))
             self._wanted = True
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="treadle-spark-rest", daemon=True)
