@@ -65,6 +65,10 @@ class SparkProcess:
     def stop(self, name: str) -> str:
         return self._order("stop", name)
 
+    def work(self, group: str) -> None:
+        """A job of the user's own, in a group that is called so."""
+        self._order("work", group)
+
     def kill(self) -> None:
         for pid in (self.pid, self.told["python"]):
             with suppress(ProcessLookupError):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from applications import SparkProcess, feed
 from support import named
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def pytest_configure() -> None:
     """SIGINT as usual: what was started in the background ignores it, and so would all that tests start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    settings.register_profile("treadle", deadline=None)  # how long an example takes says how busy the machine is
+    # How long an example takes, or the drawing of one, says how busy the machine is.
+    settings.register_profile("treadle", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("treadle")
 
 

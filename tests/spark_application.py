@@ -3,7 +3,7 @@
 python spark_application.py FOLDER MASTER BROKER TOPIC [KEY=VALUE ...]
 
 It says who it is in a first line of JSON. Then each line on its standard input is an order, each answered by a line:
-`start NAME KIND SECONDS`, `stop NAME`, `quit`. Without more input it ends.
+`start NAME KIND SECONDS`, `stop NAME`, `work GROUP`, `quit`. Without more input it ends.
 """
 
 from __future__ import annotations
@@ -80,6 +80,13 @@ def count_twice(target: Path, rows: DataFrame, number: int) -> None:
         file.write(f"{number} {len(found[0])} {found[0] == found[1]}\n")
 
 
+def work(spark: SparkSession, group: str) -> str:
+    """A job of the user's own, of some seconds of CPU, in a group that is called so."""
+    spark.sparkContext.setJobGroup(group, "by hand")
+    burn = "aggregate(sequence(1, 400), string(id), (a, x) -> sha2(a, 512))"
+    return str(spark.range(0, 5_000, 1, 4).selectExpr(f"max({burn}) AS most").first())
+
+
 def same(batches: Iterator[Any]) -> Iterator[Any]:
     yield from batches
 
@@ -89,6 +96,8 @@ def obey(spark: SparkSession, folder: Path, broker: str, topic: str, words: list
         return start_pipeline(spark, folder, broker, topic, words[1], words[3])
     if words[0] == "start":
         return start(spark, folder, broker, topic, *words[1:])
+    if words[0] == "work":
+        return work(spark, words[1])
     if words[0] == "stop":
         query = next(query for query in spark.streams.active if query.name == words[1])
         query.stop()

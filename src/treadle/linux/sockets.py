@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
+import time
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -33,15 +35,32 @@ def waiting_connect(connection: socket.socket, path: str, timeout: float) -> Non
     A socket with a Python time-out does not block in the kernel. Where the listener's backlog is full, its connect()
     fails at once with EAGAIN instead of waiting for room, so the kernel's own time-out (SO_SNDTIMEO) is used here.
     """
+    deadline = time.monotonic() + timeout
     connection.settimeout(None)
-    seconds = int(timeout)
-    microseconds = max(int((timeout - seconds) * 1e6), 0 if seconds else 1)  # 0 s would mean to wait for ever
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(seconds, microseconds))
-    try:
-        connection.connect(path)
-    except BlockingIOError as error:
-        raise TimeoutError("the listener takes no more connections") from error
+    while True:
+        left = max(deadline - time.monotonic(), 1e-6)  # 0 s would mean to wait for ever
+        seconds, part = divmod(left, 1.0)
+        connection.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(seconds), max(int(part * 1e6), int(seconds < 1.0)))
+        )
+        try:
+            connection.connect(path)
+        except BlockingIOError as error:
+            raise TimeoutError("the listener takes no more connections") from error
+        if _is_connected(connection):
+            break
     connection.settimeout(timeout)
+
+
+def _is_connected(connection: socket.socket) -> bool:
+    """False where a signal came while connect() waited: Python then takes a socket that can be written to for one."""
+    try:
+        connection.getpeername()
+    except OSError as error:
+        if error.errno == errno.ENOTCONN:
+            return False
+        raise
+    return True
 
 
 def listens(pid: int, port: int) -> bool:

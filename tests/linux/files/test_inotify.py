@@ -89,7 +89,7 @@ def test_without_inotify_nobody_is_watched(tmp_path: Path, monkeypatch: pytest.M
     assert instance.add(str(tmp_path)) is None
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(["append", "collect", "read", "refresh", "rescan", "crash"]), max_size=25))
 def test_a_view_that_is_told_sees_what_one_that_looks_sees(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]

@@ -196,7 +196,7 @@ def lines_of(count: int) -> list[bytes]:
     return [line(part(10 * batch, 10 * batch + 10, batch=batch)) for batch in range(count)]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.integers(1, 5), st.data())
 def test_a_line_that_was_torn_anywhere_is_skipped_whatever_follows(
     tmp_path: Path, count: int, data: st.DataObject
@@ -214,7 +214,7 @@ def test_a_line_that_was_torn_anywhere_is_skipped_whatever_follows(
     assert Ledger(file).batch == count
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.integers(0, 4), st.data())
 def test_a_ledger_that_was_cut_off_anywhere_has_the_lines_before_and_goes_on(
     tmp_path: Path, count: int, data: st.DataObject

@@ -218,7 +218,7 @@ def test_of_fused_sinks_hr_prefers_results_and_chain_what_frees_rows(policy: str
 
 
 @pytest.mark.parametrize("policy", ["rr", "multi-class:high=rr", "adaptive:candidates=rr,objective=min total_queue"])
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.integers(0, 12), min_size=20, max_size=40))
 def test_round_robin_gives_each_hop_that_waits_one_grant_before_any_has_two(
     tmp_path_factory: pytest.TempPathFactory, policy: str, rounds: list[int]

@@ -73,6 +73,38 @@ def test_a_pause_without_rows_makes_no_batch_long() -> None:
     assert watched.stalled[0], "as one whose batches take half a second"
 
 
+def test_after_a_pause_a_batch_that_takes_nearly_two_cycles_is_no_stall_but_one_that_never_ends_is() -> None:
+    batch, watched = 1.9 * CYCLE, OnTime(1, CYCLE, WINDOW)
+    query = Query(batch)
+
+    def look(time: float, **seen: float) -> bool:
+        watched.look(time, query.at(min(time, 40.0))._replace(**{name: np.array([at]) for name, at in seen.items()}))
+        return bool(watched.stalled[0])
+
+    for time in np.arange(0.0, 40.0, CYCLE).tolist():
+        look(time)
+    rows, number = RATE * 40.0, float(query.at(40.0).batches[0])
+    for time in np.arange(40.0, 100.0, CYCLE).tolist():  # no rows for a minute
+        look(time, came=rows, done=rows, batches=number, ended=40.0)
+    waits = {"came": rows + 1, "done": rows, "batches": number, "ended": 40.0}
+    assert not any(look(time, **waits) for time in (100.0, 102.0)), "its batch began after 98 s and takes 3.8 s"
+    assert not look(104.0, came=rows + 2, done=rows + 1, batches=number + 1, ended=102.0)
+    waits = {"came": rows + 2, "done": rows + 1, "batches": number + 1, "ended": 102.0}
+    assert [look(time, **waits) for time in (106.0, 108.0)] == [False, True], "1.5 times as long as its batches"
+
+
+def test_a_query_in_real_time_that_had_no_row_before_the_first_look_has_no_batch_as_long_as_the_machine_runs() -> None:
+    watched = OnTime(1, CYCLE, WINDOW)
+    for time, passed, at in (
+        (5000.0, 0.0, 0.0),
+        (5002.0, 100.0, 5001.9),
+        (5004.0, 100.0, 5001.9),
+        (5006.0, 100.0, 5001.9),
+    ):
+        watched.look(time, Progress(*(np.array([each]) for each in (passed, 100.0 * (time - 4999.0), passed, at))))
+    assert watched.stalled[0]
+
+
 def test_a_query_that_falls_behind_has_the_part_that_it_manages_and_more_while_it_catches_up() -> None:
     watched = OnTime(1, CYCLE, WINDOW)
     found = []

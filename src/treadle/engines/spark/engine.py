@@ -490,7 +490,7 @@ class SparkEngine:
 
     def _lacks_offsets(self, now: float) -> bool:
         """Whether it can't be seen inside of tasks how far they are in Kafka, also after a while."""
-        known = self._counted_lately("external_queue")
+        known = self._live.column("external_queue")  # also of a JVM that is starved, and says no more for a while
         places = self._layout.sources
         if all(place not in places or known[row] >= 0.0 for row, place in enumerate(self._rows.places)):
             self._sources_known = now

@@ -185,4 +185,8 @@ class ParkedHops:
                 return False
             hop.parked, hop.has_slot = False, slot
             hop.state = State.RUNNING
-        return bool(self.go_on(hop.key, rows, self.pool(hop)))
+        goes_on = bool(self.go_on(hop.key, rows, self.pool(hop)))
+        if not goes_on:
+            with self.lock:
+                hop.has_slot = False
+        return goes_on

@@ -45,7 +45,12 @@ class OnTime:
 
     def __init__(self, queries: int, cycle: float, window: int) -> None:
         self._cycle, self._window = cycle, window
-        self._looks: deque[tuple[float, Progress]] = deque(maxlen=window + MOST + 1)
+        self._looks: deque[tuple[float, Progress, Floats]] = deque(maxlen=window + MOST + 1)
+        """When, what was seen then, and since when the first batch that had not ended then can have run."""
+        self._idle = np.full(queries, -np.inf)
+        """By query: the last look at which nothing waited. What passed before is part of no batch."""
+        self._longest = np.zeros(queries)
+        """By query: seconds that its longest batch took lately, before a pause also if that is a while ago."""
         self._since = np.full(queries, -np.inf)
         self._known = np.zeros(queries, dtype=np.bool_)
 
@@ -54,7 +59,11 @@ class OnTime:
         self._since[query], self._known[query] = now, False
 
     def look(self, now: float, progress: Progress) -> None:
-        self._looks.append((now, progress))
+        if not self._looks:
+            self._idle[:] = now  # what was before is not known
+        self._idle = np.where(progress.came <= progress.done, now, self._idle)
+        self._looks.append((now, progress, np.maximum(progress.ended, self._idle)))
+        self._measure_batches()
         finished, fell_due, cycles = self._lately(len(self._looks))
         nothing_waits = (cycles > 0) & (progress.came <= progress.done)
         self._known |= (finished > 0.0) | (fell_due > 0.0) | nothing_waits
@@ -77,15 +86,15 @@ class OnTime:
     @property
     def stalled(self) -> Bools:
         """By query: rows have waited for a whole cycle, and no batch has ended for longer than batches take."""
-        (_, before), (now, last) = self._looks[max(len(self._looks) - 2, 0)], self._looks[-1]
-        silent = now - last.ended >= np.maximum(OVERDUE * self._longest_batch(), NEARLY * self._cycle)
+        (_, before, _), (now, last, began) = self._looks[max(len(self._looks) - 2, 0)], self._looks[-1]
+        silent = now - began >= np.maximum(OVERDUE * self._longest, NEARLY * self._cycle)
         found: Bools = silent & (before.came > last.done)
         return found
 
     def _lately(self, cycles: int) -> tuple[Floats, Floats, Ints]:
         """By query: the rows that it finished and those that fell due, in so many cycles or since it was restarted."""
-        times = np.array([time for time, _ in self._looks])
-        done = np.array([each.done for _, each in self._looks])
+        times = np.array([time for time, *_ in self._looks])
+        done = np.array([each.done for _, each, _ in self._looks])
         due = self._due(times, done)
         begin = np.maximum(self._since, times[max(len(times) - 1 - cycles, 0)])
         first = np.minimum((times[:, None] < begin).sum(axis=0), len(times) - 1)
@@ -94,7 +103,7 @@ class OnTime:
 
     def _due(self, times: Floats, done: Floats) -> Floats:
         """By look and query: the rows that were due then. What is done already is due, too."""
-        came = np.array([each.came for _, each in self._looks])
+        came = np.array([each.came for _, each, _ in self._looks])
         ago = times[:, None] - self._allowed()
         due = np.stack([np.interp(ago[:, query], times, came[:, query]) for query in range(came.shape[1])], axis=1)
         found: Floats = np.maximum(due, done)
@@ -102,15 +111,16 @@ class OnTime:
 
     def _allowed(self) -> Floats:
         """By query: the seconds that its rows may take."""
-        found: Floats = np.clip(BATCHES * self._longest_batch(), LEAST * self._cycle, MOST * self._cycle)
+        found: Floats = np.clip(BATCHES * self._longest, LEAST * self._cycle, MOST * self._cycle)
         return found
 
-    def _longest_batch(self) -> Floats:
-        """By query: seconds from batch to batch while rows waited, at most. Idle time is no batch."""
-        batches = np.diff(np.array([each.batches for _, each in self._looks]), axis=0)
-        passed = np.diff(np.array([each.ended for _, each in self._looks]), axis=0)
-        waited = np.array([each.came > each.done for _, each in self._looks])[:-1]
+    def _measure_batches(self) -> None:
+        """Seconds from batch to batch while rows waited, at most."""
+        batches = np.diff(np.array([each.batches for _, each, _ in self._looks]), axis=0)
+        passed = (
+            np.array([each.ended for _, each, _ in self._looks])[1:] - np.array([at for *_, at in self._looks])[:-1]
+        )
+        waited = np.array([each.came > each.done for _, each, _ in self._looks])[:-1]
         counts = (batches > 0.0) & waited
         each = np.where(counts, passed / np.where(counts, batches, 1.0), 0.0)
-        found: Floats = each.max(axis=0, initial=0.0)
-        return found
+        self._longest = np.where(counts.any(axis=0), each.max(axis=0, initial=0.0), self._longest)

@@ -175,6 +175,7 @@ def test_where_it_is_not_known_when_rows_came_nobody_knows_how_old_they_are() ->
     assert counters.reading.queue[MIDDLE] > 0
     assert np.isnan(counters.reading.latency).all()
     assert np.isnan(counters.reading.head_age[MIDDLE])
+    assert np.isnan(counters.reading.mean_age[MIDDLE])
 
 
 def test_the_oldest_row_is_as_old_as_what_was_written_since_it_came() -> None:

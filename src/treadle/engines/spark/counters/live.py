@@ -479,7 +479,8 @@ class _Wired:
         part = np.divide(came, np.diff(rows, axis=0), out=np.zeros_like(came), where=came > 0.0)  # that waits still
         began = times[1:, None] - part * np.diff(times)[:, None]
         old = came * (time - 0.5 * (began + times[1:, None]) + 0.5 * (ages[1:] + ages[:-1]))
-        total = np.bincount(self._reader, np.nansum(old, axis=0), count)
+        old[came <= 0.0] = 0.0  # nothing of it waits, however old it is; of unknown age: the mean is unknown, too
+        total = np.bincount(self._reader, np.where(np.isnan(came), 0.0, old).sum(axis=0), count)
         weight = np.bincount(self._reader, waiting, count)
         return np.where(self._is_reader, np.where(weight == 0.0, 0.0, total / weight), np.nan)
 

@@ -89,7 +89,10 @@ class Rest:
         try:
             try:
                 answer = self._ask(path, end)
-            except http.client.RemoteDisconnected:  # a UI whose driver gets little CPU closes what it has not served
+            except (
+                ConnectionResetError,
+                BrokenPipeError,
+            ):  # a UI whose driver gets little CPU closes what it has not served
                 answer = self._ask(path, end)
         except bounded.TimeOverError as error:
             raise self._trouble(f"does not answer within {self._timeout:g} s") from error

@@ -13,8 +13,8 @@ import java.util.regex.Pattern;
  * Counts in a driver what streaming queries have done in micro-batches.
  *
  * A query has the columns `in` and `out` (rows of all batches since Treadle looks; -1: its sink does not say), `batches`
- * (how many of them had rows), `cpu` (nanoseconds of its jobs that are over), `unread` (jobs of the application that are
- * over, and of which this is not known yet), `jobs` (how many run), `running` (nanoseconds of tasks of these that have
+ * (how many of them had rows), `cpu` (nanoseconds of its jobs that are over), `unread` (its jobs that are over, and of which
+ * this is not known yet), `jobs` (how many run), `running` (nanoseconds of tasks of these that have
  * ended; of those that run, `Counters` tells), `asked` (a time of System.nanoTime(): when it last looked for new rows),
  * and of its Nth Kafka source `committed:N` and
  * `latest:N` (the sums of all partitions' offsets: what batches have done with, and the newest that it has heard of).
@@ -29,6 +29,7 @@ final class Batches {
             Pattern.compile("(Project|WholeStageCodegen|ShuffleExchange|AQEShuffleRead|Sort|ColumnarToRow"
                     + "|WriteToDataSourceV2|EventTimeWatermark|CollectMetrics|Coalesce|ReusedExchange)Exec|InputAdapter");
     private static final Pattern OFFSET = Pattern.compile(":(-?\\d+)");
+    private static final Pattern RUN = Pattern.compile("runId = ([0-9a-f-]+)\\]\\z"); // at the end of a thread's name
     private final Inside inside;
     private final Counters counters;
     private final MissedJobs missed;
@@ -46,6 +47,7 @@ final class Batches {
 
     private final class Query {
         final Object execution;
+        final String run;
         final Counters.Task row;
         final Map<Object, Integer> sources = new IdentityHashMap<>();
         final List<long[]> offsets = new ArrayList<>(); // of each source: committed, latest
@@ -65,13 +67,15 @@ final class Batches {
 
         Query(Thread thread, Object execution) throws ReflectiveOperationException {
             this.execution = execution;
+            Matcher named = RUN.matcher(thread.getName());
+            this.run = named.find() ? named.group(1) : "";
             this.last = inside.call(execution, "lastProgress");
             this.row = counters.begin(thread, -1, (int) thread.getId());
             row.add("in", () -> in);
             row.add("out", () -> out);
             row.add("batches", () -> batches);
             row.add("cpu", () -> cpu);
-            row.add("unread", missed::count);
+            row.add("unread", () -> missed.count(run));
             row.add("jobs", () -> jobs.values().stream().filter(job -> job.query == this).count());
             row.add("running", this::running);
             row.add("asked", () -> asked);
@@ -257,19 +261,19 @@ final class Batches {
         counters.end(thread);
     }
 
-    /** The query of a run, whose number is in the name of its thread; null where it has no micro-batches. */
-    private Query find(String run) {
-        for (Map.Entry<Thread, Query> each : queries.entrySet()) {
-            if (!run.isEmpty() && each.getKey().getName().contains(run)) {
-                return each.getValue();
+    /** The query of a job's group, which is its run; null for one in Real-Time Mode, and for jobs of users. */
+    private Query find(String group) {
+        for (Query query : queries.values()) {
+            if (!group.isEmpty() && query.run.equals(group)) {
+                return query;
             }
         }
         return null;
     }
 
     /** See to jobs that nobody saw, after a look at the active ones. */
-    void lookForMissed(Object context, Object scheduler, Collection<Integer> known) throws ReflectiveOperationException {
-        missed.look(context, scheduler, known, (run, used) -> add(find(run), used));
+    void lookForMissed(Object context, Object scheduler, Collection<Integer> known) {
+        missed.look(context, scheduler, known, (group, used) -> add(find(group), used));
     }
 
     /** A job of some run has begun, with these of the scheduler's stages. */

@@ -15,8 +15,9 @@ import java.util.concurrent.atomic.AtomicInteger;
 final class MissedJobs {
     private static final long PATIENCE = 10_000_000_000L; // nanoseconds in which Spark writes down what a job did
     private final Inside inside;
-    private final Map<Integer, Long> awaited = new TreeMap<>(); // since when
+    private final Map<Integer, Job> awaited = new TreeMap<>();
     private int next = -1;
+    private boolean fails;
     private Class<?> jobData;
 
     MissedJobs(Inside inside) {
@@ -28,18 +29,37 @@ final class MissedJobs {
         void add(String group, long nanoseconds);
     }
 
-    /** How many jobs were missed of which it is not known yet what they have used. */
-    int count() {
-        return awaited.size();
+    private static final class Job {
+        final long since;
+        String group; // null while nobody knows it
+
+        Job(long since) {
+            this.since = since;
+        }
     }
 
-    /** After a look at the active jobs, of which these are known. */
-    void look(Object context, Object scheduler, Collection<Integer> known, Found found)
+    /** How many jobs were missed that are, or may be, of a group, and of which it is not known yet what they have used. */
+    long count(String group) {
+        long open = awaited.values().stream().filter(job -> job.group == null || job.group.equals(group)).count();
+        return fails ? Math.max(1, open) : open;
+    }
+
+    /** After a look at the active jobs, of which these are known. A Spark that has no such thing tells nothing of them. */
+    void look(Object context, Object scheduler, Collection<Integer> known, Found found) {
+        try {
+            tryLook(context, scheduler, known, found);
+            fails = false;
+        } catch (ReflectiveOperationException | RuntimeException | LinkageError unknown) {
+            fails = true;
+        }
+    }
+
+    private void tryLook(Object context, Object scheduler, Collection<Integer> known, Found found)
             throws ReflectiveOperationException {
         int newest = ((AtomicInteger) inside.field(scheduler, "nextJobId")).get();
         long now = System.nanoTime();
         for (int job = next < 0 ? newest : next; job < newest; job++) {
-            awaited.put(job, now);
+            awaited.put(job, new Job(now));
         }
         next = newest;
         awaited.keySet().removeAll(known);
@@ -47,27 +67,29 @@ final class MissedJobs {
             return;
         }
         Object status = inside.call(context, "statusStore");
-        for (Iterator<Map.Entry<Integer, Long>> each = awaited.entrySet().iterator(); each.hasNext(); ) {
-            Map.Entry<Integer, Long> job = each.next();
-            if (read(status, job.getKey(), found) || now - job.getValue() > PATIENCE) {
+        for (Iterator<Map.Entry<Integer, Job>> each = awaited.entrySet().iterator(); each.hasNext(); ) {
+            Map.Entry<Integer, Job> job = each.next();
+            if (read(status, job.getKey(), job.getValue(), found) || now - job.getValue().since > PATIENCE) {
                 each.remove();
             }
         }
     }
 
     /** Whether the job is over, and was read. */
-    private boolean read(Object status, Integer job, Found found) throws ReflectiveOperationException {
+    private boolean read(Object status, Integer number, Job job, Found found) throws ReflectiveOperationException {
         Object store = inside.call(status, "store");
         if (jobData == null) {
             jobData = Class.forName("org.apache.spark.status.JobDataWrapper", true, status.getClass().getClassLoader());
         }
         Object data;
         try {
-            Object wrapped = store.getClass().getMethod("read", Class.class, Object.class).invoke(store, jobData, job);
+            Object wrapped = store.getClass().getMethod("read", Class.class, Object.class).invoke(store, jobData, number);
             data = inside.field(wrapped, "info");
         } catch (InvocationTargetException notYet) {
             return false;
         }
+        Object group = inside.get(inside.call(data, "jobGroup"));
+        job.group = group == null ? "" : (String) group;
         if (inside.get(inside.call(data, "completionTime")) == null) {
             return false;
         }
@@ -76,10 +98,7 @@ final class MissedJobs {
         while ((Boolean) inside.call(stages, "hasNext")) {
             used += used(status, inside.call(stages, "next"));
         }
-        Object group = inside.get(inside.call(data, "jobGroup"));
-        if (group != null) {
-            found.add((String) group, used);
-        }
+        found.add(job.group, used);
         return true;
     }
 
