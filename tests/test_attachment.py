@@ -18,17 +18,9 @@ from applications import SparkProcess, Standing, differences, feed, groups_left,
 from support import until
 from treadle import config, jvm
 from treadle.attachment import Attachment, attach, checks, plan, watch
-from treadle.attachment.policies import (
-    AdaptiveUnderAttach,
-    AnswersFirst,
-    Caps,
-    Grouped,
-    HelpersFirst,
-    Nested,
-    StartsFirst,
-    WithinQuery,
-)
+from treadle.attachment.policies import AdaptiveUnderAttach, Caps, Grouped, Nested, WithinQuery
 from treadle.attachment.shown import report
+from treadle.attachment.thread_policies import AnswersFirst, HelpersFirst, StartsFirst
 from treadle.broker import Broker
 from treadle.decide import registry
 from treadle.decide.adaptive import Adaptive
@@ -171,10 +163,10 @@ def test_rows_are_counted_from_when_they_come_until_they_have_left(application: 
             return engine.sample(frozenset({"external_queue"})).totals["total_queue"]
 
         def sent() -> float:
-            return sum(engine._pulse.flow._sent.values())
+            return sum(engine._poller.flow._sent.values())
 
         feed(broker, application.topic, 100)
-        until(lambda: waiting() == 0.0 and 0.9 < engine._pulse.selectivity < 1.0)  # once a batch of each is over
+        until(lambda: waiting() == 0.0 and 0.9 < engine._poller.selectivity < 1.0)  # once a batch of each is over
         before = sent()
         feed(broker, application.topic, 500)
         until(lambda: sent() > before + 900.0)
@@ -283,7 +275,8 @@ def test_an_application_that_comes_later_is_met_and_when_it_dies_only_its_own_ro
         until(lambda: len({row["application"] for row in attachment.status()["rows"]}) == 1)
         assert attachment.running
         assert attachment.status()["changes"] >= changes > 0
-        kept = (attachment._engines, attachment._parting, attachment._claims._held, attachment._published._open)
+        members = attachment._members
+        kept = (members.engines, members._parting, members._claims._held, members._published._open)
         assert [len(each) for each in kept] == [1] * 4, "nothing is kept of one that has ended"
     assert differences(before, application.pid) == {}
 

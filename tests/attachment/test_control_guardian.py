@@ -14,6 +14,8 @@ from support import LONG
 from treadle.attachment import plan
 from treadle.attachment.attached_engine import Guard
 from treadle.attachment.control import Attachment
+from treadle.attachment.members import Members, Wanted
+from treadle.attachment.newcomers import Newcomers
 from treadle.enforce import Per, Target, Value, kernel
 from treadle.enforce.recovery.guardian import OFF, Guardian
 from treadle.enforce.recovery.journal import Journal
@@ -28,17 +30,18 @@ def test_without_a_guardian_it_is_refused_and_leaves_no_journal(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(EngineError, match="guardian: can't be started"):
-        Attachment(plan.make(None, "nice", 0.05, {}, {}, ("*",)), {}, {}, {})
+        Attachment(Wanted(plan.make(None, "nice", 0.05, {}, {}, ("*",)), {}, {}, None, False), {}, {})
     assert list(own_journals.iterdir()) == []
 
 
 def test_what_the_guardian_takes_off_counts_as_a_release_by_the_watchdog(own_journals: Path) -> None:
     thread, leash = kernel.thread_ref(threading.get_native_id()), Releasable(InMemory())
-    attachment = Attachment.__new__(Attachment)  # a whole one needs a running application
-    attachment._guards = {"app": (guard := Guard(leash, 1.0, 0.05, {}, sees=False))}
+    wanted = Wanted(plan.make(None, "nice", 0.05, {}, {}, ("*",)), {}, {}, None, False)
+    members = Members(wanted, Newcomers(()), dict)
+    members.guards["app"] = guard = Guard(leash, 1.0, 0.05, {}, sees=False)
     leash.write(thread, 5.0)
     with Journal.open(own_journals) as journal:
-        Guardian.start(journal, attachment._real_time_was_taken_off)._hear(OFF + b"process 7 was stopped")
+        Guardian.start(journal, members.release_real_time)._hear(OFF + b"process 7 was stopped")
     guard.watchdog.stop()
     assert leash.knob.read(thread) == 0.0
     assert leash.reason == "process 7 was stopped"

@@ -4,6 +4,7 @@ The place where the driver, the kernel's knobs, the policies and the safety of a
 Lachesis section 4, for several applications in one loop.
 """
 
-from treadle.attachment.control import Attachment, attach, look_on, watch
+from treadle.attachment.control import Attachment
+from treadle.attachment.start import attach, look_on, watch
 
 __all__ = ["Attachment", "attach", "look_on", "watch"]

@@ -11,22 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from treadle.attachment.policies import (
-    AdaptiveUnderAttach,
+from treadle.attachment.policies import AdaptiveUnderAttach, ByShare, Caps, Grouped, Nested, Seen, WithinQuery
+from treadle.attachment.thread_policies import (
     AnswersFirst,
     AnswersOrdinary,
-    ByShare,
-    Caps,
-    Grouped,
     HelpersFirst,
     HelpersIfNamed,
     InProportion,
     MainsOnly,
-    Nested,
-    Seen,
     SourcesLast,
     StartsFirst,
-    WithinQuery,
 )
 from treadle.decide import adaptive, registry
 from treadle.decide.policies import CongestionAware, Fcfs, HighestRate, MultiClass, QueueSize, UserPriority
@@ -317,3 +311,8 @@ def _check(parts: Mapping[str, Mapping[str, Any]]) -> None:
 _FLAGS = {"yes": True, "true": True, "on": True, "1": True, "no": False, "false": False, "off": False, "0": False}
 NESTED = "query/operator"
 _BY = ("query", "operator", "class", NESTED)
+
+
+def loads_agent(agent: bool | None, *, dry_run: bool) -> bool:
+    """Whether Treadle's own agent is loaded, which ends with us, if that was left open (None)."""
+    return not dry_run if agent is None else agent

@@ -80,13 +80,13 @@ def test_without_an_executor_here_the_application_lives_for_as_long_as_its_drive
         application = Application("app-1", "a", f"http://127.0.0.1:{ui.server_port}", (HERE,))
         with SparkEngine(application, knobs={}, mbeans=False, beans_period=0.01) as engine:
             try:
-                until(lambda: engine._pulse.processes == () and not len(engine.topology()))
+                until(lambda: engine._poller.processes == () and not len(engine.topology()))
                 assert engine.topology().instances == ()
             finally:
                 ui.shutdown()
                 serving.join()
                 ui.server_close()
-            until(lambda: engine._pulse.ended)
+            until(lambda: engine._poller.ended)
             with pytest.raises(TargetGone, match="'a': has ended"):
                 until(engine.topology)
 

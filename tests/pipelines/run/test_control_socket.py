@@ -393,7 +393,7 @@ class TestFinding:
             control_socket.Server(control_socket.path_for("a"), HANDLERS),
             control_socket.Server(control_socket.path_for("b"), HANDLERS),
         ):
-            assert control_socket.find() == [control_socket.path_for("a"), control_socket.path_for("b")]
+            assert control_socket.find() == [control_socket.path_for(name) for name in ("a", "b")]
         assert control_socket.find() == []
 
     def test_the_only_one_that_runs_needs_no_name(self, folder: Path) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.engines.spark.agent.reports import Counts, Task
-from treadle.engines.spark.counters.live import PREFIX, LiveCounters, Located
+from treadle.engines.spark.counters.live import LiveCounters
+from treadle.engines.spark.counters.readings import PREFIX, Located
 from treadle.engines.spark.queries.operators import StageCounters
 from treadle.engines.spark.threads.layout import Place
 

@@ -14,7 +14,8 @@ import numpy as np
 from treadle.engines.spark.agent.agents import Agents
 from treadle.engines.spark.agent.reports import Task
 from treadle.engines.spark.counters.batches import BatchQueries, BatchReading
-from treadle.engines.spark.counters.live import LiveCounters, Located
+from treadle.engines.spark.counters.live import LiveCounters
+from treadle.engines.spark.counters.readings import Located
 from treadle.engines.spark.queries import operators
 from treadle.engines.spark.queries.operators import StageCounters
 from treadle.engines.spark.queries.rest import Directory

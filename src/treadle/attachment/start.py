@@ -1,0 +1,133 @@
+"""Attaching: what was asked for is checked, the applications are found, and only then something begins.
+
+Lachesis section 4; several engines in one decision as in its section 6.6.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from treadle import durations
+from treadle.attachment import checks, plan, targets
+from treadle.attachment.control import Attachment
+from treadle.attachment.knobs import Knobs
+from treadle.attachment.members import Wanted
+from treadle.attachment.newcomers import Newcomers
+from treadle.attachment.plan import loads_agent
+from treadle.attachment.shown.published import ask
+from treadle.attachment.targets import Target
+from treadle.decide.policy import Policy
+from treadle.durations import Duration
+from treadle.errors import ConfigError
+from treadle.linux import users
+from treadle.linux.users import User
+
+if TYPE_CHECKING:  # promises need compiled code, which takes as long to load as all the rest
+    from treadle.attachment.quality.promises import Given
+    from treadle.decide.quality import Promise
+
+LEAST_PERIOD = 0.01
+"""Seconds. A round costs some tenths of a millisecond, and agents read their JVMs 8 ms before each round."""
+LEAST_QUOTA = 0.01
+"""CPUs: the kernel takes no less."""
+ORDINARY = 1.0
+"""The priority of a query that no pattern names."""
+
+
+def attach(
+    target: Target | Sequence[Target],
+    *,
+    policy: str | Policy | None = None,
+    enforce: str | None = None,
+    period: Duration = "50ms",
+    priorities: Mapping[str, float] | None = None,
+    strict: bool = False,
+    latency_goals: Mapping[str, Duration] | None = None,
+    quotas: Mapping[str, float] | None = None,
+    queries: Sequence[str] = ("*",),
+    user: User | None = None,
+    qod: Given | None = None,
+    dry_run: bool = False,
+    agent: bool | None = None,
+    background: bool = True,
+) -> Attachment:
+    """Schedule the threads of one or several Spark applications that run on this host.
+
+    A target is a process id, an application's name, the address of its UI, or a SparkSession of this process; all are
+    scheduled by one policy in one loop. A name such as `shop-*` is a pattern: it means all that fit, also those that
+    are started later. Names and patterns mean applications of one `user` (a name or a uid), by default of the one that
+    calls this, also by sudo. `enforce` is nice, cgroup, rt, slice or quota, or some joined by `+`; see docs/attach.md.
+    `priorities`, `latency_goals` and `quotas` (in CPUs) are by patterns of query names, the first that fits counts, and
+    `queries` are the patterns of those that are scheduled at all. Priorities are shares of the CPU, and what is not
+    named has 1; if `strict`, only their order counts, and the highest gets as much as the lowest can do without. With
+    `qod`, a mapping of patterns to `priority` and `min_accuracy` or the path of a TOML file that has such, micro-
+    batches drop rows when the CPU is short, never more than that; see docs/quality.md. By default Treadle's agent is
+    loaded for as long as this lasts, and a Jolokia agent, which stays, where the policy or the watchdog needs it; in a
+    dry run neither. With `agent` both are loaded, with False none is loaded or read. In the `background` it is at work
+    when this returns; otherwise call `run`.
+    """
+    wanted = dict(priorities or {})
+    _check_numbers("priorities", wanted, 0.0)
+    _check_numbers("quotas", quotas or {}, LEAST_QUOTA)
+    length = durations.seconds(period, what="the period", where="attach", least=LEAST_PERIOD)
+    promised = {} if qod is None else _promised(qod)
+    if promised and agent is False:
+        raise ConfigError(
+            "rows can be dropped by an agent only",
+            where="qod",
+            remedy="leave out --no-agent (agent=False), or the promises",
+        )
+    goals = {
+        pattern: durations.seconds(goal, what=f"the goal of '{pattern}'", where="latency_goals")
+        for pattern, goal in (latency_goals or {}).items()
+    }
+    policy = "min-latency" if policy is None and goals else policy
+    chosen = plan.make(policy, enforce, length, wanted, quotas or {}, tuple(queries), strict=strict)
+    own = loads_agent(agent, dry_run=dry_run)
+    chosen.check(Knobs(chosen).version, beans=agent is not False, agent=own)
+    owner = None if user is None else users.number(user)
+    applications = targets.find(target, agent=own, user=owner)
+    if not dry_run:
+        checks.check(chosen, applications.values())
+    wanted["*"] = wanted.get("*", ORDINARY)
+    later = Newcomers(targets.patterns(target), owner)
+    asked = Wanted(chosen, wanted, goals, agent, dry_run)
+    attachment = Attachment(asked, applications, promised, later=later)
+    if background:
+        attachment.start()
+    return attachment
+
+
+def look_on(
+    target: Target | Sequence[Target], *, agent: bool = False, user: User | None = None
+) -> Callable[[], dict[str, Any] | None] | None:
+    """Where somebody schedules these applications: how to ask for its status, which is None once it has ended."""
+    owner = None if user is None else users.number(user)
+    found = list(targets.find(target, agent=agent, user=owner).values())
+    return (lambda: ask(found)) if ask(found) is not None else None
+
+
+def watch(
+    target: Target | Sequence[Target],
+    *,
+    period: Duration = "200ms",
+    agent: bool | None = None,
+    user: User | None = None,
+) -> Attachment:
+    """Look at applications without changing anything of how they are scheduled: `run` it, or `start` it."""
+    return attach(target, policy="none", period=period, dry_run=True, agent=agent, user=user, background=False)
+
+
+def _promised(qod: Given) -> dict[str, Promise]:
+    from treadle.attachment.quality import promises
+
+    return promises.read(qod)
+
+
+def _check_numbers(what: str, numbers: Mapping[str, float], least: float) -> None:
+    for pattern, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int | float) or not least <= number < math.inf:
+            remedy = f"use a number from {least:g} on, as {{'alerts-*': 10}}"
+            raise ConfigError(f"{pattern!r} has {number!r}", where=what, remedy=remedy)

@@ -1,0 +1,130 @@
+"""CPU time, and time spent waiting for a core, of the threads of each row, as the kernel counts it.
+
+Main threads of tasks are read at the moment of the tasks' last counters, since cost is the growth of one for that of
+the other. All others are many and are read rarely.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from treadle.engines.spark.counters.handover import Counters
+from treadle.engines.spark.threads.layout import Rows
+from treadle.linux.thread_times import Threads, ThreadTimes, Times
+from treadle.model import Floats, Ints, Role, Topology
+
+RARELY = 2.0
+"""Seconds between two looks at the counters of threads that are no task's main."""
+
+
+class Own(NamedTuple):
+    """(process, thread) of all threads that serve one row only, main threads of tasks first, and the row of each."""
+
+    mains: Threads
+    others: Threads
+    all: Threads
+    rows: Ints
+    tasks: Ints
+    """Rows that are a task's."""
+
+
+class CpuTimes:
+    """Of the rows of one topology after another. `period` are the seconds between two dumps of threads."""
+
+    def __init__(self, period: float) -> None:
+        self.own = _owned(Rows((), (), ()), Topology((), ()))
+        self.beside: Floats = np.empty(0)
+        """By row CPU seconds of all threads for each one that Spark counts, which leaves out Python workers."""
+        self._period = period
+        self._of_mains, self._of_others = ThreadTimes(), ThreadTimes()
+        self._mains: tuple[Own, Times] | None = None
+        self._others: _Evened | None = None
+        self._cpu, self._wait = Counters(), Counters()
+
+    def lay_out(self, rows: Rows, topology: Topology, source: Ints) -> None:
+        """There are other rows now; `source` says which of those before each was, or -1."""
+        for kept in (self._cpu, self._wait):
+            kept.realign(source)
+        self.own, self._others = _owned(rows, topology), None
+        self.beside = np.ones(len(topology))
+
+    def read_mains(self, *, anew: bool) -> Times:
+        """The times of tasks' main threads, as they were last read unless that was of other threads."""
+        if self._mains is None or self._mains[0] is not self.own or anew:
+            self._mains = self.own, self._of_mains.sample(self.own.mains)
+        return self._mains[1]
+
+    def columns(self, mains: Times, of_batches: Floats, lately: Floats) -> tuple[Floats, Floats]:
+        """CPU time and wait by row.
+
+        `of_batches` is what Spark itself has counted for queries in micro-batches, whose tasks start and end between
+        two rounds, `lately` the same as long as it is fresh; both are NaN for all other rows.
+        """
+        own, others = self.own, self._read_others(time.monotonic())
+        counted = ~np.isnan(of_batches)
+        mains_cpu = np.where(counted[own.rows[: len(own.mains)]], 0.0, mains.cpu_time)
+        cpu = np.concatenate([mains_cpu, others.cpu_time])
+        wait = np.concatenate([mains.run_wait, others.run_wait])
+        used = self._cpu.add(own.all, cpu, own.rows)
+        works = counted & (lately > 0.0)
+        self.beside = 1.0 + np.divide(np.nan_to_num(used), lately, out=np.zeros(len(used)), where=works)
+        return np.where(counted, np.nan_to_num(used) + lately, used), self._wait.add(own.all, wait, own.rows)
+
+    def used(self) -> float:
+        """CPU seconds of all these threads so far, at this moment."""
+        mains, others = self._of_mains.sample(self.own.mains), self._read_others(time.monotonic())
+        return float(np.nansum(mains.cpu_time) + np.nansum(others.cpu_time))
+
+    def close(self) -> None:
+        self._of_mains.close()
+        self._of_others.close()
+
+    def _read_others(self, now: float) -> Times:
+        if self._others is None:
+            self._others = _Evened(RARELY)
+        if self._others.is_due(now, 0.5 * self._period):
+            self._others.add(now, self._of_others.sample(self.own.others))
+        return self._others.at(now)
+
+
+class _Evened:
+    """Counters that are read rarely, with the growth between two reads spread over the time until the next one."""
+
+    def __init__(self, period: float) -> None:
+        self._period = period
+        self._read: tuple[float, Times] | None = None
+        self._before: Times | None = None
+
+    def is_due(self, now: float, tolerance: float) -> bool:
+        return self._read is None or now - self._read[0] > self._period - tolerance
+
+    def add(self, now: float, times: Times) -> None:
+        self._before = times if self._read is None else self.at(now)
+        self._read = now, times
+
+    def at(self, now: float) -> Times:
+        assert self._read is not None
+        assert self._before is not None
+        (began, last), first = self._read, self._before
+        part = min(1.0, (now - began) / self._period)
+        return Times(*(np.where(np.isnan(a), b, a + part * (b - a)) for a, b in zip(first, last, strict=True)))
+
+
+def _owned(rows: Rows, topology: Topology) -> Own:
+    """What is shared by several rows is the cost of none."""
+    count = Counter(topology.threads)
+    own = [
+        (rows.places[row] is None or thread.role is Role.HELPER, (thread.pid, thread.tid), row)
+        for thread, row in zip(topology.threads, topology.thread_row.tolist(), strict=True)
+        if count[thread] == 1
+    ]
+    own.sort(key=lambda item: item[0])
+    mains = tuple(thread for other, thread, _ in own if not other)
+    others = tuple(thread for other, thread, _ in own if other)
+    row_of_each = np.array([row for _, _, row in own], dtype=np.int64)
+    tasks = np.array([row for row, place in enumerate(rows.places) if place is not None], dtype=np.int64)
+    return Own(mains, others, mains + others, row_of_each, tasks)
