@@ -10,22 +10,20 @@ import json
 import math
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.live import Live
-from rich.table import Table
 
 from treadle import durations
+from treadle.cli.attach_options import before, goals_of, named, pairs, targets
+from treadle.cli.attach_tables import changes, table, title
 from treadle.cli.settings import with_settings
-from treadle.cli.shown import say, shown, shown_lines
-from treadle.enforce import label
+from treadle.cli.shown import say
 from treadle.errors import ConfigError, EngineError
-from treadle.text import visible
 
 if TYPE_CHECKING:
     from treadle import config as configuration
@@ -38,30 +36,8 @@ PER_SECOND = 2
 """How often the table is drawn."""
 
 
-def _targets(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say which applications."""
-    options = (
-        click.option(
-            "--pid", "-P", "pids", type=int, multiple=True, help="Its driver, its Python program, or an executor."
-        ),
-        click.option("--name", "-n", "names", multiple=True, metavar="NAME", help="The name of the application."),
-        click.option("--ui", "uis", multiple=True, metavar="URL", help="The address of its UI."),
-        click.option(
-            "--user", metavar="NAME|UID", help="Whose applications --name means (default: yours, also by sudo)."
-        ),
-        click.option(
-            "--agent/--no-agent",
-            default=None,
-            help="Load agents into it (default: Treadle's own, and Jolokia if the policy or `rt` needs it), or none.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
 @click.command()
-@_targets
+@targets
 @click.option("--policy", "-p", metavar="P", help="NAME[:key=value,…]; `treadle policies` lists them.")
 @click.option("--enforce", "-e", metavar="E", help="nice, cgroup, rt, slice, quota; cgroup+nice and the like.")
 @click.option("--period", metavar="TIME", help="How often it decides (default: 50ms).")
@@ -125,14 +101,14 @@ def attach(
     chosen = policy or settings.policy
     with _signals() as ask:
         attachment = library(
-            _named(pids, names, uis),
+            named(pids, names, uis),
             policy=None if chosen is None else obj[0].policy(chosen),
             enforce=enforce,
             period=period or settings.period,
-            priorities=_before(_pairs("--priority", priorities), settings.priorities),
+            priorities=before(pairs("--priority", priorities), settings.priorities),
             strict=strict or settings.strict,
-            latency_goals=_goals(goals),
-            quotas=_before(_pairs("--quota", quotas), settings.quotas),
+            latency_goals=goals_of(goals),
+            quotas=before(pairs("--quota", quotas), settings.quotas),
             queries=queries or ("*",),
             user=settings.user if user is None else user,
             qod=qod,
@@ -155,7 +131,7 @@ def attach(
 
 
 @click.command()
-@_targets
+@targets
 @click.option("--for", "length", metavar="TIME", help="How long, as 60s (default: until it is ended).")
 @click.option("--once", is_flag=True, help="Look for a second, show it, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
@@ -180,12 +156,12 @@ def top(
     from treadle.cli import _out
 
     limit = None if length is None else durations.seconds(length, what="--for")
-    targets, owner = _named(pids, names, uis), obj[0].attach.user if user is None else user
-    if (status := look_on(targets, agent=bool(agent), user=owner)) is not None:
+    applications, owner = named(pids, names, uis), obj[0].attach.user if user is None else user
+    if (status := look_on(applications, agent=bool(agent), user=owner)) is not None:
         _look_on(status, limit, once=once or not _out.is_terminal, as_json=as_json)
         return
     with _signals() as ask:
-        attachment = watch(targets, agent=agent, user=owner)
+        attachment = watch(applications, agent=agent, user=owner)
         ask.append(attachment.ask_to_stop)
         once = once or not _out.is_terminal  # one table, where nobody would see it change
         _run(attachment, LOOKS if once and limit is None else limit, as_json=as_json, live=not once)
@@ -205,94 +181,6 @@ def restore() -> None:
     click.echo(f"put back {values} values" if done else "there is nothing to put back")
     if failures:
         raise EngineError(f"{len(failures)} could not be put back, the first is {failures[0]}", remedy="run it as root")
-
-
-def table(status: Mapping[str, Any]) -> Table:
-    """An attachment's status for people, a row for each instance."""
-    grid = Table(title=shown(title(status)), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
-    grid.collapse_padding, grid.pad_edge = True, False
-    several = len(status["applications"]) > 1
-    for name in ("query", "operator"):
-        grid.add_column(name, overflow="ellipsis", no_wrap=True, max_width=34)
-    for name in ("thread", "queue", "latency", "cost", "CPU", "wait", "priority"):
-        grid.add_column(name, justify="right", no_wrap=True)
-    for name in ("has", "last change", "why"):
-        grid.add_column(name, overflow="ellipsis", no_wrap=True)
-    for row in status["rows"]:
-        first = next((t for t in row["threads"] if t["role"] == "main"), row["threads"][0])
-        more = f" +{len(row['threads']) - 1}" if len(row["threads"]) > 1 else ""
-        query = f"{row['application']}/{row['query']}" if several else row["query"]
-        index = f"[{row['index']}]" if row["index"] else ""
-        queue = ("~" if row["queue_is_estimate"] else "") + _number(row["queue"])
-        numbers = (queue, _seconds(row["latency"]), _cost(row["cost"]), _part(row["cpu"]), _part(row["wait"]))
-        cells = (query, row["operator"] + index, f"{first['tid']}{more}", *numbers, _number(row["priority"]))
-        grid.add_row(*map(shown, (*cells, first["has"], row["change"], row["why"])))
-    if status["quality"] is not None:
-        grid.caption, grid.caption_justify = shown_lines(kept(status["quality"])), "left"
-    return grid
-
-
-def kept(quality: Mapping[str, Any]) -> str:
-    """What each query that may shed is to keep of its rows and has kept lately, which can't shed, and what is short."""
-    parts, whole = [], []
-    for each in quality["queries"]:
-        if each["min_accuracy"] == 1.0:
-            continue
-        if each["keeps_all"] is None:
-            wants, least, has = (_part(each[key]) for key in ("promised", "min_accuracy", "accuracy"))
-            now = f"has {has}" if each["measured"] else "not measured yet"
-            parts.append(f"{visible(each['query'])} {wants} (at least {least}, {now})")
-        else:
-            whole.append(visible(f"'{each['query']}' keeps all rows: {each['keeps_all']}"))
-    for name, times in quality["suspended"].items():
-        whole.append(visible(f"'{name}' has kept all rows {times} times while nothing was heard there from Treadle"))
-    return "\n".join([f"rows kept: {', '.join(parts) or 'all'}", *whole, *map(visible, quality["short"])])
-
-
-def title(status: Mapping[str, Any]) -> str:
-    """One line about all of it."""
-    names = ", ".join(each["name"] + (" (ended)" if each["ended"] else "") for each in status["applications"])
-    if status["policy"] == "none":
-        return names
-    does = "would change" if status["dry_run"] else "changed"
-    off = "".join(f"; real-time off: {reason}" for reason in status["released"].values())
-    every = durations.text(status["period"])
-    return f"{names}: {status['policy']} by {status['enforce']} every {every}, {does} {status['changes']}{off}"
-
-
-def changes(attachment: Attachment) -> Table:
-    """All that was changed, or would be, for people."""
-    from treadle.attachment.shown import report
-
-    grid = Table(title=shown(title(attachment.status())), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
-    grid.collapse_padding, grid.pad_edge = True, False
-    grid.caption, grid.caption_justify = shown_lines(unknown(attachment.status())), "left"
-    for name in ("instance", "thread or group", "knob", "from", "to", "why"):
-        grid.add_column(name, overflow="fold")
-    for decision in report.net(attachment.loop.decisions):
-        cells = (label(decision.target), decision.knob, *report.ends(decision), report.why(decision))
-        grid.add_row(*map(shown, (decision.instance or "-", *cells)))
-    return grid
-
-
-def unknown(status: Mapping[str, Any]) -> str:
-    """What the changes that are shown don't say: queries that may have more, and why there is none."""
-    lines = []
-    unseen, unplanned = (visible(", ".join(status[key])) for key in ("unseen", "unplanned"))
-    if unseen:
-        lines.append(f"not seen at work in this time: {unseen} (--for 10s looks longer)")
-    if unplanned:
-        lines.append(f"Spark has not shown the plan of {unplanned} yet (--for 10s looks longer)")
-    elif not status["seen"] and not unseen:
-        lines.append("no query was seen in this time (--for 10s looks longer)")
-    elif not status["changes"] and not unseen:
-        lines.append("nothing to change: all that was seen at work is worth the same")
-    if status["partial"]:
-        lines.append(
-            "a real run may change more: it loads an agent, without which threads that serve a batch for a short time"
-            " are seen only in part (--agent loads it in a dry run, too)"
-        )
-    return "\n".join(lines)
 
 
 def _run(attachment: Attachment, limit: float | None, *, as_json: bool, leave: bool = False, live: bool = True) -> None:
@@ -366,13 +254,6 @@ def _tell_json(batches: Iterable[DecisionBatch]) -> None:
             click.echo(json.dumps(report.record(decision)))
 
 
-def _named(pids: Iterable[int], names: Iterable[str], uis: Iterable[str]) -> list[Any]:
-    """What the options name: `--name 4242` is a name, whatever it looks like."""
-    from treadle.attachment.targets import Name, Ui
-
-    return [*pids, *map(Name, names), *map(Ui, uis)]
-
-
 @contextmanager
 def _signals() -> Iterator[list[Callable[[], None]]]:
     """The first Ctrl-C or SIGTERM asks for the end. Before there is anything to end it is as ever."""
@@ -389,50 +270,3 @@ def _signals() -> Iterator[list[Callable[[], None]]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _pairs(option: str, given: Iterable[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for text in given:
-        pattern, equals, number = text.rpartition("=")
-        try:
-            found[pattern] = float(number)
-        except ValueError:
-            equals = ""
-        if not equals or not pattern:
-            example = "reports=0.5" if option == "--quota" else "alerts-*=10"
-            raise ConfigError(f"'{text}' is no pattern with a number", where=option, remedy=f"write it as '{example}'")
-    return found
-
-
-def _goals(given: Iterable[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in given:
-        pattern, equals, goal = text.rpartition("=")
-        if not equals or not pattern:
-            raise ConfigError(
-                f"'{text}' is no pattern with a time", where="--latency-goal", remedy="write it as 'alerts-*=200ms'"
-            )
-        found[pattern] = goal
-    return found
-
-
-def _before(given: Mapping[str, float], configured: Mapping[str, float]) -> dict[str, float]:
-    """What is given first: of several patterns that fit, the first one counts."""
-    return {**given, **{pattern: number for pattern, number in configured.items() if pattern not in given}}
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def _part(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else durations.text(max(0.001, round(value, 3)))
-
-
-def _cost(value: float | None) -> str:
-    return "-" if value is None or value <= 0 else durations.text(value)

@@ -17,16 +17,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from treadle import durations
 from treadle.cli.settings import with_settings
-from treadle.cli.shown import failed, say, shown
+from treadle.cli.shown import failed, plain_table, say, shown
 from treadle.errors import ConfigError, TreadleError
 
 if TYPE_CHECKING:
@@ -172,8 +170,7 @@ def stop(which: str | None, drain: bool) -> None:
 def table(status: Mapping[str, Any], before: Mapping[str, Any] | None = None, seconds: float | None = None) -> Group:
     """A pipeline's status for people; rows per second since the status `before`, which was some seconds ago."""
     title = "{pipeline}: policy {policy}, {slots} slots, {waiting} waiting, {running} running".format(**status)
-    grid = Table(title=shown(title), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
-    grid.collapse_padding, grid.pad_edge = True, False
+    grid = plain_table(title)
     grid.add_column("hop", overflow="fold")
     grid.add_column("state")
     sinks = (status.get("quality") or {}).get("sinks", {})

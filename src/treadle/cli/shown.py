@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import click
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 from rich.text import Text
 
 from treadle.text import visible, visible_lines
@@ -16,6 +18,13 @@ def shown(text: str) -> Text:
 def shown_lines(text: str) -> Text:
     """For a cell or a title of a table: lines of our own making."""
     return Text(visible_lines(text))
+
+
+def plain_table(title: str) -> Table:
+    """A table without lines between its columns, as all of the command line's are."""
+    table = Table(title=shown(title), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    table.collapse_padding, table.pad_edge = True, False
+    return table
 
 
 def failed(error: BaseException) -> Text:

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -21,19 +21,20 @@ from treadle.decide.policy import Policy
 from treadle.enforce import Enforcer, Outcomes
 from treadle.enforce.recovery.journal import Journal
 from treadle.errors import ConfigError, EngineError
+from treadle.loop import checks
 from treadle.loop.binding import Binding
 from treadle.loop.engine import Clock, Engine, SystemClock
 from treadle.loop.fitted import fitted
-from treadle.loop.knob_controller import AppliedChanges, KnobController, tell_left
-from treadle.loop.knob_targets import KnobTargets, View
-from treadle.loop.records import DecisionBatch, DecisionLog
+from treadle.loop.knob_controller import KnobController, tell_left
+from treadle.loop.knob_targets import View
+from treadle.loop.records import DecisionBatch, DecisionLog, log_changes
+from treadle.loop.rule import Rule
 from treadle.loop.signals import Signals
 from treadle.loop.stats import Stats
 from treadle.loop.translate import Order, translate
 from treadle.loop.trouble import Trouble
 from treadle.loop.watch import Watch
-from treadle.model import Bools
-from treadle.observe import make_plan, plannable
+from treadle.observe import make_plan
 from treadle.values import Schedule, Snapshot
 
 log = logging.getLogger("treadle.loop")
@@ -42,36 +43,6 @@ SLIVER = 1e-6
 """The part of a period by which a clock may be early."""
 NAP = 0.2
 """Seconds between looks at the stop event."""
-
-
-@dataclass(eq=False)
-class Rule:
-    """A binding at work."""
-
-    number: int
-    binding: Binding
-    before: tuple[Binding, ...]
-    """Those of the same knob that come first."""
-    watches: tuple[Watch, ...]
-    trouble: Trouble
-    due: float = math.nan
-    controllers: dict[tuple[str, str], KnobController] = field(default_factory=dict)
-    """By engine and knob."""
-    view: View | None = None
-    mine: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    seen: tuple[int, ...] | None = None
-    """The looks at its engines on which it last decided; None if it has to decide again whatever comes."""
-    took: tuple[float, float] = (0.0, 0.0)
-    """Seconds of the last decision, and of carrying it out."""
-
-    def looks(self) -> tuple[int, ...]:
-        return tuple([watch.looks for watch in self.watches])
-
-    def is_settled(self) -> bool:
-        """Whether there is nothing new to decide on, and nothing left to do about what was decided."""
-        if not self.watches:
-            return True
-        return self.seen is not None and self.seen == self.looks() and all(watch.fresh for watch in self.watches)
 
 
 class Loop:
@@ -117,12 +88,12 @@ class Loop:
         self._views: dict[tuple[Watch, ...], View] = {}
         self._signals = Signals(self._restore_twice)
         engines = [fitted(e, {b.knob for b in bindings if b.may_concern(e.name)}) for e in engines]
-        _check(engines, bindings, stale_after, log_size, sample_timeout)
-        served = {engine.name: _served(engine, bindings) for engine in engines}
+        checks.check(engines, bindings, stale_after, log_size, sample_timeout)
+        served = {engine.name: checks.served(engine, bindings) for engine in engines}
 
         def watch_over(engine: Engine, served: Sequence[Binding]) -> Watch:
             trouble = Trouble(f"engine '{engine.name}'", min(b.period for b in served), longest_pause)
-            wanted = _metrics(engine, served) | set(metrics)
+            wanted = checks.metrics(engine, served) | set(metrics)
             return Watch(engine, wanted, trouble, sample_timeout, patience=patience, tau=tau, forget=forget)
 
         self._watch_over = watch_over
@@ -232,7 +203,7 @@ class Loop:
         engine = fitted(engine, {b.knob for b in bindings if b.may_concern(engine.name)})
         if engine.name in [watch.name for watch in self._watches]:
             raise ConfigError(f"two engines are named '{engine.name}'", where="loop", remedy="rename one of them")
-        served = _served(engine, bindings)
+        served = checks.served(engine, bindings)
         if not served:
             return
         watch = self._watch_over(engine, served)
@@ -328,7 +299,7 @@ class Loop:
             aim, all_turned = controller.carry_out(order, now)
             settled = settled and controller.settled
             for turned in all_turned:
-                batches.append(self._batch(rule, order.part.watch, aim, turned, schedule, snapshot, now))
+                batches.append(rule.batch(order.part.watch, aim, turned, schedule, snapshot, now))
         rule.seen = rule.looks() if settled else None
         rule.took = (decided - began, time.perf_counter() - decided)
         return batches
@@ -337,7 +308,7 @@ class Loop:
         suffix = f"-{len(rule.before) + 1}" if rule.before else ""
         if not rule.trouble.waits(now) and view.answered():
             try:
-                schedule = _vetted(rule.binding.policy.decide(snapshot), snapshot)
+                schedule = checks.vetted(rule.binding.policy.decide(snapshot), snapshot)
                 orders = translate(rule.binding, view, rule.mine, schedule, suffix)
             except Exception as error:
                 rule.trouble.failed(now, error)
@@ -373,35 +344,6 @@ class Loop:
             )
         return controller
 
-    def _batch(
-        self,
-        rule: Rule,
-        watch: Watch,
-        aim: KnobTargets,
-        turned: AppliedChanges,
-        schedule: Schedule,
-        snapshot: Snapshot,
-        now: float,
-    ) -> DecisionBatch:
-        policy, rows, ids = rule.binding.policy, aim.rows[turned.at], snapshot.topology.ids
-        reason = schedule.reason
-        metrics = {}
-        if turned.back:
-            reason = turned.back
-        else:
-            metrics = {name: snapshot.columns[name][rows] for name in policy.needs if name in snapshot}
-        return DecisionBatch(
-            now,
-            watch.name,
-            policy.name,
-            reason,
-            turned.changes.alone(),
-            [ids[row] if row >= 0 else "" for row in rows.tolist()],
-            aim.priority[turned.at],
-            metrics,
-            turned.failures,
-        )
-
     def _weigh(self, looked: list[Watch], seconds: float) -> None:
         """What the parts of a round with news took, or all of one without."""
         if not looked:
@@ -426,27 +368,7 @@ class Loop:
             return
         self.stats.changes += count
         if log.isEnabledFor(logging.INFO):
-            self._tell(count, batches)
-
-    def _tell(self, count: int, batches: list[DecisionBatch]) -> None:
-        """One line for a round with changes, one for each decision at DEBUG."""
-        changed = [batch for batch in batches if len(batch)]
-        log.info(
-            "%s %d: %s",
-            "would change" if self.dry_run else "changed",
-            count,
-            "; ".join(f"{len(b)} {b.knob} of {b.engine} by {b.policy} ({b.reason})" for b in changed),
-            extra={
-                "changes": count,
-                "failures": sum(len(batch.failures) for batch in batches),
-                "dry_run": self.dry_run,
-                "batches": [(b.engine, b.knob, b.policy, b.reason, len(b)) for b in changed],
-            },
-        )
-        if log.isEnabledFor(logging.DEBUG):
-            for batch in changed:
-                for decision in batch:
-                    log.debug("%s", decision, extra={"decision": decision})
+            log_changes(count, batches, dry_run=self.dry_run)
 
     def _count_failures(self) -> None:
         stats = self.stats
@@ -458,72 +380,3 @@ class Loop:
         stats.troubles = {trouble.what: trouble.error for trouble in self._troubles if trouble.streak}
         for trouble in self._troubles:
             trouble.news = False
-
-
-def _check(
-    engines: Sequence[Engine],
-    bindings: Sequence[Binding],
-    stale_after: int,
-    log_size: int,
-    sample_timeout: float | None,
-) -> None:
-    if not engines or not bindings:
-        what = "policy" if engines else "engine"
-        raise ConfigError(f"there is no {what} to run", where="loop", remedy=f"give it at least one {what}")
-    names = [engine.name for engine in engines]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"two engines are named '{name}'", where="loop", remedy="rename one of them")
-    if stale_after < 1 or log_size < 1:
-        raise ConfigError(f"stale_after={stale_after}, log_size={log_size}", where="loop", remedy="use 1 or more")
-    if sample_timeout is not None and not 0 < sample_timeout <= threading.TIMEOUT_MAX:
-        raise ConfigError(
-            f"sample_timeout={sample_timeout}", where="loop", remedy="use seconds above 0, or None for no limit"
-        )
-    for binding in bindings:
-        _check_knob(binding, engines)
-
-
-def _check_knob(binding: Binding, engines: Sequence[Engine]) -> None:
-    """A knob must be had somewhere, and a grouping must be for groups."""
-    meant = [engine for engine in engines if binding.may_concern(engine.name)]
-    carriers = [engine for engine in meant if binding.knob in engine.knobs()]
-    if not carriers:
-        have = "; ".join(f"{e.name} has {', '.join(sorted(e.knobs())) or 'none'}" for e in meant)
-        raise EngineError(
-            f"no engine has a knob '{binding.knob}'",
-            where=binding.where,
-            remedy=have or f"its queries {', '.join(binding.queries)} fit no engine",
-        )
-    if binding.grouping and all(engine.knobs()[binding.knob].per != "group" for engine in carriers):
-        raise ConfigError(
-            f"knob '{binding.knob}' is not for groups", where=binding.where, remedy="leave the grouping out"
-        )
-
-
-def _served(engine: Engine, bindings: Sequence[Binding]) -> list[Binding]:
-    """The bindings that this engine can carry out."""
-    return [b for b in bindings if b.knob in engine.knobs() and b.may_concern(engine.name)]
-
-
-def _metrics(engine: Engine, bindings: Sequence[Binding]) -> set[str]:
-    """All that the policies need of an engine, and what they want where it can be had."""
-    metrics: set[str] = set()
-    for binding in bindings:
-        policy = binding.policy
-        make_plan(policy.needs, engine.offers, engine=engine.name, policy=policy.name)  # names who misses what
-        metrics |= {*policy.needs, *(name for name in policy.wants if plannable(name, engine.offers))}
-    return metrics
-
-
-def _vetted(schedule: Schedule, snapshot: Snapshot) -> Schedule:
-    """A suggestion that fits the rows it is for."""
-    rows = len(snapshot.topology)
-    helpers = rows if schedule.helper is None else schedule.helper.size
-    grouped = rows if schedule.groups is None else len(schedule.groups.of_row)
-    if not len(schedule.priority) == helpers == grouped == rows:
-        raise ConfigError(
-            f"decided {len(schedule.priority)} rows, {helpers} helpers and {grouped} members of {rows}",
-            remedy="a schedule has a row for each row of the snapshot",
-        )
-    return schedule

@@ -7,12 +7,15 @@ walk over all that is remembered.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from treadle.enforce import Changes, Failure, Target, Value, label
 from treadle.model import Floats, ThreadRef
+
+log = logging.getLogger("treadle.loop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +113,24 @@ class DecisionLog:
     def __iter__(self) -> Iterator[Decision]:
         for batch in tuple(self.batches):  # another thread may read while the loop goes on
             yield from batch
+
+
+def log_changes(count: int, batches: list[DecisionBatch], *, dry_run: bool) -> None:
+    """One line for a round with changes, one for each decision at DEBUG."""
+    changed = [batch for batch in batches if len(batch)]
+    log.info(
+        "%s %d: %s",
+        "would change" if dry_run else "changed",
+        count,
+        "; ".join(f"{len(b)} {b.knob} of {b.engine} by {b.policy} ({b.reason})" for b in changed),
+        extra={
+            "changes": count,
+            "failures": sum(len(batch.failures) for batch in batches),
+            "dry_run": dry_run,
+            "batches": [(b.engine, b.knob, b.policy, b.reason, len(b)) for b in changed],
+        },
+    )
+    if log.isEnabledFor(logging.DEBUG):
+        for batch in changed:
+            for decision in batch:
+                log.debug("%s", decision, extra={"decision": decision})

@@ -1,0 +1,72 @@
+"""What `treadle attach` and `treadle top` are given, read into what the library takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import click
+
+from treadle.errors import ConfigError
+
+
+def targets(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say which applications."""
+    options = (
+        click.option(
+            "--pid", "-P", "pids", type=int, multiple=True, help="Its driver, its Python program, or an executor."
+        ),
+        click.option("--name", "-n", "names", multiple=True, metavar="NAME", help="The name of the application."),
+        click.option("--ui", "uis", multiple=True, metavar="URL", help="The address of its UI."),
+        click.option(
+            "--user", metavar="NAME|UID", help="Whose applications --name means (default: yours, also by sudo)."
+        ),
+        click.option(
+            "--agent/--no-agent",
+            default=None,
+            help="Load agents into it (default: Treadle's own, and Jolokia if the policy or `rt` needs it), or none.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def named(pids: Iterable[int], names: Iterable[str], uis: Iterable[str]) -> list[Any]:
+    """What the options name: `--name 4242` is a name, whatever it looks like."""
+    from treadle.attachment.targets import Name, Ui
+
+    return [*pids, *map(Name, names), *map(Ui, uis)]
+
+
+def pairs(option: str, given: Iterable[str]) -> dict[str, float]:
+    """PATTERN=NUMBER, as often as an option was given."""
+    found: dict[str, float] = {}
+    for text in given:
+        pattern, equals, number = text.rpartition("=")
+        try:
+            found[pattern] = float(number)
+        except ValueError:
+            equals = ""
+        if not equals or not pattern:
+            example = "reports=0.5" if option == "--quota" else "alerts-*=10"
+            raise ConfigError(f"'{text}' is no pattern with a number", where=option, remedy=f"write it as '{example}'")
+    return found
+
+
+def goals_of(given: Iterable[str]) -> dict[str, str]:
+    """PATTERN=TIME, as often as it was given."""
+    found: dict[str, str] = {}
+    for text in given:
+        pattern, equals, goal = text.rpartition("=")
+        if not equals or not pattern:
+            raise ConfigError(
+                f"'{text}' is no pattern with a time", where="--latency-goal", remedy="write it as 'alerts-*=200ms'"
+            )
+        found[pattern] = goal
+    return found
+
+
+def before(given: Mapping[str, float], configured: Mapping[str, float]) -> dict[str, float]:
+    """What is given first: of several patterns that fit, the first one counts."""
+    return {**given, **{pattern: number for pattern, number in configured.items() if pattern not in given}}

@@ -1,0 +1,118 @@
+"""What `treadle attach` and `treadle top` show: tables of instances, of changes and of promises, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from treadle import durations
+from treadle.cli.shown import plain_table, shown, shown_lines
+from treadle.enforce import label
+from treadle.text import visible
+
+if TYPE_CHECKING:
+    from treadle.attachment import Attachment
+
+
+def table(status: Mapping[str, Any]) -> Table:
+    """An attachment's status for people, a row for each instance."""
+    grid = plain_table(title(status))
+    several = len(status["applications"]) > 1
+    for name in ("query", "operator"):
+        grid.add_column(name, overflow="ellipsis", no_wrap=True, max_width=34)
+    for name in ("thread", "queue", "latency", "cost", "CPU", "wait", "priority"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    for name in ("has", "last change", "why"):
+        grid.add_column(name, overflow="ellipsis", no_wrap=True)
+    for row in status["rows"]:
+        first = next((t for t in row["threads"] if t["role"] == "main"), row["threads"][0])
+        more = f" +{len(row['threads']) - 1}" if len(row["threads"]) > 1 else ""
+        query = f"{row['application']}/{row['query']}" if several else row["query"]
+        index = f"[{row['index']}]" if row["index"] else ""
+        queue = ("~" if row["queue_is_estimate"] else "") + _number(row["queue"])
+        numbers = (queue, _seconds(row["latency"]), _cost(row["cost"]), _part(row["cpu"]), _part(row["wait"]))
+        cells = (query, row["operator"] + index, f"{first['tid']}{more}", *numbers, _number(row["priority"]))
+        grid.add_row(*map(shown, (*cells, first["has"], row["change"], row["why"])))
+    if status["quality"] is not None:
+        grid.caption, grid.caption_justify = shown_lines(kept(status["quality"])), "left"
+    return grid
+
+
+def kept(quality: Mapping[str, Any]) -> str:
+    """What each query that may shed is to keep of its rows and has kept lately, which can't shed, and what is short."""
+    parts, whole = [], []
+    for each in quality["queries"]:
+        if each["min_accuracy"] == 1.0:
+            continue
+        if each["keeps_all"] is None:
+            wants, least, has = (_part(each[key]) for key in ("promised", "min_accuracy", "accuracy"))
+            now = f"has {has}" if each["measured"] else "not measured yet"
+            parts.append(f"{visible(each['query'])} {wants} (at least {least}, {now})")
+        else:
+            whole.append(visible(f"'{each['query']}' keeps all rows: {each['keeps_all']}"))
+    for name, times in quality["suspended"].items():
+        whole.append(visible(f"'{name}' has kept all rows {times} times while nothing was heard there from Treadle"))
+    return "\n".join([f"rows kept: {', '.join(parts) or 'all'}", *whole, *map(visible, quality["short"])])
+
+
+def title(status: Mapping[str, Any]) -> str:
+    """One line about all of it."""
+    names = ", ".join(each["name"] + (" (ended)" if each["ended"] else "") for each in status["applications"])
+    if status["policy"] == "none":
+        return names
+    does = "would change" if status["dry_run"] else "changed"
+    off = "".join(f"; real-time off: {reason}" for reason in status["released"].values())
+    every = durations.text(status["period"])
+    return f"{names}: {status['policy']} by {status['enforce']} every {every}, {does} {status['changes']}{off}"
+
+
+def changes(attachment: Attachment) -> Table:
+    """All that was changed, or would be, for people."""
+    from treadle.attachment.shown import report
+
+    grid = plain_table(title(attachment.status()))
+    grid.caption, grid.caption_justify = shown_lines(unknown(attachment.status())), "left"
+    for name in ("instance", "thread or group", "knob", "from", "to", "why"):
+        grid.add_column(name, overflow="fold")
+    for decision in report.net(attachment.loop.decisions):
+        cells = (label(decision.target), decision.knob, *report.ends(decision), report.why(decision))
+        grid.add_row(*map(shown, (decision.instance or "-", *cells)))
+    return grid
+
+
+def unknown(status: Mapping[str, Any]) -> str:
+    """What the changes that are shown don't say: queries that may have more, and why there is none."""
+    lines = []
+    unseen, unplanned = (visible(", ".join(status[key])) for key in ("unseen", "unplanned"))
+    if unseen:
+        lines.append(f"not seen at work in this time: {unseen} (--for 10s looks longer)")
+    if unplanned:
+        lines.append(f"Spark has not shown the plan of {unplanned} yet (--for 10s looks longer)")
+    elif not status["seen"] and not unseen:
+        lines.append("no query was seen in this time (--for 10s looks longer)")
+    elif not status["changes"] and not unseen:
+        lines.append("nothing to change: all that was seen at work is worth the same")
+    if status["partial"]:
+        lines.append(
+            "a real run may change more: it loads an agent, without which threads that serve a batch for a short time"
+            " are seen only in part (--agent loads it in a dry run, too)"
+        )
+    return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _part(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else durations.text(max(0.001, round(value, 3)))
+
+
+def _cost(value: float | None) -> str:
+    return "-" if value is None or value <= 0 else durations.text(value)

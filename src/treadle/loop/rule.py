@@ -1,0 +1,76 @@
+"""A binding at work: the engines that it looks at, what it last decided on, and what has failed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from treadle.loop.binding import Binding
+from treadle.loop.knob_controller import AppliedChanges, KnobController
+from treadle.loop.knob_targets import KnobTargets, View
+from treadle.loop.records import DecisionBatch
+from treadle.loop.trouble import Trouble
+from treadle.loop.watch import Watch
+from treadle.model import Bools
+from treadle.values import Schedule, Snapshot
+
+
+@dataclass(eq=False)
+class Rule:
+    """A binding at work."""
+
+    number: int
+    binding: Binding
+    before: tuple[Binding, ...]
+    """Those of the same knob that come first."""
+    watches: tuple[Watch, ...]
+    trouble: Trouble
+    due: float = math.nan
+    controllers: dict[tuple[str, str], KnobController] = field(default_factory=dict)
+    """By engine and knob."""
+    view: View | None = None
+    mine: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    seen: tuple[int, ...] | None = None
+    """The looks at its engines on which it last decided; None if it has to decide again whatever comes."""
+    took: tuple[float, float] = (0.0, 0.0)
+    """Seconds of the last decision, and of carrying it out."""
+
+    def looks(self) -> tuple[int, ...]:
+        return tuple([watch.looks for watch in self.watches])
+
+    def is_settled(self) -> bool:
+        """Whether there is nothing new to decide on, and nothing left to do about what was decided."""
+        if not self.watches:
+            return True
+        return self.seen is not None and self.seen == self.looks() and all(watch.fresh for watch in self.watches)
+
+    def batch(
+        self,
+        watch: Watch,
+        aim: KnobTargets,
+        turned: AppliedChanges,
+        schedule: Schedule,
+        snapshot: Snapshot,
+        now: float,
+    ) -> DecisionBatch:
+        """What was changed at a knob, with the reason and the metrics that the policy has decided on."""
+        policy, rows, ids = self.binding.policy, aim.rows[turned.at], snapshot.topology.ids
+        reason = schedule.reason
+        metrics = {}
+        if turned.back:
+            reason = turned.back
+        else:
+            metrics = {name: snapshot.columns[name][rows] for name in policy.needs if name in snapshot}
+        return DecisionBatch(
+            now,
+            watch.name,
+            policy.name,
+            reason,
+            turned.changes.alone(),
+            [ids[row] if row >= 0 else "" for row in rows.tolist()],
+            aim.priority[turned.at],
+            metrics,
+            turned.failures,
+        )
