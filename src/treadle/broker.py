@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
 import json
 import os
 import random
@@ -20,7 +19,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -29,6 +28,7 @@ from treadle import jars
 from treadle.errors import ConfigError, EngineError, RightsError
 from treadle.linux import stat
 from treadle.linux.files import trusted
+from treadle.linux.files.file_lock import alone
 from treadle.linux.files.open_files import is_readable
 
 HOST = "127.0.0.1"
@@ -311,13 +311,12 @@ def _recorded(folder: Path) -> Broker | None:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """One process at a time starts or stops the broker of a folder."""
-    try:
-        trusted.mkdir(folder)
-        lock = (folder / "broker.lock").open("w")
-    except OSError as error:
-        raise _unusable(folder, error) from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        try:
+            trusted.mkdir(folder)
+            stack.enter_context(alone(folder / "broker.lock"))
+        except OSError as error:
+            raise _unusable(folder, error) from error
         yield
 
 

@@ -7,7 +7,6 @@ Jars end up in JVMs of other users, so owner, mode and bytes of each are checked
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.util
 import logging
@@ -28,6 +27,7 @@ from xml.etree import ElementTree
 
 from treadle.errors import ConfigError, EngineError, RightsError
 from treadle.linux.files import trusted
+from treadle.linux.files.file_lock import alone
 from treadle.linux.files.open_files import is_readable
 
 log = logging.getLogger("treadle.jars")
@@ -201,12 +201,7 @@ def _untold(what: str, part: float) -> None:
 def _alone(name: str, place: Path, progress: Progress) -> Iterator[None]:
     """One process at a time fetches a bundle; the lock goes with its holder, however that ends."""
     trusted.make_folder(place)
-    with (place / f".{name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress(f"jars: {name}, another fetches", 0.0)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(place / f".{name}.lock", lambda: progress(f"jars: {name}, another fetches", 0.0)):
         yield
 
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from treadle.bench import adaptive, core
-from treadle.bench.attach import loop, rig
+from treadle.bench.attach import loop, parts
 from treadle.bench.claims import at_least
 from treadle.bench.pipelines import channels, hops, schedulers
 from treadle.bench.quality import scenario_run
@@ -18,7 +18,7 @@ from treadle.cli import cli
 
 BENCHES = {
     "adaptive": adaptive,
-    "attach": rig,
+    "attach": parts,
     "channels": channels,
     "core": core,
     "hops": hops,

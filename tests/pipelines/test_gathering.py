@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from treadle.decide.batch import BatchSizer
-from treadle.pipelines.channels.kafka import Topic
+from treadle.pipelines.channels.topic import Topic
 from treadle.pipelines.gating import foreach_batch_gate
 from treadle.pipelines.gating.foreach_batch_gate import ForeachBatchGate
 from treadle.pipelines.hops.hop import State

@@ -85,11 +85,11 @@ def bench_channels(as_json: bool, report_only: bool) -> None:
 @click.option("--repetitions", type=click.IntRange(min=1), default=1, show_default=True)
 def bench_attach(as_json: bool, report_only: bool, parts: tuple[str, ...], repetitions: int) -> None:
     """Running applications under the OS alone and under treadle attach, on one core (45 minutes)."""
-    from treadle.bench.attach import rig
+    from treadle.bench.attach import parts
 
     chosen = parts or ATTACH_PARTS
     _measure(
-        lambda told: rig.run(chosen, repetitions=repetitions, progress=told),
+        lambda told: parts.run(chosen, repetitions=repetitions, progress=told),
         as_json=as_json,
         report_only=report_only,
     )

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from treadle.errors import ConfigError, EngineError, RightsError, TargetGone, TreadleError
-from treadle.jvm.process import Facts, facts_of, given, is_ending, libraries, words_of
+from treadle.jvm import checks
+from treadle.jvm.process import Facts, facts_of, is_ending, libraries, words_of
 from treadle.linux.files.bounded import TimeOverError, TooLongError, receive
 from treadle.linux.files.target_files import TargetFolder, temporary_folder, working_folder
 from treadle.linux.sockets import peer
@@ -76,8 +77,8 @@ def find() -> list[Jvm]:
 def look(pid: int) -> Jvm:
     """The JVM with this process id."""
     facts = facts_of(pid)
-    _check_rights(facts)
-    _check_hotspot(facts)
+    checks.check_rights(facts)
+    checks.check_hotspot(facts)
     return _describe(facts)
 
 
@@ -98,7 +99,7 @@ def ask(pid: int, command: str, *arguments: str, timeout: float = TIMEOUT) -> An
     request = _request(command, arguments)
     deadline = time.monotonic() + timeout
     facts = facts_of(pid)
-    _check_rights(facts)
+    checks.check_rights(facts)
     try:
         with (
             _temporary_folder(facts) as folder,
@@ -127,7 +128,7 @@ def _temporary_folder(facts: Facts) -> Iterator[TargetFolder]:
         try:
             folder = stack.enter_context(temporary_folder(facts.pid))
         except OSError as error:
-            _check_hotspot(facts)
+            checks.check_hotspot(facts)
             remedy = "see that it is a folder that its user can write"
             raise EngineError(
                 f"its /tmp can't be opened: {error.strerror}", where=facts.where, remedy=remedy
@@ -205,8 +206,8 @@ def _wake(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket:
         with _alone(facts.pid, deadline):
             if connection := _connect(folder, facts, deadline):  # another thread has woken it meanwhile
                 return connection
-            _check_hotspot(facts)
-            _check_willing(facts_of(facts.pid))
+            checks.check_hotspot(facts)
+            checks.check_willing(facts_of(facts.pid))
             if _is_woken(folder, facts):
                 return _await(folder, facts, process, deadline)
             _make_room(folder, facts)
@@ -326,45 +327,6 @@ def _request(command: str, arguments: tuple[str, ...]) -> bytes:
     return b"1\0" + b"".join(word + b"\0" for word in words)
 
 
-def _check_rights(facts: Facts) -> None:
-    if os.geteuid() == 0:
-        return
-    if facts.uid != os.geteuid():
-        remedy = f"run as {facts.user} or as root" if facts.uid else "run as root"
-        raise RightsError(f"belongs to another user, {facts.user}", where=facts.where, remedy=remedy)
-    if facts.gid != os.getegid():
-        remedy = "run in that group, or as root"
-        raise RightsError(f"has another group ({facts.gid}), and would not answer", where=facts.where, remedy=remedy)
-
-
-def _check_hotspot(facts: Facts) -> None:
-    try:
-        has_jvm, has_j9 = libraries(facts.pid)
-    except PermissionError as error:
-        raise _locked(facts) from error
-    except (FileNotFoundError, ProcessLookupError) as error:
-        raise TargetGone("has ended", where=facts.where) from error
-    if not has_jvm and is_ending(facts.pid):  # its memory is gone before it is
-        raise TargetGone("has ended", where=facts.where)
-    if not has_jvm:
-        raise EngineError("is not a JVM", where=facts.where, remedy="name the process that runs Java")
-    if has_j9:
-        raise EngineError("is an OpenJ9 JVM", where=facts.where, remedy="run the application on a HotSpot JVM")
-
-
-def _check_willing(facts: Facts) -> None:
-    """Whether the JVM would answer SIGQUIT by opening its socket: else nothing is sent, and it notices nothing."""
-    if facts.stopped:
-        raise EngineError("is stopped", where=facts.where, remedy=f"let it go on: kill -CONT {facts.pid}")
-    switches = [word for word in given(facts.pid) if word.endswith("DisableAttachMechanism")]
-    if switches and switches[-1] == "-XX:+DisableAttachMechanism":
-        remedy = "start it without -XX:+DisableAttachMechanism"
-        raise EngineError("refuses to be attached to", where=facts.where, remedy=remedy)
-    if not facts.catches_quit:
-        remedy = "if it has just been started, try again; else start it without -Xrs"
-        raise EngineError("does not take the signal by which to attach", where=facts.where, remedy=remedy)
-
-
 def _broken(facts: Facts, error: ConnectionError | None) -> EngineError | TargetGone:
     """Why the JVM hung up. It does so without a word on those whom it does not trust."""
     if is_ending(facts.pid):
@@ -381,10 +343,6 @@ def _silence(facts: Facts, timeout: float) -> EngineError:
         return EngineError("is stopped", where=facts.where, remedy=f"let it go on: kill -CONT {facts.pid}")
     remedy = "see whether it hangs, or has no CPU to run on"
     return EngineError(f"does not answer within {timeout:g} s", where=facts.where, remedy=remedy)
-
-
-def _locked(facts: Facts) -> RightsError:
-    return RightsError("may not be looked into", where=facts.where, remedy="run as root")
 
 
 def _describe(facts: Facts) -> Jvm:

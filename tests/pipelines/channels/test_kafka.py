@@ -18,8 +18,9 @@ from treadle.errors import ConfigError, EngineError
 from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.channel import Replan
 from treadle.pipelines.channels.cluster import ANSWER, Cluster, client_config
-from treadle.pipelines.channels.kafka import WORTH_DELETING, KafkaChannel, Topic
+from treadle.pipelines.channels.kafka import WORTH_DELETING, KafkaChannel
 from treadle.pipelines.channels.segment import arrow_schema, conform
+from treadle.pipelines.channels.topic import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

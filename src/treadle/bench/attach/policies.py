@@ -22,7 +22,8 @@ from treadle.bench.attach.rig import SETTLE, Outcome, Rig, attached
 from treadle.bench.claims import Claims, Deaths, at_least, at_most, in_turns
 from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
-from treadle.engines.spark.threads.layout import WHOLE, of_driver
+from treadle.engines.spark.threads.layout import of_driver
+from treadle.engines.spark.threads.places import WHOLE
 from treadle.errors import TreadleError
 from treadle.model import Floats
 from treadle.workloads import realtime

@@ -11,10 +11,11 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from treadle.enforce.gate.stats import GateStats, HopStats
 from treadle.enforce.knob import Per, Target, Value, label
 from treadle.errors import ConfigError, EngineError, TargetGone
 
@@ -22,35 +23,6 @@ log = logging.getLogger("treadle.gate")
 
 Now = Callable[[], float]
 """A clock's seconds, which only grow."""
-
-
-@dataclass(frozen=True, slots=True)
-class HopStats:
-    """One hop since it was registered. Times in seconds, what is under way included. An unknown rank is NaN."""
-
-    rank: float
-    grants: int
-    aged: int
-    """Grants out of turn, because it had waited too long."""
-    waited: float
-    held: float
-
-
-@dataclass(frozen=True, slots=True)
-class GateStats:
-    """The gate at one moment, with the totals since it was made, those of withdrawn hops included."""
-
-    slots: int
-    waiting: tuple[str, ...]
-    """Longest wait first."""
-    holding: tuple[str, ...]
-    grants: int
-    aged: int
-    waited: float
-    held: float
-    idle: float
-    """Slot-seconds lost: a slot was free while a hop waited, or was being handed over. Haren's scheduling overhead."""
-    hops: Mapping[str, HopStats]
 
 
 class Gate:

@@ -26,8 +26,9 @@ from treadle.engines.spark.counters.kafka_columns import KafkaColumns
 from treadle.engines.spark.look_due import LookDue
 from treadle.engines.spark.queries.rest import Directory, Rest
 from treadle.engines.spark.slow_poller import SlowPoller
-from treadle.engines.spark.threads.layout import WHOLE, Layout, Rows
+from treadle.engines.spark.threads.layout import Layout
 from treadle.engines.spark.threads.naming import COMPILERS, NETWORK
+from treadle.engines.spark.threads.places import WHOLE, Rows
 from treadle.engines.spark.threads.thread_table import ThreadTable
 from treadle.errors import TargetGone, TreadleError
 from treadle.jvm import JavaThread

@@ -18,7 +18,8 @@ from treadle.durations import Backoff
 from treadle.engines.spark.application import Application, Process
 from treadle.engines.spark.kafka.consumers import REQUESTS, Consumer, Key, Matches, consumers, grown, sent
 from treadle.engines.spark.kafka.flow import Flow
-from treadle.engines.spark.threads.layout import Place, python_worker
+from treadle.engines.spark.threads.layout import python_worker
+from treadle.engines.spark.threads.places import Place
 from treadle.errors import TargetGone, TreadleError
 from treadle.jvm import MBeans, NoAgentError
 from treadle.linux import stat

@@ -1,7 +1,8 @@
-"""One writer per channel: the lock that a Python process and a JVM both respect, gone with the process that has it.
+"""Locks that end with the process that holds them: `alone` for a moment, `Lock` for one writer of a folder.
 
-It is a record lock (`fcntl`), as Java's `FileChannel.lock` takes it. Such a lock belongs to the process and is lost
-when any descriptor of its file is closed: so what this process holds is kept in memory, and its file not reopened.
+`Lock` is a record lock (`fcntl`), as Java's `FileChannel.lock` takes it, so that Python and a JVM both respect it. Such
+a lock belongs to the process and is lost when any descriptor of its file is closed: so what this process holds is kept
+in memory, and its file not reopened.
 """
 
 from __future__ import annotations
@@ -10,13 +11,31 @@ import fcntl
 import os
 import struct
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from treadle.errors import EngineError
 
 
+@contextmanager
+def alone(path: Path, waits: Callable[[], None] | None = None) -> Iterator[None]:
+    """One process at a time. `waits` is called if another one is there already."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if waits is not None:
+                waits()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
 class Lock:
-    """The right to write to a channel, from when it is made until `release`."""
+    """The right to write to a folder, from when it is made until `release`."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / _NAME
@@ -49,7 +68,7 @@ class Lock:
 
 
 def holder(folder: Path) -> int | None:
-    """The process that writes to this channel; 0 where it is one that can't be seen from here."""
+    """The process that writes to this folder; 0 where it is one that can't be seen from here."""
     path = folder / _NAME
     try:
         if _held.get(_key(path)) == os.getpid():

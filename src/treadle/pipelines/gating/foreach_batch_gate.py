@@ -18,8 +18,9 @@ from treadle.enforce.gate.gate import Gate
 from treadle.errors import TargetGone
 from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.channel import Replan
-from treadle.pipelines.channels.kafka import KafkaChannel, Topic
+from treadle.pipelines.channels.kafka import KafkaChannel
 from treadle.pipelines.channels.ledger import ArrivalStats
+from treadle.pipelines.channels.topic import Topic
 from treadle.pipelines.gating.parked_hops import ParkedHops
 from treadle.pipelines.hops import build, source_metrics
 from treadle.pipelines.hops.hop import Hop, State

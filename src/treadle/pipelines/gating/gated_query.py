@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from treadle.decide.batch import BatchSizer
-from treadle.enforce.gate.gate import HopStats
+from treadle.enforce.gate.stats import HopStats
 from treadle.engines.spark.queries.progress import Progress
 from treadle.model import Instance
 from treadle.pipelines.gating.arrival_history import ArrivalHistory

@@ -21,7 +21,7 @@ from treadle.enforce.gate.slots import usable_cores
 from treadle.engines.spark.queries.progress import Progress
 from treadle.errors import ConfigError
 from treadle.pipelines.channels import encoded
-from treadle.pipelines.channels.kafka import Topic
+from treadle.pipelines.channels.topic import Topic
 from treadle.pipelines.gating.foreach_batch_gate import note_bad_rows
 from treadle.pipelines.gating.steering import Steering
 from treadle.pipelines.hops import build, source_metrics

@@ -14,7 +14,9 @@ from treadle.pipelines.channels.channel import Channel, Source
 from treadle.pipelines.channels.checkpoint import last_planned
 from treadle.pipelines.channels.cluster import Cluster
 from treadle.pipelines.channels.embedded import Embedded
-from treadle.pipelines.channels.kafka import FIRST_ROWS, ROWS_PER_BATCH, KafkaChannel, Topic
+from treadle.pipelines.channels.kafka import KafkaChannel
+from treadle.pipelines.channels.readers import ROWS_PER_BATCH
+from treadle.pipelines.channels.topic import FIRST_ROWS, Topic
 from treadle.pipelines.hops.options import Options
 from treadle.pipelines.nodes.node import Kind, Node
 from treadle.pipelines.run.folder import RunFolder

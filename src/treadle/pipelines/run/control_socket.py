@@ -8,7 +8,6 @@ the handlers' business. A request is `{"command": "policy", "arguments": {"name"
 from __future__ import annotations
 
 import errno
-import fcntl
 import inspect
 import json
 import logging
@@ -17,14 +16,15 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 from treadle import errors
 from treadle.errors import ConfigError, EngineError, RightsError, TreadleError
 from treadle.linux.files import runtime_folder
+from treadle.linux.files.file_lock import alone
 from treadle.linux.sockets import peer, waiting_connect
 from treadle.plugins import suggestion
 
@@ -265,7 +265,7 @@ def _listen(path: Path) -> socket.socket:
     """A listening socket at the path, in place of what a dead process left there."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with _alone_in(_fitting(path).parent):
+        with alone(_fitting(path).parent / ".treadle.lock"):
             _make_room(path)
             listener.bind(str(path))
             # Nobody can connect before listen(), so nobody gets in before the mode is set.
@@ -281,17 +281,6 @@ def _listen(path: Path) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Between looking whether a socket is dead and putting ours in its place nobody else may do the same."""
-    handle = os.open(folder / ".treadle.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _make_room(path: Path) -> None:

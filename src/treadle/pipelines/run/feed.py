@@ -15,9 +15,9 @@ from treadle.pipelines.channels import encoded, log
 from treadle.pipelines.channels.channel import Source
 from treadle.pipelines.channels.cluster import client_config
 from treadle.pipelines.channels.embedded import Embedded
-from treadle.pipelines.channels.kafka import Topic
 from treadle.pipelines.channels.log import Writer
 from treadle.pipelines.channels.segment import Rows, arrival, arrow_schema, conform
+from treadle.pipelines.channels.topic import Topic
 
 if TYPE_CHECKING:
     import pyarrow as pa

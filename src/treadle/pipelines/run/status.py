@@ -13,7 +13,7 @@ from treadle.pipelines.run.parts import Parts
 from treadle.values import known
 
 if TYPE_CHECKING:
-    from treadle.enforce.gate.gate import HopStats
+    from treadle.enforce.gate.stats import HopStats
     from treadle.pipelines.hops.hop import Hop
 
 

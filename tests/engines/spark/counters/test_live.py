@@ -13,7 +13,7 @@ from treadle.engines.spark.agent.reports import Counts, Task
 from treadle.engines.spark.counters.live import LiveCounters
 from treadle.engines.spark.counters.readings import PREFIX, Located
 from treadle.engines.spark.queries.operators import StageCounters
-from treadle.engines.spark.threads.layout import Place
+from treadle.engines.spark.threads.places import Place
 
 MESSAGE = 100
 """Rows of a message."""

@@ -19,8 +19,8 @@ from treadle.engines.spark.counters.readings import Located
 from treadle.engines.spark.queries import operators
 from treadle.engines.spark.queries.operators import StageCounters
 from treadle.engines.spark.queries.rest import Directory
-from treadle.engines.spark.threads.layout import Place
 from treadle.engines.spark.threads.naming import understand
+from treadle.engines.spark.threads.places import Place
 from treadle.model import Floats, Ints
 
 COUNTERS = ("tuples_in", "tuples_out")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treadle.engines.spark.counters.handover import Counters
-from treadle.engines.spark.threads.layout import Rows
+from treadle.engines.spark.threads.places import Rows
 from treadle.linux.thread_times import Threads, ThreadTimes, Times
 from treadle.model import Floats, Ints, Role, Topology
 

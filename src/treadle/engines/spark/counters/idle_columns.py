@@ -8,7 +8,7 @@ import numpy as np
 
 from treadle.engines.spark.counters.cpu_times import Own
 from treadle.engines.spark.threads.idle_queues import Doing, Estimate, doing, realigned
-from treadle.engines.spark.threads.layout import Place, Rows
+from treadle.engines.spark.threads.places import Place, Rows
 from treadle.jvm import JavaThread
 from treadle.linux.thread_times import Times
 from treadle.model import Floats, Ints, ThreadRef, Topology

@@ -9,7 +9,7 @@ import numpy as np
 
 from treadle.engines.spark.counters.handover import Counters
 from treadle.engines.spark.kafka.consumers import Consumer, Key
-from treadle.engines.spark.threads.layout import Place
+from treadle.engines.spark.threads.places import Place
 from treadle.model import Floats, Ints
 
 

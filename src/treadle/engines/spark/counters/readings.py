@@ -17,7 +17,7 @@ from treadle.engines.spark.agent.reports import Task
 from treadle.engines.spark.counters.edges import depths, edges_between, sum_of
 from treadle.engines.spark.kafka.source_lag import SourceLag
 from treadle.engines.spark.queries.operators import StageCounters
-from treadle.engines.spark.threads.layout import Place
+from treadle.engines.spark.threads.places import Place
 from treadle.model import Floats, Ints
 
 MEMORY = 64

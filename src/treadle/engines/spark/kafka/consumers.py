@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from treadle.durations import Backoff
 from treadle.engines.spark.threads import sockets
-from treadle.engines.spark.threads.layout import Place
+from treadle.engines.spark.threads.places import Place
 from treadle.engines.spark.threads.sockets import Traffic
 from treadle.jvm.mbeans import Beans
 from treadle.model import ThreadRef

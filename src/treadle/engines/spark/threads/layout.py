@@ -13,14 +13,13 @@ import math
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import NamedTuple
 
-from treadle.engines.spark.queries.plan import Plan, Stage
+from treadle.engines.spark.queries.plan import Stage
 from treadle.engines.spark.queries.rest import Directory, Job
 from treadle.engines.spark.threads.naming import COMPILERS, SERVICES, Kind, Named, plain, understand
+from treadle.engines.spark.threads.places import Place, QueryRun, Rows, SortedThreads
 from treadle.engines.spark.threads.shuffles import Hop, Shuffles
 from treadle.errors import TargetGone
 from treadle.jvm import JavaThread
@@ -32,80 +31,10 @@ DRIVER = "driver"
 TICKS = os.sysconf("SC_CLK_TCK")
 PLANS = "plan "
 """What a query's planner is called in the pseudo query of the driver, before the query's name."""
-WHOLE = "micro-batch"
-"""The one operator of a query in micro-batches, which are scheduled as a whole."""
 STEADY = 0.15
 """Seconds after which a task of a micro-batch gets its query's priority; those that are over by then never do."""
 JOBS = "jobs"
 """The pseudo query of tasks that belong to no streaming query."""
-
-
-class Place(NamedTuple):
-    """Where a task stands: a partition of a stage of a query's run, or a whole run in micro-batches (`whole`)."""
-
-    run: str
-    position: int
-    partition: int
-
-    @classmethod
-    def whole(cls, run: str) -> Place:
-        """All tasks of a query in micro-batches."""
-        return cls(run, 0, 0)
-
-
-class Rows(NamedTuple):
-    """A laid out application: queries and instances, and for each instance what it is."""
-
-    queries: tuple[Query, ...]
-    instances: tuple[Instance, ...]
-    places: tuple[Place | None, ...]
-    """None for what is no task of a streaming query."""
-
-
-@dataclass
-class _Run:
-    """A streaming query that runs."""
-
-    job: Job
-    plan: Plan
-    name: str = ""
-    partitions: dict[int, set[int]] = field(default_factory=dict)
-    batched: bool = False
-    """Whether it runs in micro-batches; False also while its plan is not known."""
-
-    @property
-    def operators(self) -> tuple[Operator, ...]:
-        return (Operator(WHOLE),) if self.batched else self.plan.operators
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        """Those that are scheduled apart."""
-        stages = self.plan.stages
-        if not self.batched:
-            return stages
-        return (
-            Stage(
-                (WHOLE,),
-                kafka_in=any(stage.kafka_in for stage in stages),
-                kafka_out=any(stage.kafka_out for stage in stages),
-                python=any(stage.python for stage in stages),
-            ),
-        )
-
-
-@dataclass
-class _Sorted:
-    """The threads of one moment, by what they are for."""
-
-    running: list[tuple[Job, Named, ThreadRef]] = field(default_factory=list)
-    """The threads of all tasks of streaming queries."""
-    tasks: dict[Place, list[ThreadRef]] = field(default_factory=dict)
-    other_tasks: list[ThreadRef] = field(default_factory=list)
-    helpers: list[tuple[Named, ThreadRef]] = field(default_factory=list)
-    planners: dict[str, tuple[Named, ThreadRef]] = field(default_factory=dict)
-    services: dict[tuple[str, int], list[ThreadRef]] = field(default_factory=dict)
-    unknown: set[int] = field(default_factory=set)
-    """Stages of which nobody knows yet whose they are."""
 
 
 class Layout:
@@ -128,7 +57,7 @@ class Layout:
         self._directory = directory
         self._priorities, self._goals = dict(priorities), dict(latency_goals)
         self._left_out = frozenset(left_out)
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, QueryRun] = {}
         self._shuffles = Shuffles()
         self._refs: dict[tuple[int, int, str], ThreadRef] = {}
         self._order: dict[int, int] = {}
@@ -169,8 +98,8 @@ class Layout:
 
     # ------------------------------------------------------------ threads
 
-    def _sort(self, named: Mapping[int, Sequence[tuple[Named, JavaThread]]]) -> _Sorted:
-        found = _Sorted()
+    def _sort(self, named: Mapping[int, Sequence[tuple[Named, JavaThread]]]) -> SortedThreads:
+        found = SortedThreads()
         refs: dict[tuple[int, int, str], ThreadRef] = {}
         for pid, threads in named.items():
             number = self._order.setdefault(pid, len(self._order))
@@ -186,7 +115,7 @@ class Layout:
         self._place(found)
         return found
 
-    def _put(self, found: _Sorted, what: Named, ref: ThreadRef, number: int) -> None:
+    def _put(self, found: SortedThreads, what: Named, ref: ThreadRef, number: int) -> None:
         if what.kind is Kind.TASK:
             job = self._directory.job(what.stage)
             if job is None:
@@ -202,7 +131,7 @@ class Layout:
         else:
             found.helpers.append((what, ref))
 
-    def _place(self, found: _Sorted) -> None:
+    def _place(self, found: SortedThreads) -> None:
         """Of jobs of one run side by side the one with most stages has the rows, and the newest of several such."""
         jobs: dict[str, Job] = {}
         for job, _, _ in found.running:
@@ -242,7 +171,7 @@ class Layout:
         run = self._runs.get(job.run)
         plan = self._directory.plan(job)
         if run is None:
-            run = self._runs[job.run] = _Run(job, plan)
+            run = self._runs[job.run] = QueryRun(job, plan)
         elif run.batched:  # a batch may have several jobs: that with most stages has the names
             run.job, run.plan = job, max(run.plan, plan, key=lambda each: len(each.stages))
         elif job.number != run.job.number or plan != run.plan:
@@ -252,7 +181,7 @@ class Layout:
         if not run.batched and self._directory.has_plan(job) and not run.plan.real_time:
             run.batched, run.partitions = True, {}
 
-    def _follow(self, found: _Sorted, *, planned: bool) -> None:
+    def _follow(self, found: SortedThreads, *, planned: bool) -> None:
         """Runs end with their planner, or where that is on another host with their last task."""
         there = found.planners.keys() if planned else {place.run for place in found.tasks}
         self._runs = {number: run for number, run in self._runs.items() if number in there}
@@ -271,7 +200,7 @@ class Layout:
             self._shuffles.assign(seen, jobs, complete=not found.unknown)
 
     def _give_helpers(
-        self, found: _Sorted, threads: dict[Place, list[ThreadRef]], workers: Sequence[ThreadRef]
+        self, found: SortedThreads, threads: dict[Place, list[ThreadRef]], workers: Sequence[ThreadRef]
     ) -> None:
         sinks = [place for place in found.tasks if self._stage(place).kafka_out]
         batched = [Place.whole(number) for number, run in self._runs.items() if run.batched]
@@ -288,7 +217,7 @@ class Layout:
             for place in python:
                 threads.setdefault(place, []).append(ref)
 
-    def _helped(self, what: Named, found: _Sorted, sinks: list[Place], python: list[Place]) -> list[Place]:
+    def _helped(self, what: Named, found: SortedThreads, sinks: list[Place], python: list[Place]) -> list[Place]:
         """The tasks that a helper helps."""
         if what.kind is Kind.PRODUCER:
             return sinks
@@ -317,7 +246,7 @@ class Layout:
 
     # ------------------------------------------------------------ rows
 
-    def _rows(self, found: _Sorted, threads: Mapping[Place, Sequence[ThreadRef]]) -> Rows:
+    def _rows(self, found: SortedThreads, threads: Mapping[Place, Sequence[ThreadRef]]) -> Rows:
         self._name_runs(found)
         runs = self._runs.values()
         self.unplanned = frozenset(run.name for run in runs if not self._directory.has_plan(run.job))
@@ -349,7 +278,7 @@ class Layout:
         places += [None] * (len(instances) - len(places))
         return Rows(tuple(queries), tuple(instances), tuple(places))
 
-    def _driver(self, found: _Sorted) -> list[Instance]:
+    def _driver(self, found: SortedThreads) -> list[Instance]:
         """The engine itself: a planner for each query, then its services, by process."""
         query = self._free(DRIVER)
         planners = sorted((f"{PLANS}{self._called(what)}", ref) for what, ref in found.planners.values())
@@ -364,7 +293,7 @@ class Layout:
                 instances.append(Instance(query, (service,), number, self._engine, refs))
         return instances
 
-    def _name_runs(self, found: _Sorted) -> None:
+    def _name_runs(self, found: SortedThreads) -> None:
         """A query has the name that its user gave it, or its id; two of one name are told apart by their run."""
         taken: set[str] = set()
         for number, run in sorted(self._runs.items()):

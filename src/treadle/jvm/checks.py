@@ -1,0 +1,54 @@
+"""Whether a process can be attached to: its owner, its kind of JVM, and whether it takes the signal."""
+
+from __future__ import annotations
+
+import os
+
+from treadle.errors import EngineError, RightsError, TargetGone
+from treadle.jvm.process import Facts, given, is_ending, libraries
+
+
+def check_rights(facts: Facts) -> None:
+    """Whether the JVM would take us for its owner."""
+    if os.geteuid() == 0:
+        return
+    if facts.uid != os.geteuid():
+        remedy = f"run as {facts.user} or as root" if facts.uid else "run as root"
+        raise RightsError(f"belongs to another user, {facts.user}", where=facts.where, remedy=remedy)
+    if facts.gid != os.getegid():
+        remedy = "run in that group, or as root"
+        raise RightsError(f"has another group ({facts.gid}), and would not answer", where=facts.where, remedy=remedy)
+
+
+def check_hotspot(facts: Facts) -> None:
+    """Whether it is a JVM that speaks the protocol."""
+    try:
+        has_jvm, has_j9 = libraries(facts.pid)
+    except PermissionError as error:
+        raise locked(facts) from error
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise TargetGone("has ended", where=facts.where) from error
+    if not has_jvm and is_ending(facts.pid):  # its memory is gone before it is
+        raise TargetGone("has ended", where=facts.where)
+    if not has_jvm:
+        raise EngineError("is not a JVM", where=facts.where, remedy="name the process that runs Java")
+    if has_j9:
+        raise EngineError("is an OpenJ9 JVM", where=facts.where, remedy="run the application on a HotSpot JVM")
+
+
+def check_willing(facts: Facts) -> None:
+    """Whether the JVM would answer SIGQUIT by opening its socket: else nothing is sent, and it notices nothing."""
+    if facts.stopped:
+        raise EngineError("is stopped", where=facts.where, remedy=f"let it go on: kill -CONT {facts.pid}")
+    switches = [word for word in given(facts.pid) if word.endswith("DisableAttachMechanism")]
+    if switches and switches[-1] == "-XX:+DisableAttachMechanism":
+        remedy = "start it without -XX:+DisableAttachMechanism"
+        raise EngineError("refuses to be attached to", where=facts.where, remedy=remedy)
+    if not facts.catches_quit:
+        remedy = "if it has just been started, try again; else start it without -Xrs"
+        raise EngineError("does not take the signal by which to attach", where=facts.where, remedy=remedy)
+
+
+def locked(facts: Facts) -> RightsError:
+    """The kernel lets nobody but root look into it."""
+    return RightsError("may not be looked into", where=facts.where, remedy="run as root")
