@@ -19,15 +19,18 @@ CHECK := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $
 
 # Checks, tests that need no Spark, and some that need no more than a session run beside the others, which also share
 # what the kernel has. With two cores both parts should take equally long; a third is no gain.
-BESIDE := tests/decide tests/loop tests/testing tests/engines/simulator tests/bench/test_orderings.py tests/test_model.py \
-	tests/test_broker.py $(wildcard tests/observe/test_*.py) tests/bench/test_claims.py tests/bench/test_core.py \
-	tests/bench/test_policies.py \
-	$(patsubst %,tests/attachment/test_%.py,pace task_order report met promises sources_last in_proportion) \
-	$(patsubst %,tests/engines/spark/test_%.py,batches batch_costs counters flow live naming operators plan progress queues reports) \
-	$(patsubst %,tests/pipelines/test_%.py,ages drops gathering load own_sources show totals turns) \
-	tests/pipelines/channels tests/workloads tests/test_cli.py tests/test_doctor.py tests/test_examples.py tests/cli/test_run.py \
-	tests/bench/test_pipelines.py \
-	$(patsubst %,tests/pipelines/test_%.py,app bad_input channel_on_spark corrected output_rows pipeline placement session)
+BESIDE := $(addprefix tests/,decide loop testing observe workloads engines/simulator engines/spark/counters pipelines/channels \
+	bench/simulator bench/pipelines test_model.py test_broker.py test_cli.py test_doctor.py test_examples.py \
+	$(patsubst %,linux/%.py,test_cores test_pressure test_thread_times files/test_file_lock files/test_inotify) \
+	$(patsubst %,bench/%.py,test_claims test_core attach/test_policies) cli/test_run.py \
+	$(patsubst %,attachment/%.py,test_pace test_task_order test_coverage test_sources_last test_in_proportion shown/test_report \
+		quality/test_promises) \
+	$(patsubst %,engines/spark/%.py,kafka/test_flow threads/test_naming threads/test_idle_queues queries/test_operators \
+		queries/test_plan queries/test_progress agent/test_reports) \
+	$(patsubst %,pipelines/%.py,api/test_load api/test_show api/test_query_gate api/test_pipeline gating/test_arrival_history \
+		gating/test_parked_hops hops/test_totals nodes/test_ddl quality/test_drops quality/test_own_sources \
+		quality/test_placement spark/test_output_rows spark/test_session test_gathering test_bad_input test_channel_on_spark \
+		test_corrected))
 test: setup
 	@log=$$(mktemp); { $(CHECK) && $(BIN)/python -m pytest $(BESIDE); } >$$log 2>&1 & beside=$$!; \
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(BESIDE)); failed=$$?; \
@@ -48,9 +51,9 @@ bench: setup
 # in which queries, executors and applications come and go under attach, and a line of JSON about whose priority threads had.
 soak: setup
 	$(BIN)/python benchmarks/soak.py
-	TREADLE_SOAK=1 TREADLE_KILLS=100 $(BIN)/python -m pytest tests/bench/test_orderings.py tests/enforce/test_guardian.py \
-		tests/cli/test_kills.py tests/attachment/test_livelock.py tests/pipelines/test_cluster.py tests/pipelines/test_promises.py \
-		tests/bench/test_quality.py tests/bench/test_adaptive.py tests/bench/test_pipelines.py tests/pipelines/test_crash.py
+	TREADLE_SOAK=1 TREADLE_KILLS=100 $(BIN)/python -m pytest tests/bench/simulator/test_orderings.py tests/enforce/recovery/test_guardian.py \
+		tests/cli/test_kills.py tests/attachment/test_livelock.py tests/pipelines/test_cluster.py tests/pipelines/quality/test_promises.py \
+		tests/bench/quality/test_scenario_run.py tests/bench/test_adaptive.py tests/bench/pipelines/test_schedulers.py tests/pipelines/test_crash.py
 	TREADLE_SOAK=1 $(BIN)/python -m pytest -s tests/soak
 
 # Writes the lock file anew from pyproject.toml; the only target that chooses versions.
