@@ -61,7 +61,7 @@ lock:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-tools
 	$(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --no-header --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
-		--extra dev --extra build --extra spark --extra kafka --output-file requirements.lock pyproject.toml
+		--extra dev --extra build --extra spark --extra kafka --extra plot --output-file requirements.lock pyproject.toml
 
 clean:
 	rm -rf .venv build dist out

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from treadle.bench import adaptive, core
-from treadle.bench.attach import loop, parts
+from treadle.bench.attach import comparisons, loop
 from treadle.bench.claims import at_least
 from treadle.bench.pipelines import channels, hops, schedulers
 from treadle.bench.quality import scenario_run
@@ -18,7 +19,7 @@ from treadle.cli import cli
 
 BENCHES = {
     "adaptive": adaptive,
-    "attach": parts,
+    "attach": comparisons,
     "channels": channels,
     "core": core,
     "hops": hops,
@@ -32,7 +33,7 @@ HELD, BROKEN = at_least("b : a", 2.0, 1.0), at_least("a : b", 0.5, 1.0)
 
 def test_every_benchmark_is_tried_here() -> None:
     bench: Any = cli.commands["bench"]
-    assert set(bench.commands) == set(BENCHES)
+    assert set(bench.commands) == {*BENCHES, "results"}
 
 
 @pytest.mark.parametrize("name", BENCHES)
@@ -61,3 +62,32 @@ def test_a_claim_that_does_not_hold_is_exit_code_1(
     as_json = CliRunner().invoke(cli, ["bench", name, "--json", *options])
     assert as_json.exit_code == code
     assert json.loads(as_json.stdout)["claims"] == found["claims"]
+
+
+def test_what_is_saved_becomes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "run", lambda *_, **__: {"claims": [HELD, BROKEN], "died": {"b": "stalled"}})
+    file = tmp_path / "results" / "loop.json"
+    words = ["bench", "loop", "--json", "--save", str(file), "--report-only"]
+    monkeypatch.setattr("sys.argv", ["treadle", *words])
+    assert CliRunner().invoke(cli, words).exit_code == 0
+    page = CliRunner().invoke(cli, ["bench", "results", str(file.parent)])
+    assert page.exit_code == 0, page.output
+    assert "## loop\n`treadle bench loop` on 20" in page.output
+    assert "1 of 2 claims hold" in page.output
+    assert "| b : a | at least 1 | 2 | holds |" in page.output
+    assert "| a : b | at least 1 | 0.5 | **fails** |" in page.output
+    assert "`b` died: stalled" in page.output
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"command": 1}', "no JSON"])
+def test_a_file_that_is_no_result_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "odd.json").write_text(text)
+    shown = CliRunner().invoke(cli, ["bench", "results", str(tmp_path)])
+    assert shown.exit_code == 1
+    assert "odd.json: is no result" in " ".join(shown.output.split())
+
+
+def test_the_page_of_results_is_what_the_files_say() -> None:
+    root = Path(__file__).parents[2]
+    page = CliRunner().invoke(cli, ["bench", "results", str(root / "benchmarks" / "results")])
+    assert page.output == (root / "docs" / "results.md").read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
+from treadle.bench import figures
 from treadle.bench.pipelines.multi_class import Measured, measure
 from treadle.bench.simulator.orderings import Claim
 from treadle.enforce.gate.slots import usable_cores
@@ -95,9 +96,7 @@ def claims(runs: Sequence[Measured]) -> tuple[Claim, ...]:
 
 def draw(runs: Sequence[Measured], path: Path) -> None:
     """The latency of urgent rows as they came out, and the rows that waited, over time."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    figure = figures.figure(9, 5.5)
     latency, queued = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     for each in runs:
         style = {"color": COLOURS[each.variant], "label": SHOWN[each.variant]}
@@ -109,8 +108,8 @@ def draw(runs: Sequence[Measured], path: Path) -> None:
             latency.plot(seconds + 0.5, means, marker="o", markersize=3, **style)
         waiting = np.array(each.queued)
         queued.plot(waiting[:, 0], waiting[:, 1] / 1000, **style)
-    latency.set_yscale("log")
-    latency.set_ylabel("latency of urgent rows, s")
+    figures.durations_on(latency.yaxis)
+    latency.set_ylabel("latency of urgent rows")
     latency.legend(loc="upper left", ncols=3, frameon=False)
     queued.set_ylabel("waiting rows, thousands")
     queued.set_xlabel("seconds")

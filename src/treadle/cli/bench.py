@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,8 +19,18 @@ from treadle.text import visible
 
 ATTACH_PARTS = ("contention", "chain", "policies", "uneven", "batches")
 PIPELINES_PARTS = ("classes", "policies")
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-_report_only = click.option("--report-only", is_flag=True, help="Exit code 0 also where a claim does not hold.")
+
+
+def _output(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say what becomes of the figures; `_measure` takes them."""
+    saved = click.Path(dir_okay=False, path_type=Path)
+    for option in (
+        click.option("--save", type=saved, metavar="FILE", help="Write a result file, for `treadle bench results`."),
+        click.option("--report-only", is_flag=True, help="Exit code 0 also where a claim does not hold."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+    ):
+        command = option(command)
+    return command
 
 
 @click.group()
@@ -28,130 +39,119 @@ def bench() -> None:
 
 
 @bench.command("core")
-@_json
-@_report_only
-def bench_core(as_json: bool, report_only: bool) -> None:
+@_output
+def bench_core(**output: Any) -> None:
     """What a control round costs, and how fast the simulator is."""
     from treadle.bench import core
 
-    _measure(lambda told: core.run(progress=lambda what: told(what, 0.0)), as_json=as_json, report_only=report_only)
+    _measure(lambda told: core.run(progress=lambda what: told(what, 0.0)), **output)
 
 
 @bench.command("pipelines")
-@_json
-@_report_only
+@_output
 @click.option("--repetitions", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--seconds", type=click.FloatRange(min=5), default=20.0, show_default=True, help="Of each run.")
 @click.option("--load", type=click.FloatRange(min=0.05), default=1.3, show_default=True, help="In part classes.")
 @click.option("--part", "parts", type=click.Choice(PIPELINES_PARTS), multiple=True, help="Only this one.")
-def bench_pipelines(
-    as_json: bool, report_only: bool, repetitions: int, seconds: float, load: float, parts: tuple[str, ...]
-) -> None:
+def bench_pipelines(repetitions: int, seconds: float, load: float, parts: tuple[str, ...], **output: Any) -> None:
     """Spark's FIFO and FAIR against Treadle and its policies, on queries that fill the machine (35 minutes)."""
     from treadle.bench.pipelines import schedulers
 
     chosen = parts or PIPELINES_PARTS
     _measure(
         lambda told: schedulers.run(chosen, repetitions=repetitions, seconds=seconds, load=load, progress=told),
-        as_json=as_json,
-        report_only=report_only,
+        **output,
     )
 
 
 @bench.command("hops")
-@_json
-@_report_only
-def bench_hops(as_json: bool, report_only: bool) -> None:
+@_output
+def bench_hops(**output: Any) -> None:
     """What a small batch costs, on Spark's default set-up and on Treadle's (5 minutes)."""
     from treadle.bench.pipelines import hops
 
-    _measure(lambda told: hops.run(progress=told), as_json=as_json, report_only=report_only)
+    _measure(lambda told: hops.run(progress=told), **output)
 
 
 @bench.command("channels")
-@_json
-@_report_only
-def bench_channels(as_json: bool, report_only: bool) -> None:
+@_output
+def bench_channels(**output: Any) -> None:
     """How fast rows go through the embedded channel, through files and through Kafka (3 minutes)."""
     from treadle.bench.pipelines import channels
 
-    _measure(lambda told: channels.run(progress=told), as_json=as_json, report_only=report_only)
+    _measure(lambda told: channels.run(progress=told), **output)
 
 
 @bench.command("attach")
-@_json
-@_report_only
+@_output
 @click.option("--part", "parts", type=click.Choice(ATTACH_PARTS), multiple=True, help="Only this one.")
 @click.option("--repetitions", type=click.IntRange(min=1), default=1, show_default=True)
-def bench_attach(as_json: bool, report_only: bool, parts: tuple[str, ...], repetitions: int) -> None:
+def bench_attach(parts: tuple[str, ...], repetitions: int, **output: Any) -> None:
     """Running applications under the OS alone and under treadle attach, on one core (45 minutes)."""
-    from treadle.bench.attach import parts
+    from treadle.bench.attach import comparisons
 
     chosen = parts or ATTACH_PARTS
-    _measure(
-        lambda told: parts.run(chosen, repetitions=repetitions, progress=told),
-        as_json=as_json,
-        report_only=report_only,
-    )
+    _measure(lambda told: comparisons.run(chosen, repetitions=repetitions, progress=told), **output)
 
 
 @bench.command("adaptive")
-@_json
-@_report_only
+@_output
 @click.option("--part", "parts", type=click.Choice(["gate", "kernel"]), multiple=True, help="Only this one.")
 @click.option("--minute", metavar="TIME", default="60s", show_default=True, help="How long the load stays the same.")
 @click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Of all kinds of load.")
 @click.option("--repetitions", type=click.IntRange(min=1), default=1, show_default=True)
-def bench_adaptive(
-    as_json: bool, report_only: bool, parts: tuple[str, ...], minute: str, rounds: int, repetitions: int
-) -> None:
+def bench_adaptive(parts: tuple[str, ...], minute: str, rounds: int, repetitions: int, **output: Any) -> None:
     """Learners against each policy alone, and an oracle, on a load that changes every minute (an hour)."""
     from treadle.bench import adaptive
 
     chosen, length = parts or ("gate", "kernel"), durations.seconds(minute, what="--minute")
     _measure(
         lambda told: adaptive.run(chosen, minute=length, rounds=rounds, repetitions=repetitions, progress=told),
-        as_json=as_json,
-        report_only=report_only,
+        **output,
     )
 
 
 @bench.command("loop")
-@_json
-@_report_only
-def bench_loop(as_json: bool, report_only: bool) -> None:
+@_output
+def bench_loop(**output: Any) -> None:
     """What treadle attach itself costs at 50 ms, on 100 and on 1,000 threads (9 minutes)."""
     from treadle.bench.attach import loop
 
-    _measure(lambda told: loop.run(progress=told), as_json=as_json, report_only=report_only)
+    _measure(lambda told: loop.run(progress=told), **output)
 
 
 @bench.command("truth")
-@_json
-@_report_only
-def bench_truth(as_json: bool, report_only: bool) -> None:
+@_output
+def bench_truth(**output: Any) -> None:
     """How true the figures of treadle attach are, against counts of the application's own (3 minutes)."""
     from treadle.bench.truth import stages
 
-    _measure(lambda told: stages.run(progress=told), as_json=as_json, report_only=report_only)
+    _measure(lambda told: stages.run(progress=told), **output)
 
 
 @bench.command("quality")
-@_json
-@_report_only
+@_output
 @click.option("--scenario", type=click.Choice(["1", "2", "3", "4", "5"]), default="2", show_default=True)
 @click.option("--cycle", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds of a decision.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="A picture of it goes there.")
-def bench_quality(as_json: bool, report_only: bool, scenario: str, cycle: float, plot: Path | None) -> None:
+def bench_quality(scenario: str, cycle: float, plot: Path | None, **output: Any) -> None:
     """Whether promises are kept at 1.5 times what the machine can do, with Kafka (5 minutes)."""
+    from treadle.bench import figures
     from treadle.bench.quality import scenario_run
     from treadle.bench.quality.scenarios import SCENARIOS
 
-    _measure(
-        lambda told: scenario_run.run(SCENARIOS[scenario], cycle=cycle, plot=plot, progress=told),
-        as_json=as_json,
-        report_only=report_only,
-    )
+    if plot is not None:
+        figures.check()
+    _measure(lambda told: scenario_run.run(SCENARIOS[scenario], cycle=cycle, plot=plot, progress=told), **output)
+
+
+@bench.command("results")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default="benchmarks/results")
+def bench_results(folder: Path) -> None:
+    """Print the page of all result files in FOLDER (default: benchmarks/results), as docs/results.md has it."""
+    from treadle.bench import results
+
+    click.echo(results.page(results.read(folder)), nl=False)
 
 
 @click.command()
@@ -190,13 +190,15 @@ def _tell(table: Table, claims: Sequence[Any]) -> None:
         _out.print(f"  {mark}  {escape(claim.text)}")
 
 
-def _measure(run: Callable[[Any], dict[str, Any]], *, as_json: bool, report_only: bool) -> None:
+def _measure(run: Callable[[Any], dict[str, Any]], *, as_json: bool, report_only: bool, save: Path | None) -> None:
     """Show what a benchmark found. Exit code 1 if a claim does not hold, or a variant died."""
-    from treadle.bench import claims
+    from treadle.bench import claims, results
     from treadle.cli import _err, _progress, _show
 
     with _progress(quiet=False) as told:
         found = run(told)
+    if save is not None:
+        results.save(save, shlex.join(["treadle", *_arguments()]), found)
     if as_json:
         click.echo(json.dumps(found))
     else:
@@ -207,6 +209,18 @@ def _measure(run: Callable[[Any], dict[str, Any]], *, as_json: bool, report_only
         _err.print(f"[bold red]died:[/] {escape(visible(f'{variant}: {why}'))}", soft_wrap=True)
     if claims.fails(found) and not report_only:
         sys.exit(1)
+
+
+def _arguments() -> list[str]:
+    """The words of the command, without those that say how it is shown."""
+    words = iter(sys.argv[1:])
+    shown = []
+    for word in words:
+        if word == "--save":
+            next(words, None)
+        elif word not in ("--json", "--report-only") and not word.startswith("--save="):
+            shown.append(word)
+    return shown
 
 
 def _row(claim: dict[str, Any]) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from treadle.bench import figures
+
 if TYPE_CHECKING:
     from treadle.bench.quality.figures import Course
     from treadle.bench.quality.scenarios import Scenario
@@ -18,9 +20,7 @@ GREY = "#8c8c8c"
 
 def draw(scenario: Scenario, without: Course, with_: Course, path: Path) -> None:
     """Four charts with one axis of time, phases marked."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 9), layout="constrained")
+    figure = figures.figure(9, 9)
     cpu, accuracy, rate, lag = charts = figure.subplots(4, 1, sharex=True, height_ratios=(1, 2, 2, 2))
     figure.suptitle(scenario.what)
     _cpu(cpu, with_)

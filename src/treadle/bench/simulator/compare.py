@@ -12,6 +12,7 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
+from treadle.bench import figures
 from treadle.engines.simulator.run import Outcome, simulate
 from treadle.engines.simulator.scenario import Scenario
 from treadle.errors import ConfigError
@@ -140,6 +141,7 @@ def _cell(figure: Figure, value: float, best: float | None) -> str:
 
 def check_plot(path: Path) -> None:
     """Whether a plot can be written there; asked before the work is done."""
+    figures.check()
     if not path.parent.is_dir():
         raise ConfigError(f"there is no folder '{path.parent}'", where=str(path), remedy="make it first")
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
@@ -150,14 +152,10 @@ def check_plot(path: Path) -> None:
 
 def plot(outcomes: Sequence[Outcome], path: Path) -> None:
     """Latency, queued tuples and results over time, a line per policy, as PNG (or what the file's ending says)."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     check_plot(path)
     labels = names(outcomes)
-    figure, axes = plt.subplots(3, 1, figsize=(10, 9.5), sharex=True, layout="constrained")
+    figure = figures.figure(10, 9.5)
+    axes = figure.subplots(3, 1, sharex=True)
     for number, outcome in enumerate(outcomes):
         colour = f"C{number % 10}"
         style = "-" if number < 10 else "--"
@@ -191,8 +189,6 @@ def plot(outcomes: Sequence[Outcome], path: Path) -> None:
         raise ConfigError(
             f"can't write the plot: {error}", where=str(path), remedy="name a file you may write"
         ) from None
-    finally:
-        plt.close(figure)
 
 
 def _extent(axis: Any) -> tuple[float, float]:

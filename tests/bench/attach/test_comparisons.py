@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 import pytest
 
-from treadle.bench.attach import parts, rig
+from treadle.bench.attach import comparisons, rig
 
 Runs = dict[tuple[str, float], dict[str, float]]
 
@@ -23,34 +23,34 @@ def runs(behind: dict[str, list[float]], rates: list[float]) -> Runs:
 
 
 def test_rates_rise_until_both_have_fallen_behind() -> None:
-    assert parts.worth_more({}, [])
+    assert comparisons.worth_more({}, [])
     behind = {"os": [0.1, 0.9, 2.0], "treadle": [0.1, 0.1, 0.9]}
     rates = [1000.0, 1050.0, 1100.0]
     by_rate = runs(behind, rates)
-    assert parts.worth_more(by_rate, rates[:1])
-    assert parts.worth_more(by_rate, rates[:2])
-    assert not parts.worth_more(by_rate, rates)
+    assert comparisons.worth_more(by_rate, rates[:1])
+    assert comparisons.worth_more(by_rate, rates[:2])
+    assert not comparisons.worth_more(by_rate, rates)
 
 
 def test_those_that_are_compared_have_a_turn_between_the_others() -> None:
-    order = parts.turns(["os", "a", "treadle", "b", "c", "d"])
+    order = comparisons.turns(["os", "a", "treadle", "b", "c", "d"])
     assert order == ["os", "treadle", "a", "d", "os", "treadle", "b", "os", "treadle", "c"]
 
 
 def test_a_rate_kept_up_with_after_one_that_was_not_is_no_reason_to_go_on() -> None:
     rates = [1000.0, 1050.0]
-    assert not parts.worth_more(runs({"os": [0.9, 0.1], "treadle": [0.9, 0.1]}, rates), rates)
+    assert not comparisons.worth_more(runs({"os": [0.9, 0.1], "treadle": [0.9, 0.1]}, rates), rates)
 
 
 def test_figures_are_those_at_the_first_rate_that_the_os_does_not_keep_up_with() -> None:
     rates = [1000.0, 1050.0, 1100.0]
-    figures = parts.at_saturation(
+    figures = comparisons.at_saturation(
         runs({"os": [0.1, 0.9, 2.0], "treadle": [0.1, 0.1, 0.9]}, rates), rates, ["os", "treadle"]
     )
     assert figures["saturation_rows_per_s"] == 1050.0
     assert figures["os"]["sustained_rows_per_s"] == 1000.0
     assert figures["treadle"]["sustained_rows_per_s"] == 1050.0
-    p50, p99, sustained = parts.claims({"chain": figures}, ["chain"])
+    p50, p99, sustained = comparisons.claims({"chain": figures}, ["chain"])
     assert p50["measured"] == pytest.approx(9100 / 1100, abs=0.01)
     assert p99["measured"] == pytest.approx(9200 / 1200, abs=0.01)
     assert sustained["measured"] == pytest.approx(1.05)
@@ -59,8 +59,10 @@ def test_figures_are_those_at_the_first_rate_that_the_os_does_not_keep_up_with()
 
 def test_claims_fail_where_treadle_is_no_better() -> None:
     rates = [1000.0, 1050.0]
-    figures = parts.at_saturation(runs({"os": [0.1, 0.9], "treadle": [0.9, 0.9]}, rates), rates, ["os", "treadle"])
-    assert [made["holds"] for made in parts.claims({"chain": figures}, ["chain"])] == [False, True, False]
+    figures = comparisons.at_saturation(
+        runs({"os": [0.1, 0.9], "treadle": [0.9, 0.9]}, rates), rates, ["os", "treadle"]
+    )
+    assert [made["holds"] for made in comparisons.claims({"chain": figures}, ["chain"])] == [False, True, False]
 
 
 def contended(mean: float, rows: float) -> dict[str, float]:
@@ -69,9 +71,9 @@ def contended(mean: float, rows: float) -> dict[str, float]:
 
 def test_contention_is_judged_by_the_default_whichever_enforcer_was_best() -> None:
     found = {"os": contended(10_000.0, 100.0), "treadle": contended(400.0, 95.0), "realtime": contended(10.0, 110.0)}
-    assert [made["holds"] for made in parts.claims({"contention": found}, ["contention"])] == [True, True, True]
+    assert [made["holds"] for made in comparisons.claims({"contention": found}, ["contention"])] == [True, True, True]
     found["treadle"] = contended(600.0, 85.0)
-    made = parts.claims({"contention": found}, ["contention"])
+    made = comparisons.claims({"contention": found}, ["contention"])
     assert [each["holds"] for each in made] == [False, False, False]
     assert made[0] == {
         "claim": "contention: high_mean_ms, os : treadle",
@@ -82,8 +84,8 @@ def test_contention_is_judged_by_the_default_whichever_enforcer_was_best() -> No
 
 
 def test_the_default_is_what_attach_does_with_priorities_and_nothing_else() -> None:
-    assert parts.CONTENTION["treadle"] == {"priorities": parts.URGENT}
-    assert parts.CHAIN["treadle"] == {}
+    assert comparisons.CONTENTION["treadle"] == {"priorities": comparisons.URGENT}
+    assert comparisons.CHAIN["treadle"] == {}
 
 
 class Stuck:
@@ -111,10 +113,10 @@ class Stuck:
 
 
 def test_a_variant_that_dies_is_named_and_what_was_measured_before_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "Rig", Stuck)
-    monkeypatch.setattr(parts, "attached", lambda *_: nullcontext())
-    monkeypatch.setattr(parts, "_saturation", lambda *_: 1000.0)
-    found = parts.run(seconds=1.0)
+    monkeypatch.setattr(comparisons, "Rig", Stuck)
+    monkeypatch.setattr(comparisons, "attached", lambda *_: nullcontext())
+    monkeypatch.setattr(comparisons, "_saturation", lambda *_: 1000.0)
+    found = comparisons.run(seconds=1.0)
     why = "StalledError: what waits is not worked off in 120 s (see what else runs here)"
     assert found["died"] == {"contention: random": why, "chain: treadle at 950 rows/s": why}
     assert set(found["contention"]) == {"os"}
