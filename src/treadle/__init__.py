@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from treadle.pipelines.spark.session import session
     from treadle.pipelines.spark.workers import cluster_session
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Kept",

@@ -96,7 +96,7 @@ class Shedding:
         """The expression in the JVM: what a row counts for, 0 if it is dropped."""
         from pyspark.sql import functions as f
 
-        keep = self._jvm.treadle.Keep
+        keep = self._jvm.treadle.SampleRows
         where = (stream, self._host, self._port, self._secret, self._seed, self._live)
         if choice.utility is not None:
             return self._called(keep.ByUtility(*where), stream, f.expr(choice.utility).cast("double"))
@@ -107,7 +107,7 @@ class Shedding:
     def _arrived(self, stream: str) -> Column:
         """True for each row, which is counted."""
         name = stream + ARRIVED
-        function = self._jvm.treadle.Keep.Arrived(name, self._host, self._port, self._secret)
+        function = self._jvm.treadle.SampleRows.Arrived(name, self._host, self._port, self._secret)
         return self._called(function, name, result="BooleanType")
 
     def _called(self, function: Any, stream: str, *more: Column, result: str = "DoubleType") -> Column:

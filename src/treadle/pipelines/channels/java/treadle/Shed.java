@@ -17,7 +17,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.LongAdder;
 
 /**
- * How much of each stream is kept, in this JVM: set while it runs, read by {@link Keep}, which counts rows here.
+ * How much of each stream is kept, in this JVM: set while it runs, read by {@link SampleRows}, which counts rows here.
  *
  * <p>That of the driver is set from Python. Executors connect to it, follow its changes, and report what they count. A JVM
  * that has heard nothing yet keeps everything, and so does an executor that has lost the driver: its connection has ended,

@@ -39,7 +39,7 @@ import scala.jdk.javaapi.CollectionConverters;
  */
 public final class Shedder {
   private static final int PROTOCOL = 2;
-  private final Map<String, Keep> rules = new HashMap<>();
+  private final Map<String, DropRowsRule> rules = new HashMap<>();
   private final Map<String, StreamingQueryProgress> reported = new HashMap<>();
   /** When the last line came, and how long the next one may take, in nanoseconds of the JVM's monotonic clock. */
   private volatile long heard = System.nanoTime();
@@ -86,7 +86,7 @@ public final class Shedder {
     } catch (IOException | RuntimeException | LinkageError gone) {
       // the other side sees it by the end of the connection
     } finally {
-      rules.values().forEach(Keep::leave);
+      rules.values().forEach(DropRowsRule::leave);
     }
   }
 
@@ -115,7 +115,7 @@ public final class Shedder {
 
   private void report(String run, StreamExecution query, BufferedWriter out) throws IOException {
     if (!rules.containsKey(run)) {
-      Keep rule = new Keep(query, this::isHeard);
+      DropRowsRule rule = new DropRowsRule(query, this::isHeard);
       change(query, all -> all.add(rule));
       rules.put(run, rule);
     }
@@ -149,7 +149,7 @@ public final class Shedder {
     out.write('\n');
   }
 
-  static void remove(Keep rule) {
+  static void remove(DropRowsRule rule) {
     change(rule.query, all -> all.remove(rule));
   }
 

@@ -15,7 +15,7 @@ import org.apache.spark.sql.api.java.UDF4;
  * rows, and they count once, because everything follows from what Spark gives for a row again: the time of its batch, the
  * number of its partition (spark_partition_id), and a random number whose sequence begins anew with each partition (rand).
  */
-public final class Keep {
+public final class SampleRows {
   private static final double UNIT = 0x1.0p-53;
   private static final long GOLDEN = 0x9e3779b97f4a7c15L;
 
@@ -25,7 +25,7 @@ public final class Keep {
   /** What a row counts for that is always kept while others of its stream may be dropped: the least above 1. */
   private static final double ALWAYS = Math.nextUp(1.0);
 
-  private Keep() {}
+  private SampleRows() {}
 
   /** Where an executor hears how much is kept. */
   private abstract static class Stream implements java.io.Serializable {

@@ -27,7 +27,7 @@ import scala.collection.Iterator;
  * <p>The filter is made of Spark's own expressions, so executors need nothing of ours, and where all is kept there is none.
  * All of a batch is dropped by the same part, and by the same seed however often its plan is computed.
  */
-final class Keep extends Rule<LogicalPlan> {
+final class DropRowsRule extends Rule<LogicalPlan> {
   /** Added to the part, by which our filter is told from one of the user's. */
   private static final double MARK = 1.7e-11;
   final StreamExecution query;
@@ -52,7 +52,7 @@ final class Keep extends Rule<LogicalPlan> {
   }
 
   /** From the next batch on: the one that runs may be planned already. In a batch that begins while it does not hold all is kept. */
-  Keep(StreamExecution query, BooleanSupplier holds) {
+  DropRowsRule(StreamExecution query, BooleanSupplier holds) {
     this.query = query;
     this.holds = holds;
     StreamExecutionContext now = query.getLatestExecutionContext();
