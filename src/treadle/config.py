@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treadle import toml
@@ -104,27 +105,13 @@ def load(named: str | None = None) -> tuple[Config, str]:
 
 def as_toml(config: Config) -> str:
     """The configuration as a file would say it; what is not set stands as a comment."""
-    lines: list[str] = []
-    for section, values in config.model_dump().items():
-        lines += [f"[{section}]", *(_line(key, value) for key, value in values.items()), ""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _line(key: str, value: Any) -> str:
-    if value is None:
-        return f"# {key} is not set"
-    if isinstance(value, dict):
-        pairs = ", ".join(f"{_quoted(name)} = {number}" for name, number in value.items())
-        return f"{key} = {{{pairs}}}"
-    if isinstance(value, bool):
-        return f"{key} = {str(value).lower()}"
-    if isinstance(value, tuple):
-        return f"{key} = [{', '.join(_quoted(item) for item in value)}]"
-    return f"{key} = {_quoted(value)}"
-
-
-def _quoted(value: Any) -> str:
-    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"' if isinstance(value, str) else f"{value}"
+    sections = []
+    for section, values in config.model_dump(mode="json").items():
+        known = {key: value for key, value in values.items() if value is not None}
+        header, *lines = tomli_w.dumps({section: known}).split("\n")
+        unset = [f"# {key} is not set" for key, value in values.items() if value is None]
+        sections.append("\n".join([header, *unset, *lines]).rstrip())
+    return "\n\n".join(sections) + "\n"
 
 
 def _nested(text: str) -> str:

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treadle import classes
+from treadle.jvm import classes
 from treadle.workloads.burn import burn
 from treadle.workloads.realtime import Chain, Started, serve, session
 

@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treadle import classes
+from treadle.jvm import classes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

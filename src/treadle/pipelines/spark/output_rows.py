@@ -12,8 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treadle import classes
 from treadle.errors import TreadleError
+from treadle.jvm import classes
 from treadle.observe.graph import TRACE
 from treadle.pipelines.spark import jvm
 

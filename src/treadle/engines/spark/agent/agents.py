@@ -21,12 +21,11 @@ from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
-from treadle import classes
 from treadle.durations import Backoff
 from treadle.engines.spark.agent.reports import Reports
 from treadle.errors import EngineError, TargetGone, TreadleError
 from treadle.jars import Jar
-from treadle.jvm import loading
+from treadle.jvm import classes, loading
 from treadle.linux.files import bounded
 from treadle.linux.files.target_files import temporary_folder
 from treadle.linux.sockets import peer

@@ -15,11 +15,11 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-from treadle import classes
 from treadle.engines.spark.agent.agents import call
 from treadle.engines.spark.queries.progress import Progress
 from treadle.errors import EngineError, TargetGone
 from treadle.jars import Jar
+from treadle.jvm import classes
 from treadle.linux.files import bounded
 from treadle.text import visible
 

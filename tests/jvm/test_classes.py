@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from treadle import classes
 from treadle.errors import RightsError
 from treadle.jars import Jar
+from treadle.jvm import classes
 
 NOBODY = 65534
 
