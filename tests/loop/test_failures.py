@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from loop.worlds import ByQueue, MemoryEngine, TestClock, World, note_threads
+from support import LONG
 from treadle.decide.policies import QueueSize, UserPriority
 from treadle.loop import Binding, Loop
 from treadle.values import Sample, Schedule, Snapshot
@@ -139,14 +140,16 @@ class TestFailures:
             assert world.engine.nices() == [19.0, 0.0, -20.0]
         (thread,) = set(threads)
         assert (thread.name, len(threads)) == ("treadle-look-at-mem", 7)
-        thread.join()
+        thread.join(LONG)
+        assert not thread.is_alive()
 
     def test_that_thread_ends_also_with_a_loop_that_was_never_left(self, world: World) -> None:
         threads = note_threads(world.engine)
         world.engine.in_process = False
         world.loop().round()
         gc.collect()
-        threads[0].join()
+        threads[0].join(LONG)
+        assert not threads[0].is_alive()
 
     def test_an_engine_in_process_is_asked_without_a_thread(self, world: World) -> None:
         threads = note_threads(world.engine)
