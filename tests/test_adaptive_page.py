@@ -7,7 +7,7 @@ from pathlib import Path
 
 from treadle import config
 from treadle.attachment import plan
-from treadle.attachment.policies import AdaptiveUnderAttach
+from treadle.attachment.policies.around import AdaptiveUnderAttach
 from treadle.decide.adaptive import parse_objective
 from treadle.pipelines.hops.options import Options
 from treadle.pipelines.hops.totals import OBJECTIVES

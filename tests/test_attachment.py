@@ -18,9 +18,9 @@ from applications import SparkProcess, Standing, differences, feed, groups_left,
 from support import until
 from treadle import config, jvm
 from treadle.attachment import Attachment, attach, checks, plan, watch
-from treadle.attachment.policies import AdaptiveUnderAttach, Caps, Grouped, Nested, WithinQuery
+from treadle.attachment.policies.around import AdaptiveUnderAttach, Caps, Grouped, Nested, WithinQuery
+from treadle.attachment.policies.threads import AnswersFirst, HelpersFirst, StartsFirst
 from treadle.attachment.shown import report
-from treadle.attachment.thread_policies import AnswersFirst, HelpersFirst, StartsFirst
 from treadle.broker import Broker
 from treadle.decide import registry
 from treadle.decide.adaptive import Adaptive

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from treadle.attachment import plan
-from treadle.attachment.policies import AdaptiveUnderAttach
+from treadle.attachment.policies.around import AdaptiveUnderAttach
 from treadle.decide import registry
 from treadle.decide.adaptive import Adaptive
 from treadle.engines.spark.engine import offered

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from treadle.attachment import plan
-from treadle.attachment.thread_policies import InProportion, StartsFirst
+from treadle.attachment.policies.threads import InProportion, StartsFirst
 from treadle.decide.policies import CongestionAware, QueueSize
 from treadle.decide.policy import Policy
 from treadle.decide.transform import NICE_STEP, nice

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.attachment import plan
-from treadle.attachment.thread_policies import SourcesLast
+from treadle.attachment.policies.threads import SourcesLast
 from treadle.decide.policies import CongestionAware, Fcfs, HighestRate, MultiClass
 from treadle.decide.policy import Policy
 from treadle.model import Instance, Operator, Query, Topology

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from treadle.attachment.policies import AdaptiveUnderAttach, ByShare, Caps, Grouped, Nested, Seen, WithinQuery
-from treadle.attachment.thread_policies import (
+from treadle.attachment.policies.around import AdaptiveUnderAttach, ByShare, Caps, Grouped, Nested, Seen, WithinQuery
+from treadle.attachment.policies.threads import (
     AnswersFirst,
     AnswersOrdinary,
     HelpersFirst,
@@ -26,7 +26,7 @@ from treadle.decide import adaptive, registry
 from treadle.decide.policies import CongestionAware, Fcfs, HighestRate, MultiClass, QueueSize, UserPriority
 from treadle.decide.policy import Policy
 from treadle.decide.transform import NICE_STEP, Scale, nice, nice_of_shares, owner, rt, shares, slices, weight
-from treadle.engines.spark.engine import SparkEngine, offered
+from treadle.engines.spark.offers import OFFERS, offered
 from treadle.errors import ConfigError
 from treadle.loop import Binding
 from treadle.observe.plan import make_plan, plannable
@@ -145,7 +145,7 @@ class Plan:
         for binding in self.bindings(version)[0]:
             needs = binding.policy.needs
             missing = [name for name in needs if not plannable(name, offers)]
-            if missing and all(plannable(name, SparkEngine.OFFERS) for name in missing):
+            if missing and all(plannable(name, OFFERS) for name in missing):
                 raise ConfigError(
                     f"'{binding.policy.name}' needs {' and '.join(missing)}, which only an agent can count",
                     where="policy",
@@ -240,7 +240,7 @@ def make(
         policy = SINGLE[0] if inside else usual[0]
     made = registry.create(adaptive.spelt_out(policy, LEARNT)) if isinstance(policy, str) else policy
     if isinstance(made, adaptive.Adaptive):
-        made = AdaptiveUnderAttach(made, SparkEngine.OFFERS)
+        made = AdaptiveUnderAttach(made, OFFERS)
     chosen = Plan(made, period, parts, dict(caps), queries, strict)
     if strict and explicit and not chosen.by_users:
         remedy = "leave out --strict (strict=True), or the policy"

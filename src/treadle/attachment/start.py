@@ -72,17 +72,8 @@ def attach(
     _check_numbers("priorities", wanted, 0.0)
     _check_numbers("quotas", quotas or {}, LEAST_QUOTA)
     length = durations.seconds(period, what="the period", where="attach", least=LEAST_PERIOD)
-    promised = {} if qod is None else _promised(qod)
-    if promised and agent is False:
-        raise ConfigError(
-            "rows can be dropped by an agent only",
-            where="qod",
-            remedy="leave out --no-agent (agent=False), or the promises",
-        )
-    goals = {
-        pattern: durations.seconds(goal, what=f"the goal of '{pattern}'", where="latency_goals")
-        for pattern, goal in (latency_goals or {}).items()
-    }
+    promised = {} if qod is None else _promised(qod, agent)
+    goals = _seconds(latency_goals or {})
     policy = "min-latency" if policy is None and goals else policy
     chosen = plan.make(policy, enforce, length, wanted, quotas or {}, tuple(queries), strict=strict)
     own = loads_agent(agent, dry_run=dry_run)
@@ -120,10 +111,21 @@ def watch(
     return attach(target, policy="none", period=period, dry_run=True, agent=agent, user=user, background=False)
 
 
-def _promised(qod: Given) -> dict[str, Promise]:
+def _promised(qod: Given, agent: bool | None) -> dict[str, Promise]:
     from treadle.attachment.quality import promises
 
-    return promises.read(qod)
+    promised = promises.read(qod)
+    if promised and agent is False:
+        remedy = "leave out --no-agent (agent=False), or the promises"
+        raise ConfigError("rows can be dropped by an agent only", where="qod", remedy=remedy)
+    return promised
+
+
+def _seconds(goals: Mapping[str, Duration]) -> dict[str, float]:
+    return {
+        pattern: durations.seconds(goal, what=f"the goal of '{pattern}'", where="latency_goals")
+        for pattern, goal in goals.items()
+    }
 
 
 def _check_numbers(what: str, numbers: Mapping[str, float], least: float) -> None:

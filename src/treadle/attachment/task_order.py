@@ -14,7 +14,7 @@ from typing import Self
 
 import numpy as np
 
-from treadle.attachment.policies import Seen
+from treadle.attachment.policies.around import Seen
 from treadle.decide.transform import NICE_STEP, Scale
 from treadle.engines.spark.engine import SparkEngine
 from treadle.loop import Binding

@@ -93,11 +93,8 @@ def attach(
     settings = obj[0].attach
     limit = None if length is None else durations.seconds(length, what="--for")
     enforce = enforce or settings.enforce
-    if once and enforce is not None and enforce.partition(":")[0].strip() == "rt":
-        remedy = "leave out --once, or use another enforcer"
-        raise ConfigError("real-time priorities need somebody who watches", where="--once", remedy=remedy)
-    if once and qod is not None:
-        raise ConfigError("promises need somebody who keeps them", where="--once", remedy="leave out --once, or --qod")
+    if once:
+        _check_once(enforce, qod)
     chosen = policy or settings.policy
     with _signals() as ask:
         attachment = library(
@@ -128,6 +125,15 @@ def attach(
     if once and not dry_run:
         click.echo("it stays so until `treadle restore`, or the next attach to the same application", err=True)
     _tell_the_end(attachment)
+
+
+def _check_once(enforce: str | None, qod: str | None) -> None:
+    """What can't be left alone is refused."""
+    if enforce is not None and enforce.partition(":")[0].strip() == "rt":
+        remedy = "leave out --once, or use another enforcer"
+        raise ConfigError("real-time priorities need somebody who watches", where="--once", remedy=remedy)
+    if qod is not None:
+        raise ConfigError("promises need somebody who keeps them", where="--once", remedy="leave out --once, or --qod")
 
 
 @click.command()

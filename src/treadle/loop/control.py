@@ -99,12 +99,8 @@ class Loop:
         self._watch_over = watch_over
         self._watches = tuple(watch_over(e, served[e.name]) for e in engines if served[e.name])
         self._rules = tuple(
-            Rule(
-                number,
-                binding,
-                tuple(other for other in bindings[:number] if other.knob == binding.knob),
-                tuple(watch for watch in self._watches if binding in served[watch.name]),
-                Trouble(binding.where, binding.period, longest_pause),
+            Rule.of(
+                number, bindings, [watch for watch in self._watches if binding in served[watch.name]], longest_pause
             )
             for number, binding in enumerate(bindings)
         )

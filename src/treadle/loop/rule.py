@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,6 +37,14 @@ class Rule:
     """The looks at its engines on which it last decided; None if it has to decide again whatever comes."""
     took: tuple[float, float] = (0.0, 0.0)
     """Seconds of the last decision, and of carrying it out."""
+
+    @classmethod
+    def of(cls, number: int, bindings: Sequence[Binding], watches: Iterable[Watch], longest_pause: float) -> Rule:
+        """That of one of several bindings, at the engines that it can serve."""
+        binding = bindings[number]
+        before = tuple(other for other in bindings[:number] if other.knob == binding.knob)
+        trouble = Trouble(binding.where, binding.period, longest_pause)
+        return cls(number, binding, before, tuple(watches), trouble)
 
     def looks(self) -> tuple[int, ...]:
         return tuple([watch.looks for watch in self.watches])

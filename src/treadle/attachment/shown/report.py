@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from treadle.attachment.policies import flat
+from treadle.attachment.policies.around import flat
 from treadle.enforce import Target, label
 from treadle.linux import stat
 from treadle.loop import Decision

@@ -18,7 +18,7 @@ from treadle.enforce.kernel.nice import NiceKnob, arenas, autogroup_enabled
 from treadle.enforce.kernel.realtime import RealtimeKnob
 from treadle.enforce.kernel.slice import SliceKnob
 from treadle.enforce.knob import Knob
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, TreadleError
 
 __all__ = [
     "NAMES",
@@ -36,6 +36,7 @@ __all__ = [
     "alive",
     "arenas",
     "autogroup_enabled",
+    "available",
     "facts",
     "find_mount",
     "has_sys_nice",
@@ -57,6 +58,17 @@ def make(name: str, *, cgroups: Cgroups | None = None, **options: Any) -> Knob:
         return _MAKERS[name](**options)
     except TypeError as error:
         raise ConfigError(f"can't be made with {options}", where=f"knob '{name}'", remedy=str(error)) from error
+
+
+def available() -> dict[str, Knob]:
+    """All kernel knobs that can be had here."""
+    found: dict[str, Knob] = {}
+    for name in NAMES:
+        try:
+            found[name] = make(name)
+        except TreadleError:
+            continue
+    return found
 
 
 _MAKERS: dict[str, Callable[..., Knob]] = {

@@ -110,6 +110,21 @@ class State(NamedTuple):
     tally: Ints
 
 
+def _free_items() -> Records:
+    """A pool of tuples, linked one to the next."""
+    item = np.zeros(POOL_AT_START, dtype=ITEM)
+    item["link"] = np.arange(1, POOL_AT_START + 1)
+    item["link"][-1] = -1
+    return item
+
+
+def _free_processors() -> Records:
+    processor = np.zeros(MOST_PROCESSORS, dtype=PROCESSOR)
+    processor["running"] = processor["last_node"] = -1
+    processor["until"] = processor["slice_end"] = np.inf
+    return processor
+
+
 def create(
     nodes: Sequence[NodeSpec],
     arrivals: tuple[Floats, Ints],
@@ -138,27 +153,21 @@ def create(
     clock = np.zeros(CLOCK_CELLS)
     clock[[GRID, SWITCH_COST, DELAY, RR_SLICE, WAKE_GRAIN]] = grid, switch_cost, delay, rr_slice, time_slice / 3.0
 
-    item = np.zeros(POOL_AT_START, dtype=ITEM)
-    item["link"] = np.arange(1, POOL_AT_START + 1)
-    item["link"][-1] = -1
     side = np.zeros(2 * len(nodes), dtype=SIDE)
     side["head"] = side["tail"] = -1
     group = np.zeros(1, dtype=GROUP)
     group["weight"] = 1024.0
-    processor = np.zeros(MOST_PROCESSORS, dtype=PROCESSOR)
-    processor["running"] = processor["last_node"] = -1
-    processor["until"] = processor["slice_end"] = np.inf
     arrival = np.zeros(len(arrivals[0]), dtype=ARRIVAL_RECORD)
     arrival["time"], arrival["node"] = arrivals
     stream, consumer = _streams(nodes)
     return State(
-        item=item,
+        item=_free_items(),
         node=node,
         side=side,
         stream=stream,
         consumer=consumer,
         group=group,
-        processor=processor,
+        processor=_free_processors(),
         order=np.zeros(len(nodes), dtype=np.int64),
         arrival=arrival,
         result=np.zeros(RESULTS_AT_ONCE, dtype=RESULT),

@@ -19,18 +19,19 @@ from treadle.enforce import Knob, kernel
 from treadle.engines.spark.agent.agents import Agents
 from treadle.engines.spark.application import Application, Process, is_alive
 from treadle.engines.spark.counters.batches import BatchReading
-from treadle.engines.spark.counters.columns import OFFERS, LiveColumns
+from treadle.engines.spark.counters.columns import LiveColumns
 from treadle.engines.spark.counters.cpu_times import CpuTimes
 from treadle.engines.spark.counters.idle_columns import IdleColumns
 from treadle.engines.spark.counters.kafka_columns import KafkaColumns
 from treadle.engines.spark.look_due import LookDue
+from treadle.engines.spark.offers import FROM_AGENT, FROM_BEANS, OFFERS, offered
 from treadle.engines.spark.queries.rest import Directory, Rest
 from treadle.engines.spark.slow_poller import SlowPoller
 from treadle.engines.spark.threads.layout import Layout
 from treadle.engines.spark.threads.naming import COMPILERS, NETWORK
 from treadle.engines.spark.threads.places import WHOLE, Rows
 from treadle.engines.spark.threads.thread_table import ThreadTable
-from treadle.errors import TargetGone, TreadleError
+from treadle.errors import TargetGone
 from treadle.jvm import JavaThread
 from treadle.linux.thread_times import Times
 from treadle.model import Bools, Floats, Topology
@@ -43,9 +44,6 @@ STALE = 3
 """Periods after which counters that have not come anew say nothing of what waits."""
 BLIND = 3.0
 """Seconds after which Kafka's own figures are read where tasks do not tell how far they are."""
-FROM_BEANS = frozenset({"external_queue", "tuples_in"})
-FROM_AGENT = OFFERS - FROM_BEANS - {"queue"}
-"""What only the counters inside of running tasks tell; without them a queue is an estimate."""
 
 
 class SparkEngine:
@@ -64,7 +62,7 @@ class SparkEngine:
     (`needs_busy`).
     """
 
-    OFFERS: ClassVar[frozenset[str]] = frozenset({"cpu_time", "run_wait", "queue"}) | FROM_BEANS | FROM_AGENT
+    OFFERS: ClassVar[frozenset[str]] = OFFERS
 
     def __init__(
         self,
@@ -289,7 +287,7 @@ class SparkEngine:
 
     def knobs(self) -> Mapping[str, Knob]:
         if self._knobs is None:
-            self._knobs = _kernel_knobs()
+            self._knobs = kernel.available()
         return self._knobs
 
     # ------------------------------------------------------------ looking
@@ -398,21 +396,3 @@ class SparkEngine:
             self._sources_known = now
         self._sources_known = min(self._sources_known, now)
         return not self.offers & FROM_AGENT or now - self._sources_known > BLIND
-
-
-def offered(*, beans: bool, agent: bool) -> frozenset[str]:
-    """What can be measured with the MBeans of Kafka's clients, and with Treadle's own agent."""
-    if agent:
-        return SparkEngine.OFFERS
-    return SparkEngine.OFFERS - FROM_AGENT - (frozenset() if beans else FROM_BEANS)
-
-
-def _kernel_knobs() -> dict[str, Knob]:
-    """All kernel knobs that can be had here."""
-    found: dict[str, Knob] = {}
-    for name in kernel.NAMES:
-        try:
-            found[name] = kernel.make(name)
-        except TreadleError:
-            continue
-    return found
