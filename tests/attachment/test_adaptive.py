@@ -11,7 +11,7 @@ from treadle.attachment import plan
 from treadle.attachment.policies.around import AdaptiveUnderAttach
 from treadle.decide import registry
 from treadle.decide.adaptive import Adaptive
-from treadle.engines.spark.engine import offered
+from treadle.engines.spark.offers import offered
 from treadle.errors import ConfigError
 from treadle.model import Instance, Operator, Query, Topology
 from treadle.values import Snapshot

@@ -16,7 +16,7 @@ from support import named, until
 from treadle import jars
 from treadle.attachment import Attachment
 from treadle.broker import Broker
-from treadle.cli.attach import title
+from treadle.cli.attach_tables import title
 from treadle.enforce import kernel
 
 pytestmark = pytest.mark.usefixtures("own_journals")

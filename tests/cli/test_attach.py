@@ -17,7 +17,7 @@ from applications import SparkProcess, Standing, differences, groups_left, stand
 from support import treadle, until
 from treadle.attachment import attach
 from treadle.broker import Broker
-from treadle.cli.attach import unknown
+from treadle.cli.attach_tables import unknown
 from treadle.enforce import kernel
 
 TREADLE = [sys.executable, "-c", "from treadle.cli import main; main()"]

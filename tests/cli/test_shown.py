@@ -12,8 +12,9 @@ from rich.console import Console, RenderableType
 
 from support import treadle
 from treadle import cli
-from treadle.cli.attach import _tell, changes
-from treadle.cli.attach import table as attachment_table
+from treadle.cli.attach import _tell
+from treadle.cli.attach_tables import changes
+from treadle.cli.attach_tables import table as attachment_table
 from treadle.cli.run import table as pipeline_table
 from treadle.errors import EngineError
 from treadle.loop import Decision

@@ -178,7 +178,7 @@ class TestTargets:
         changes = loop.stats.changes
         assert changes >= 6
         assert loop.stats.failures == {"stays": 0}
-        assert {key[0] for key in (*loop._enforcers, *loop._rules[0].lanes)} == {"stays"}
+        assert {key[0] for key in (*loop._enforcers, *loop._rules[0].controllers)} == {"stays"}
         loop.round(force=True)
         assert stays.nices() == [19.0, -20.0]
         loop.restore()

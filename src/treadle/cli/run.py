@@ -74,7 +74,7 @@ def run(
     Exit code 1: an operator failed for good. 2: it could not be run.
     """
     from treadle.cli import _err, _out
-    from treadle.pipelines.api import load
+    from treadle.pipelines import load
 
     limit = None if length is None else durations.seconds(length, what="--for")
     options = {name: value for name, value in given.items() if value is not None}

@@ -16,7 +16,7 @@ from treadle.errors import ConfigError
 )
 def show(pipeline: str, picture: Path | None) -> None:
     """Show the graph of a pipeline: a Python file, or FILE.py:NAME if it has several."""
-    from treadle.pipelines.api import load
+    from treadle.pipelines import load
     from treadle.pipelines.api import show as drawing
 
     loaded = load(pipeline)

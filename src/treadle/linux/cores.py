@@ -56,7 +56,7 @@ class Cores:
 
 def tree_seconds(pid: int) -> float:
     """Of the CPU, by a process, its children and theirs; those that have ended count with who waited for them."""
-    total, left = 0, [pid]
+    total, left = 0.0, [pid]
     while left:
         each = left.pop()
         with suppress(OSError):  # it has just ended

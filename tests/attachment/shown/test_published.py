@@ -19,7 +19,7 @@ from rich.console import Console
 from mutations import mutated
 from treadle.attachment.shown import published, shape
 from treadle.attachment.shown.published import Published, ask
-from treadle.cli.attach import table
+from treadle.cli.attach_tables import table
 from treadle.engines.spark.application import Application, Process
 from treadle.errors import EngineError
 from treadle.linux.files import runtime_folder

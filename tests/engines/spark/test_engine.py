@@ -258,18 +258,19 @@ def test_what_is_counted_no_more_is_unknown(attached: SparkProcess) -> None:
     """As after the death of an agent: figures that stood still would be taken for true."""
     metrics = frozenset({"tuples_in", "tuples_out", "output_queue", "latency"})
 
-    def known() -> list[bool]:
-        engine.topology()
-        found = engine.sample(metrics).columns
-        return [bool(np.isfinite(found[metric]).any()) for metric in sorted(metrics)]
-
     # Without Kafka's own figures, which go on.
-    with SparkEngine(Application.find(pid=attached.pid), knobs={}, mbeans=False) as engine:
+    with SparkEngine(Application.find(pid=attached.pid), knobs={}, mbeans=False) as own:
+
+        def known() -> list[bool]:
+            own.topology()
+            found = own.sample(metrics).columns
+            return [bool(np.isfinite(found[metric]).any()) for metric in sorted(metrics)]
+
         until(lambda: all(known()))
-        engine.read_counters_every(0.0)
+        own.read_counters_every(0.0)
         until(lambda: not any(known()))
-        assert not engine.sample(metrics).given
-        engine.read_counters_every(0.2)
+        assert not own.sample(metrics).given
+        own.read_counters_every(0.2)
         until(lambda: all(known()))
 
 

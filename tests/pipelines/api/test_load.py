@@ -11,7 +11,7 @@ from textwrap import dedent
 import pytest
 
 from treadle.errors import ConfigError, TreadleError
-from treadle.pipelines.api import load
+from treadle.pipelines import load
 
 GOOD = """
 from treadle.pipelines import Pipeline

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.test_promises import flooded, sinks
-
 import treadle
+from pipelines.quality.test_promises import flooded, sinks
 from support import named, until
 from treadle.workloads.burn import burn
 

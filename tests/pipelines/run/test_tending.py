@@ -35,14 +35,15 @@ def test_a_corrupt_channel_stops_the_tending_of_no_other(tmp_path: Path, caplog:
     channels = {name: channel(tmp_path / name) for name in ("corrupt", "sound")}
     (tmp_path / "corrupt" / "positions" / "reader").write_text("no number")
     considered: list[bool] = []
-    run: Any = SimpleNamespace(
-        channels=channels,
+    parts: Any = SimpleNamespace(
+        channel_set=SimpleNamespace(sources=channels),
         nodes={name: SimpleNamespace(kind=Kind.FEED) for name in channels},
         hops={},
         steering=SimpleNamespace(step=lambda: None),
+        attempt=Attempts(0.0, 0.0, log),
     )
-    turns: Any = SimpleNamespace(consider_all=lambda thorough: considered.append(thorough))
-    tending = Tending(run, turns, Attempts(0.0, 0.0, log), lambda _: None)
+    starter: Any = SimpleNamespace(turns=SimpleNamespace(consider_all=lambda thorough: considered.append(thorough)))
+    tending = Tending(parts, starter, None)
     for _ in range(30):
         tending._tend()
     assert [len(list(each.folder.glob("*.arrow"))) for each in channels.values()] == [2, 1]

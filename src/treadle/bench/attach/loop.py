@@ -25,7 +25,7 @@ from treadle import estimates, jars, jvm
 from treadle.attachment import attach
 from treadle.bench.attach.rig import Rig
 from treadle.bench.claims import Claims, Deaths, at_least, at_most
-from treadle.engines.spark.engine import RARELY
+from treadle.engines.spark.look_due import RARELY
 from treadle.engines.spark.threads.naming import runs_task
 from treadle.engines.spark.threads.thread_table import FRAMES
 from treadle.errors import EngineError

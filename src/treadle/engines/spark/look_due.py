@@ -6,7 +6,7 @@ Looking is cheap, but not free, and an application at rest has no news for secon
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from treadle.engines.spark.agent.agents import Agents
 from treadle.engines.spark.queries.rest import Directory
@@ -40,7 +40,7 @@ class LookDue:
         self._calm: tuple[object, ...] = ()
         self._calm_until = -math.inf
 
-    def signs(self, pids: Collection[int]) -> list[object]:
+    def signs(self, pids: Sequence[int]) -> list[object]:
         """What differs after a change."""
         poller = self._poller
         signs = self._table.signs(pids, self._layout.pooled)
@@ -50,7 +50,7 @@ class LookDue:
         """It was looked, and these were the signs before."""
         self._seen = signs
 
-    def is_due(self, now: float, signs: list[object], pids: Collection[int]) -> bool:
+    def is_due(self, now: float, signs: list[object], pids: Sequence[int]) -> bool:
         """Whether to look. Threads that have no place yet are looked at in every round, but not for ever."""
         layout, age = self._layout, now - self._table.dumped
         if not layout.waits:
@@ -69,7 +69,7 @@ class LookDue:
         """Until when there can be no news unless an agent speaks."""
         return self._calm_until if self._facets() == self._calm else -math.inf
 
-    def calm_down(self, now: float, pids: Collection[int]) -> None:
+    def calm_down(self, now: float, pids: Sequence[int]) -> None:
         """There is no news: until when there can be none but those that the facets tell of."""
         quiet = self._directory.told and self._table.is_quiet(pids) and not self._agents.tries_again
         self._calm = self._facets()
