@@ -53,8 +53,8 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from treadle.enforce import Enforcer, kernel
-from treadle.enforce.guardian import Guardian
-from treadle.enforce.journal import Journal
+from treadle.enforce.recovery.guardian import Guardian
+from treadle.enforce.recovery.journal import Journal
 from treadle.model import ThreadRef
 folder, base, names, threads, seed = json.loads(sys.argv[1])
 threads = tuple(ThreadRef(*thread) for thread in threads)
@@ -94,9 +94,9 @@ import ctypes, json, os, sys, threading, time
 from pathlib import Path
 import numpy as np
 from treadle.enforce import Enforcer, kernel
-from treadle.enforce.guardian import Guardian
-from treadle.enforce.journal import Journal
-from treadle.enforce.watchdog import Watchdog
+from treadle.enforce.recovery.guardian import Guardian
+from treadle.enforce.recovery.journal import Journal
+from treadle.enforce.recovery.watchdog import Watchdog
 from treadle.model import ThreadRef
 folder, base, threads = json.loads(sys.argv[1])
 threads = tuple(ThreadRef(*thread) for thread in threads)

@@ -17,7 +17,7 @@ from treadle.linux.files.file_lock import Lock, holder
 HOLD = """
 import sys
 from pathlib import Path
-from treadle.pipelines.channels.lock import Lock
+from treadle.linux.files.file_lock import Lock
 lock = Lock(Path(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.read()

@@ -36,11 +36,11 @@ import json, os, resource, sys
 from pathlib import Path
 import numpy as np
 from treadle.enforce import Enforcer
-from treadle.enforce.journal import Journal
+from treadle.enforce.recovery.journal import Journal
 from treadle.enforce.kernel import NiceKnob, thread_ref
-from treadle.engines.spark.signs import ChangeHints
-from treadle.linux.open_files import raise_limit
-from treadle.observe.threads import ThreadTimes
+from treadle.engines.spark.threads.change_hints import ChangeHints
+from treadle.linux.files.open_files import raise_limit
+from treadle.linux.thread_times import ThreadTimes
 pid, soft, hard, folder = json.loads(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 raise_limit()

@@ -62,7 +62,7 @@ def test_users_settings_win_and_a_session_without_ours_can_still_run_pipelines()
     script = """
 import json, tempfile
 from treadle import Pipeline
-from treadle.pipelines.session import missing, session
+from treadle.pipelines.spark.session import missing, session
 
 spark = session("own", master="local[2]", cheap=False, config={
     "spark.sql.shuffle.partitions": 3, "spark.driver.extraClassPath": "/nowhere.jar", "spark.driver.memory": "600m"})
