@@ -102,7 +102,7 @@ class Model:
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Model:
     made = Model()
-    for where in ("attachment.quality", "attachment.query", "loop.trouble"):
+    for where in ("attachment.quality.keeper", "attachment.quality.query", "loop.trouble"):
         monkeypatch.setattr(f"treadle.{where}.time", made)
     monkeypatch.setattr("treadle.attachment.quality.keeper.Shedder", lambda *_: made)
     monkeypatch.setattr(made.quality, "_ahead", made.ahead)

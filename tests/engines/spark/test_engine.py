@@ -308,11 +308,19 @@ def test_jobs_of_users_are_no_cost_of_a_query_whose_name_or_number_contains_thei
     attached.start("high", "plain", 5)
 
     def used() -> float:
-        rows = [row for row, each in enumerate(engine.topology().instances) if each.query == "high"]
-        return float(engine.sample(frozenset({"cpu_time"})).columns["cpu_time"][rows[0]]) if rows else math.nan
+        """Once it is known: while others work the agent may say nothing for a moment."""
+        found: list[float] = []
+
+        def known() -> bool:
+            rows = [row for row, each in enumerate(engine.topology().instances) if each.query == "high"]
+            cpu = engine.sample(frozenset({"cpu_time"})).columns["cpu_time"]
+            found[:] = [float(cpu[row]) for row in rows]
+            return bool(found) and found[0] > 0.0
+
+        until(known)
+        return found[0]
 
     try:
-        until(lambda: used() > 0.0)
         before, all_before = used(), tree_seconds(attached.pid)
         for group in ("high", "a", "stream"):
             attached.work(group)

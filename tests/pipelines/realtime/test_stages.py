@@ -277,7 +277,7 @@ def test_an_operator_that_real_time_mode_can_not_run_is_named(
     spark: SparkSession, broker: Broker, tmp_path: Path, function: Callable[..., Any], message: str
 ) -> None:
     error = refused(written(function), spark, broker, tmp_path)
-    assert re.search(rf"operator 'wrong' \(test_realtime.py:\d+\): {message}", error)
+    assert re.search(rf"operator 'wrong' \(test_stages.py:\d+\): {message}", error)
     assert "layout='hops'" in error
 
 
