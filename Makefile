@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check bench soak lock clean
+.PHONY: setup demo test test-fast check bench soak lock clean
 
 setup: .venv/installed
 
@@ -23,7 +23,7 @@ BESIDE := $(addprefix tests/,decide loop testing observe workloads engines/simul
 	bench/simulator bench/pipelines test_model.py test_broker.py test_cli.py test_doctor.py test_examples.py \
 	$(patsubst %,linux/%.py,test_cores test_pressure test_thread_times files/test_file_lock files/test_inotify) \
 	$(patsubst %,bench/%.py,test_claims test_core attach/test_policies) cli/test_run.py \
-	$(patsubst %,attachment/%.py,test_pace test_task_order test_coverage test_sources_last test_in_proportion shown/test_report \
+	$(patsubst %,attachment/%.py,test_pace test_task_order test_coverage policies/test_sources_last policies/test_in_proportion shown/test_report \
 		quality/test_promises) \
 	$(patsubst %,engines/spark/%.py,kafka/test_flow threads/test_naming threads/test_idle_queues queries/test_operators \
 		queries/test_plan queries/test_progress agent/test_reports) \
@@ -36,6 +36,12 @@ test: setup
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(BESIDE)); failed=$$?; \
 	wait $$beside || failed=1; cat $$log; rm $$log; exit $$failed
 
+# What is pure Python, in less than a minute.
+test-fast: setup
+	$(BIN)/python -m pytest -m "unit and not slow" $(addprefix tests/,decide loop observe engines/spark \
+		attachment/policies attachment/shown enforce/gate enforce/test_changes.py enforce/test_enforcer.py test_model.py test_values.py \
+		test_config.py test_durations.py test_estimates.py test_text.py)
+
 check: setup
 	$(CHECK)
 
@@ -44,8 +50,8 @@ BENCHES := core hops channels pipelines loop attach
 bench: setup
 	@failed=; for name in $(BENCHES); do \
 		echo "treadle bench $$name"; \
-		$(BIN)/treadle bench $$name || failed="$$failed $$name"; \
-	done; test -z "$$failed" || { echo "claims that do not hold, or variants that died:$$failed" >&2; exit 1; }
+		$(BIN)/treadle bench $$name --save benchmarks/results/$$name.json || failed="$$failed $$name"; \
+	done; $(BIN)/treadle bench results > docs/results.md; test -z "$$failed" || { echo "claims that do not hold, or variants that died:$$failed" >&2; exit 1; }
 
 # 45 minutes: 50 hops for ten, 20 kills of a driver on each kind of channel, 100 of an enforcer and 100 of attach; five minutes
 # in which queries, executors and applications come and go under attach, and a line of JSON about whose priority threads had.

@@ -27,6 +27,33 @@ def pytest_configure() -> None:
     settings.load_profile("treadle")
 
 
+_NEEDS = {"kafka": {"broker", "kafka_jars"}, "spark": {"spark", "attached", "application"}, "jvm": {"jvm", "start"}}
+"""Marker -> fixtures of which one says that a test has it."""
+_STARTS = {
+    "jvm": ("jvm/test_",),
+    "spark": ("soak/test_soak", "bench/test_adaptive", "bench/quality", "bench/pipelines", "engines/spark/test_cluster",
+              "pipelines/test_c", "pipelines/quality/test_placement", "pipelines/spark/test_session", "cli/test_run",
+              "cli/test_kills", "attachment/test_livelock"),
+    "root": ("enforce/kernel/", "enforce/recovery/test_guardian", "linux/files/test_target_files", "test_attachment",
+             "cli/test_kills", "attachment/test_livelock"),
+    "slow": ("engines/simulator/test_", "decide/adaptive/", "testing/", "bench/test_core", "bench/simulator"),
+}  # fmt: skip
+"""Marker -> beginnings of the paths of tests that start such parts themselves, or take long."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by what it needs; `unit` are those that need nothing."""
+    here = Path(__file__).parent
+    for item in items:
+        place, fixtures = item.path.relative_to(here).as_posix(), set(getattr(item, "fixturenames", ()))
+        found = {marker for marker, needed in _NEEDS.items() if needed & fixtures}
+        found |= {marker for marker, places in _STARTS.items() if place.startswith(places)}
+        if not found - {"slow"}:
+            found.add("unit")
+        for marker in sorted(found):
+            item.add_marker(marker)
+
+
 @pytest.fixture(scope="session")
 def kafka_jars() -> list[Path]:
     """The jars of the Kafka broker, fetched into the user's cache if they are not there."""
