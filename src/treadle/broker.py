@@ -1,7 +1,7 @@
 """A Kafka broker for development and tests: one KRaft node on the loopback, with its data in a folder.
 
-Knows how to start it so that it outlives its starter, whether it really answers, and how to end exactly the process it
-started. Knows nothing of topics or of what they are for, and is no way to run Kafka in production.
+It starts the broker so that it outlives the process that started it, checks whether it really answers, and ends exactly
+the process that was started. It knows nothing of topics, and is not meant for production.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ HEAP = "512m"
 
 @dataclass(frozen=True)
 class Status:
-    """What is to be seen of a broker from outside.
+    """The state of a broker, seen from outside.
 
-    `silent`: the process is there but does not answer, for it is still starting, or hangs. `died`: nobody stopped it.
+    `silent`: the process runs but does not answer: it is still starting, or hangs. `died`: it ended without `stop`.
     """
 
     state: Literal["stopped", "silent", "running", "died"]
@@ -59,7 +59,7 @@ class Broker:
     pid: int
     born: str
     already: bool = False
-    """It ran before it was asked to start."""
+    """Whether it ran already when `start` was called."""
 
     @property
     def bootstrap(self) -> str:
@@ -70,9 +70,9 @@ class Broker:
     def start(
         cls, folder: Path, port: int = PORT, *, timeout: float = 60.0, progress: jars.Progress | None = None
     ) -> Broker:
-        """Start the broker of this folder, and come back when it answers; fetches its jars when they are not here.
+        """Start the broker of this folder, and return when it answers; fetch its jars first if they are missing.
 
-        What was written into the same folder before is there again. If it runs already, that one is returned.
+        Data that was written into the same folder before is there again. A broker that runs already is returned.
         """
         if not 0 < port < 65536:
             raise ConfigError(f"{port} is no port", remedy="1 to 65535")
@@ -89,35 +89,35 @@ class Broker:
         return broker
 
     def alive(self) -> bool:
-        """Whether this very process is still there."""
+        """Whether this very process still runs."""
         return _born(self.pid) == self.born
 
     def answers(self) -> bool:
-        """Whether it serves clients: it names itself as a live broker of the cluster that is in its folder."""
+        """Whether it serves clients: a live broker answers at its port, with the cluster id that is in its folder."""
         there = _cluster_at(self.port)
         return there is not None and there == _cluster_in(self.folder)
 
     def stop(self, timeout: float = 30.0) -> None:
-        """End it: ask, wait until it is gone, and only when it does not go, kill it. A broker that is gone is fine."""
+        """End the broker: SIGTERM, then SIGKILL if it still runs after `timeout`. One that has ended is no error."""
         with _alone(self.folder):
             _end(self, timeout)
-            if find(self.folder) is None:  # else another was started here since
+            if find(self.folder) is None:  # otherwise another broker was started here since
                 _record(self.folder).unlink(missing_ok=True)
 
 
 def default_folder() -> Path:
-    """Where the broker keeps its data unless told otherwise."""
+    """The default folder for the broker's data."""
     return jars.home() / "kafka"
 
 
 def find(folder: Path) -> Broker | None:
-    """The broker that runs in this folder, if one does."""
+    """Return the broker that runs in this folder, None if none does."""
     broker = _recorded(folder)
     return broker if broker is not None and broker.alive() else None
 
 
 def stop(folder: Path) -> Broker | None:
-    """Stop the broker of this folder; which one that was, None if none ran."""
+    """Stop the broker of this folder and return it; None if none ran."""
     broker = _recorded(folder)
     if broker is None:
         return None
@@ -127,7 +127,7 @@ def stop(folder: Path) -> Broker | None:
 
 
 def status(folder: Path) -> Status:
-    """How the broker of this folder is."""
+    """Return the state of the broker of this folder."""
     place = folder.absolute()
     broker = _recorded(place)
     seen = Status("stopped" if broker is None else "died", str(place), str(_log(place)))
@@ -137,7 +137,7 @@ def status(folder: Path) -> Status:
 
 
 def free_port(*taken: int) -> int:
-    """A port on the loopback that nobody listens on, outside the range from which clients' own ports are taken."""
+    """Return a free port on the loopback, outside the range from which the kernel takes clients' ephemeral ports."""
     for port in random.SystemRandom().sample(range(20000, 32000), 200):
         with contextlib.suppress(OSError):
             _bind(port)
@@ -167,7 +167,7 @@ def _start(folder: Path, port: int, progress: jars.Progress | None) -> Broker:
 
 
 def _format(folder: Path, java: list[str]) -> None:
-    """Make the data folder, whole or not at all: what an interrupted start left is no data."""
+    """Make the data folder, completely or not at all: it gets its name only after it was formatted."""
     if (folder / "data").exists():
         return
     shutil.rmtree(folder / "data.new", ignore_errors=True)
@@ -188,9 +188,9 @@ def _format(folder: Path, java: list[str]) -> None:
 
 
 def _properties(port: int, data: str) -> str:
-    """The configuration: one node that is broker and controller, and topics that need no second one.
+    """The configuration: one node that is broker and controller, and internal topics with one replica.
 
-    The data folder is named relative to the process' own, so no path needs quoting, and the folder can be moved.
+    The data folder is relative to the process' working directory: no path needs quoting, and the folder can be moved.
     """
     control = free_port(port)
     return "\n".join(
@@ -206,7 +206,7 @@ def _properties(port: int, data: str) -> str:
             "auto.create.topics.enable=true",
             "num.partitions=1",
             "group.initial.rebalance.delay.ms=0",
-            # After kill -9 the next one is let in only when the session of the last has run out.
+            # After kill -9 the controller registers a new broker only when the session of the killed one has expired.
             "broker.session.timeout.ms=5000",
             "broker.heartbeat.interval.ms=1000",
             "log.cleaner.dedupe.buffer.size=20000000",
@@ -221,7 +221,7 @@ _OWN_TOPICS = ("offsets.topic", "transaction.state.log", "share.coordinator.stat
 
 
 def _launch(command: list[str], folder: Path) -> int:
-    """Start it in a session of its own, as nobody's child, so that it outlives the terminal and leaves no zombie."""
+    """Start it in a session of its own, orphaned by its shell: it outlives the terminal and leaves no zombie."""
     shell = 'log=$1; shift; "$@" >"$log" 2>&1 </dev/null & echo $!'
     arguments = ["/bin/sh", "-c", shell, "sh", _log(folder).name, *command]
     done = subprocess.run(arguments, cwd=folder, stdout=subprocess.PIPE, start_new_session=True, check=True)
@@ -234,7 +234,7 @@ def _wait_until_it_answers(broker: Broker, timeout: float) -> None:
         gone = not broker.alive()
         if gone or time.monotonic() > deadline:
             why = f"the broker ended: {_last_words(broker.folder)}" if gone else f"no answer within {timeout:g} s"
-            if not broker.already:  # that one may be busy with others' data; who started it decides
+            if not broker.already:  # a broker that ran before may serve other processes: leave it to its starter
                 _end(broker, 5.0)
                 _record(broker.folder).unlink(missing_ok=True)
             raise EngineError(why, where=str(_log(broker.folder)), remedy="see this log; stop it if it still runs")
@@ -247,7 +247,7 @@ def _end(broker: Broker, patience: float) -> None:
     except ProcessLookupError:
         return
     try:
-        # With the handle in hand the pid can't be given to another; so what passes this check is what gets the signal.
+        # The pidfd always means the same process, so the process that passes this check is the one that is signalled.
         for number, wait in ((signal.SIGTERM, patience), (signal.SIGKILL, 10.0)):
             if not broker.alive():
                 return
@@ -266,9 +266,9 @@ def _end(broker: Broker, patience: float) -> None:
 
 
 def _born(pid: int) -> str | None:
-    """When a process began: this boot, and ticks since. None if there is no such process, or it has ended.
+    """Return when a process started: boot id and ticks since boot. None if there is no such process, or it has ended.
 
-    A killed process counts as a zombie while its threads still hold its port; the handle knows when all are gone.
+    A killed process is a zombie while its threads still hold its port; its pidfd is readable once all have ended.
     """
     try:
         handle = os.pidfd_open(pid)
@@ -310,7 +310,7 @@ def _recorded(folder: Path) -> Broker | None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time starts or stops the broker of a folder."""
+    """Let only one process at a time start or stop the broker of a folder."""
     with ExitStack() as stack:
         try:
             trusted.mkdir(folder)
@@ -341,10 +341,10 @@ def _cluster_in(folder: Path) -> str | None:
 
 
 def _cluster_at(port: int) -> str | None:
-    """The id of the cluster that answers at this port and has a live broker; None if there is none.
+    """Return the id of the cluster that answers at this port with a live broker; None if there is none.
 
-    A Metadata request (version 4, no topics) by hand: readiness must not hang on a client library being installed. An
-    open port alone proves nothing: brokers listen before they are let in by the controller.
+    The Metadata request (version 4, no topics) is made by hand, so that no client library is needed. An open port alone
+    proves nothing: a broker listens before the controller has registered it.
     """
     request = struct.pack(">hhih", 3, 4, 1, -1) + struct.pack(">ib", 0, 0)
     try:
@@ -358,7 +358,7 @@ def _cluster_at(port: int) -> str | None:
 
 
 def _cluster_of(body: bytes) -> str | None:
-    at = 8  # behind correlation id and throttle time
+    at = 8  # after correlation id and throttle time
     (brokers,) = struct.unpack_from(">i", body, at)
     at += 4
     for _ in range(brokers):
@@ -386,14 +386,14 @@ def _check_free(port: int) -> None:
 
 
 def _listener(port: int) -> str:
-    """By whom this port is in use: pid and command; empty if that can't be seen (another user's process)."""
+    """Return which process uses this port, pid and command; empty if that can't be seen (another user's process)."""
     inodes: set[str] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
             rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
             inodes |= {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and int(row[1][-4:], 16) == port}
     for handle in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):  # handles and processes come and go
+        with contextlib.suppress(OSError):  # descriptors and processes may end during the scan
             if os.readlink(handle) in inodes:
                 process = handle.parent.parent
                 return f" by process {process.name} ({(process / 'comm').read_text().strip()})"

@@ -1,4 +1,4 @@
-"""Functions that numba compiles, and keeps compiled for as long as the file they stand in is the same."""
+"""Compiles functions with numba, which caches the compiled code on disk until the function's source file changes."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import numba
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """As a decorator. A division by zero gives what numpy gives."""
+    """Compile the decorated function. Division by zero gives what numpy gives."""
     return cast("Callable[..., Any]", numba.njit(cache=True, error_model="numpy")(function))

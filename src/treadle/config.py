@@ -1,8 +1,8 @@
-"""Treadle's configuration: one TOML file, one model, every value with a default; flags of the command line come last.
+"""Treadle's configuration: one TOML file, one model, every value with a default; command-line flags override it.
 
-Looked for in this order: the file that was named, `$TREADLE_CONFIG`, `treadle.toml` in this folder, and
-`treadle/treadle.toml` in the user's configuration folder. The first one found is the only one read. One that was not
-named is ignored where another user could have written it: who is root must not obey a file of any folder.
+The file is searched in this order: the file that was named, `$TREADLE_CONFIG`, `treadle.toml` in this folder, and
+`treadle/treadle.toml` in the user's configuration folder. Only the first one found is read. In the last two places a
+file is ignored if another user could have written it: root must not obey a file of whatever folder it works in.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Section(BaseModel):
 
 
 class Adaptive(_Section):
-    """What `--policy adaptive` chooses from, by what, and how; what is not set depends on what it drives."""
+    """Options of `--policy adaptive`. Where none are set, candidates and objectives depend on the engine."""
 
     objectives: Some | None = None
     candidates: Some | None = None
@@ -43,14 +43,14 @@ class Adaptive(_Section):
 
 
 class Simulate(_Section):
-    """What `treadle simulate` takes where neither a flag nor the scenario says otherwise."""
+    """Defaults of `treadle simulate`, which a flag or the scenario overrides."""
 
     seconds: Positive | None = None
     seed: Annotated[int, Field(ge=0, strict=True)] | None = None
 
 
 class Attach(_Section):
-    """What `treadle attach` takes where no flag says otherwise; priorities and quotas by patterns of query names."""
+    """Defaults of `treadle attach`, which flags override; priorities and quotas are by patterns of query names."""
 
     policy: str | None = None
     enforce: str | None = None
@@ -62,14 +62,14 @@ class Attach(_Section):
 
 
 class Config(_Section):
-    """The whole file."""
+    """The whole configuration file."""
 
     adaptive: Adaptive = Adaptive()
     simulate: Simulate = Simulate()
     attach: Attach = Attach()
 
     def policy(self, spec: str) -> str:
-        """A policy as the registry takes it: a bare `adaptive` is spelt out with what is configured."""
+        """Return the policy for the registry: a bare `adaptive` gets the configured options."""
         name, at, knob = spec.partition("@")
         if name != "adaptive":
             return spec
@@ -80,7 +80,7 @@ class Config(_Section):
 
 
 def load(named: str | None = None) -> tuple[Config, str]:
-    """The configuration in force and where it came from."""
+    """Return the configuration in force and where it came from."""
     found = _find(named)
     if found is None:
         return Config(), "defaults"
@@ -104,7 +104,7 @@ def load(named: str | None = None) -> tuple[Config, str]:
 
 
 def as_toml(config: Config) -> str:
-    """The configuration as a file would say it; what is not set stands as a comment."""
+    """Return the configuration as TOML; a key that is not set becomes a comment."""
     sections = []
     for section, values in config.model_dump(mode="json").items():
         known = {key: value for key, value in values.items() if value is not None}
@@ -115,12 +115,12 @@ def as_toml(config: Config) -> str:
 
 
 def _nested(text: str) -> str:
-    """What stands among others: a policy with options of its own in parentheses."""
+    """Put an item that has options of its own in parentheses, for a list of items."""
     return f"({text})" if ":" in text else text
 
 
 def _find(named: str | None) -> tuple[Path, dict[str, Any]] | None:
-    """The file in force and what it says."""
+    """Return the file in force and its contents; None if there is none."""
     explicit = named or os.environ.get("TREADLE_CONFIG")
     if explicit:
         path = Path(explicit)
@@ -136,7 +136,7 @@ def _find(named: str | None) -> tuple[Path, dict[str, Any]] | None:
 
 
 def _trusted(path: Path) -> bytes | None:
-    """The text of a file that was found; None, and a line that says so, if another user could have written it."""
+    """Return the text of a file; None, with a warning in the log, if another user could have written it."""
     try:
         link = path.lstat()
         with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
@@ -149,7 +149,7 @@ def _trusted(path: Path) -> bytes | None:
 
 
 def _doubt(found: os.stat_result) -> str:
-    """Why a file may be the work of another user; empty if it can't."""
+    """Return why another user could have written a file; empty if none could."""
     if found.st_uid not in (0, os.geteuid()):
         return f"it belongs to user {users.name(found.st_uid)}"
     if found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode):

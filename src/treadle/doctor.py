@@ -1,7 +1,7 @@
-"""Looks at this machine the way `treadle run` and `treadle attach` will: what is there, what is not, and what to do.
+"""Checks what `treadle run` and `treadle attach` need on this machine: what is there, what is missing, and what to do.
 
-It changes nothing but Treadle's own cache, where its Java classes are compiled if they can be; what the kernel allows
-it tries on threads and groups of its own. What a part is for, the modules know that use it.
+It changes nothing but Treadle's own cache, into which it compiles Treadle's Java classes if it can. What the kernel
+allows is tried on threads and cgroups that are made for the check.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from treadle.pipelines.spark.session import Setting, settings
 
 OLDEST_PYTHON = (3, 11)
 SPARK = "4.3."
-"""The versions of PySpark that Treadle is tested with begin so."""
+"""How the versions of PySpark begin that Treadle is tested with."""
 
 State = Literal["ok", "missing", "note"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at. `needed`: without it `treadle run` can't work. A note may be left as it is."""
+    """The result of one check. `needed`: without it `treadle run` can't work. A `note` may be left as it is."""
 
     name: str
     state: State
@@ -45,22 +45,22 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """All that was looked at."""
+    """The results of all checks."""
 
     checks: tuple[Check, ...]
     settings: tuple[Setting, ...]
-    """What a session of Treadle's sets, and why; empty if that can't be told without what is missing."""
+    """The Spark settings of a Treadle session, with reasons; empty if they are unknown because something is missing."""
     pipelines: tuple[str, ...]
-    """The names of those that run now."""
+    """The names of the pipelines that run now."""
 
     @property
     def missing(self) -> tuple[Check, ...]:
-        """What keeps `treadle run` from working."""
+        """The failed checks that keep `treadle run` from working."""
         return tuple(check for check in self.checks if check.needed and check.state == "missing")
 
 
 def examine() -> Report:
-    """Look at everything."""
+    """Run all checks."""
     checks = [_python(), *_java(), _spark(), _pandas(), _package("pyarrow", needed=True), _classes()]
     checks += [_package("protobuf", why="for transformWithState"), _package("confluent-kafka", "kafka", "for topics")]
     checks += [_bundle(name) for name in jars.names()]
@@ -78,7 +78,7 @@ def _python() -> Check:
 
 
 def _java() -> list[Check]:
-    """The runtime, and the compiler beside it."""
+    """Check the Java runtime, and the compiler beside it."""
     try:
         program = jars.java()
     except TreadleError as error:
@@ -114,7 +114,7 @@ def _package(name: str, extra: str = "spark", why: str = "", *, needed: bool = F
 
 
 def _classes() -> Check:
-    """Treadle's own jar; compiled here and now if it was not yet."""
+    """Check Treadle's own jar, and compile it if that was not done yet."""
     name = "Treadle's Java classes"
     try:
         return Check(name, "ok", str(jvm.jar()), needed=True)
@@ -162,7 +162,7 @@ def _psi() -> Check:
 
 
 def _kernel() -> list[Check]:
-    """What `treadle attach` can turn here; each is tried. None is needed by `treadle run`."""
+    """Try each kernel feature that `treadle attach` can use. `treadle run` needs none of them."""
     release = Check("kernel", "ok", f"{platform.system()} {platform.release()}")
     facts = [
         Check(f"attach: {fact.what}", "ok" if fact.works else "note", fact.why, fact.remedy) for fact in kernel.facts()
@@ -171,7 +171,7 @@ def _kernel() -> list[Check]:
 
 
 def _jvms() -> Check:
-    """Whether there is a JVM that this user may attach to, and how it answers."""
+    """Check whether there is a JVM that this user may attach to, and whether it answers."""
     name = "attach: JVM"
     found = running.find()
     if not found:

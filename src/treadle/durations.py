@@ -1,6 +1,6 @@
-"""Lengths of time as people write them (`500ms`, `1s`, `2min`, `1h 30min`), as a number of seconds and back.
+"""Converts durations as people write them (`500ms`, `1s`, `2min`, `1h 30min`) to seconds and back.
 
-It knows units; what a length of time is for, the caller says, so that an error can name it.
+It knows units only; the caller says what a duration is for, so that an error can name it.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _REMEDY = "write it as '500ms', '1s', '2min' or as a number of seconds"
 
 @dataclass(frozen=True)
 class Backoff:
-    """Pauses between attempts of what fails: they double, from `first` up to `longest` seconds."""
+    """Pauses between retries: they double, from `first` up to `longest` seconds."""
 
     first: float
     longest: float
 
     def pause(self, failures: int) -> float:
-        """The pause after so many failures in a row, from 1 on."""
+        """Return the pause after this number of consecutive failures, at least 1."""
         return min(self.first * 2.0 ** min(failures - 1, 60), self.longest)
 
 
 def seconds(value: Duration, *, what: str = "the duration", where: str = "", least: float = 0.0) -> float:
-    """A length of time in seconds: text with units, a number of seconds, or a timedelta.
+    """Return a duration in seconds, from text with units, a number of seconds, or a timedelta.
 
     It must be above zero, and no shorter than `least`.
     """
@@ -71,9 +71,9 @@ def seconds(value: Duration, *, what: str = "the duration", where: str = "", lea
 
 
 def text(length: float) -> str:
-    """A number of seconds as a person would write it, to four digits: `1.5s`, `250ms`, `2min`."""
+    """Return a number of seconds as a person would write it, to four digits: `1.5s`, `250ms`, `2min`."""
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        # Only where it comes out even: 90s says more than 1.5min.
+        # Only if the division leaves no remainder: 90s is clearer than 1.5min.
         if length >= size and length % size == 0:
             return f"{length / size:.15g}{unit}"
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
@@ -83,7 +83,7 @@ def text(length: float) -> str:
 
 
 def _parse(written: str) -> float:
-    """The sum of its parts, NaN where a part makes no sense. A bare number means seconds, but only on its own."""
+    """Return the sum of all parts, NaN if one is invalid. A number without unit means seconds if it stands alone."""
     total, position = 0.0, 0
     while position < len(written):
         part = _PART.match(written, position)

@@ -1,4 +1,4 @@
-"""Everything Treadle raises on purpose has one root, says what was wrong, where, and what to do about it.
+"""The errors that Treadle raises on purpose: each says what was wrong, where, and what to do about it.
 
 The command line turns any `TreadleError` into one line and exit code 2; nothing was changed when one is raised.
 """
@@ -9,9 +9,9 @@ from treadle.text import visible_lines
 
 
 class TreadleError(Exception):
-    """The root of all errors that a user can act on. `remedy` says how.
+    """The base class of all errors that a user can act on. `remedy` says how.
 
-    Messages often quote names and answers of others, and end up on a terminal: control characters are made visible.
+    Messages quote names and output of other programs on a terminal, so control characters are made visible.
     """
 
     def __init__(self, message: str, *, where: str = "", remedy: str = "") -> None:
@@ -29,7 +29,7 @@ class ConfigError(TreadleError):
 
 
 class EngineError(TreadleError):
-    """An engine that can't be reached or does not offer what was asked of it."""
+    """An engine that can't be reached or does not offer what is needed."""
 
 
 class RightsError(TreadleError):
@@ -37,4 +37,4 @@ class RightsError(TreadleError):
 
 
 class TargetGone(TreadleError):
-    """What a knob was to be turned on has ended; there is nothing left to set or to restore."""
+    """The target (a thread, a process, a group) has ended; there is nothing left to set or to restore."""

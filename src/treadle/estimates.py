@@ -1,14 +1,14 @@
-"""What all rows would have come to, estimated from those that were kept: corrected counts and sums with intervals.
+"""Counts and sums over all rows, estimated with intervals from the rows that were kept.
 
-A row that was kept with probability p carries the weight w = 1/p. The sum of w x is the Horvitz-Thompson estimate of
-the sum of x over all rows; the sum of w (w - 1) x^2 is an unbiased estimate of its variance where rows were dropped
-independently. Where several share one draw, they are first summed up as one unit. That estimate is itself made by few
-rows where some weigh much, so the interval is Student's, with as many degrees of freedom as rows of equal part would
-give that spread. It knows weights, and nothing of what drops rows.
+A row that was kept with probability p has the weight w = 1/p. The sum of w x is the Horvitz-Thompson estimate of the
+sum of x over all rows; the sum of w (w - 1) x^2 is an unbiased estimate of its variance if rows were dropped
+independently. Rows that share one draw are first summed up as one unit. Where a few rows have large weights, the
+estimate of the variance depends on few rows, so the interval is Student's; its degrees of freedom are the number of
+rows with equal contributions that would give the same spread. It knows weights, and nothing of what drops rows.
 
-A weight of exactly 1 says that nothing was dropped when the row came. A row that is always kept while others may be
-dropped weighs a trifle more, so a sample of such rows alone is not taken for the whole: below `FEWEST` rows that could
-have been dropped there is no interval.
+A weight of exactly 1 means that nothing was dropped when the row came. A row that is always kept while others may be
+dropped has a weight slightly above 1, so a sample of such rows alone is not taken for all rows: with fewer than
+`FEWEST` rows that could have been dropped there is no interval.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 WEIGHT = "_weight"
-"""The column with what a row that was kept counts for."""
+"""The column with the weight of a kept row: how many rows it counts for."""
 ROWS = "rows"
 """The column with the number of a unit's rows."""
 NORMAL = 1.959963984540054
-"""So many standard deviations around it have 95 % of a normal distribution."""
+"""95 % of a normal distribution are within this many standard deviations of its mean."""
 FIRST, SECOND = (NORMAL**3 + NORMAL) / 4, (5 * NORMAL**5 + 16 * NORMAL**3 + 3 * NORMAL) / 96
-"""What Student's distribution has more, by one through its degrees of freedom and by the square of that."""
+"""What Student's distribution adds to `NORMAL`: the terms with 1/n and 1/n^2, for n degrees of freedom."""
 LEAST_FREEDOM = 1.0
 SURE = 1.0 + 1e-9
 """A row that weighs no more than this is always kept."""
 FEWEST = 5
-"""Rows that could have been dropped, and have a part in the sum: of fewer nobody knows how many others were dropped."""
+"""Rows in the sum that could have been dropped: from fewer it can't be estimated how many others were dropped."""
 
 
 class Estimate(NamedTuple):
-    """A number and the interval in which the true one lies in 95 of 100 cases; NaN where that can't be known."""
+    """A number and the interval in which the true number is in 95 of 100 cases; NaN where the interval is unknown."""
 
     value: float
     low: float
@@ -51,17 +51,17 @@ class Estimate(NamedTuple):
 
     @property
     def relative_error(self) -> float:
-        """Half of the interval as a part of the value: what is not known of it."""
+        """Half of the interval, as a part of the value; inf where the interval is unknown."""
         if math.isnan(self.high):
             return math.inf
         return (self.high - self.low) / 2 / abs(self.value) if self.value else math.inf if self.high else 0.0
 
 
 def total(weights: ArrayLike, values: ArrayLike = 1.0, units: ArrayLike | None = None) -> Estimate:
-    """The sum of `values` over all rows, by those that were kept; without values their number.
+    """Estimate the sum of `values` over all rows from those that were kept; without `values`, the number of rows.
 
-    Rows that were not dropped independently of each other (those of one key, several made of one, pairs of a join) need
-    `units`: for each row what it belongs to. See `per_unit`.
+    Rows that were not dropped independently of each other (rows of one key, several rows made from one, pairs of a
+    join) need `units`: for each row the unit that it belongs to. See `per_unit`.
     """
     weight = np.asarray(weights, dtype=np.float64)
     value = np.broadcast_to(np.asarray(values, dtype=np.float64), weight.shape)
@@ -77,7 +77,7 @@ def total(weights: ArrayLike, values: ArrayLike = 1.0, units: ArrayLike | None =
 
 
 def _per_unit(weight: Floats, value: Floats, units: ArrayLike) -> tuple[Floats, Floats]:
-    """What `per_unit` makes of a table, for arrays."""
+    """Do for arrays what `per_unit` does for a table."""
     names, unit = np.unique(np.asarray(units), return_inverse=True)
     largest = np.zeros(len(names))
     np.maximum.at(largest, unit, weight)
@@ -85,7 +85,7 @@ def _per_unit(weight: Floats, value: Floats, units: ArrayLike) -> tuple[Floats, 
 
 
 def of_sums(value: float, variance: float, squares: float) -> Estimate:
-    """From the sum of w x, of w (w - 1) x^2, and of the squares of the latter."""
+    """Make an estimate from three sums: of w x, of w (w - 1) x^2, and of the squares of the latter."""
     if variance <= 0.0:
         return Estimate(value, value, value)
     freedom = max(variance**2 / squares, LEAST_FREEDOM)
@@ -94,11 +94,11 @@ def of_sums(value: float, variance: float, squares: float) -> Estimate:
 
 
 def corrected(values: str | None = None, weight: str = WEIGHT) -> Column:
-    """For `agg` in Spark: the estimate of a column's sum over all rows, or of their number, as value, low and high.
+    """For Spark's `agg`: estimate the sum of a column over all rows, or their number, as value, low and high.
 
-    The interval is that of rows that were dropped independently of each other: others need `per_unit` first. `low` and
-    `high` are NULL where they can't be known: rows may have been dropped, and fewer than `FEWEST` of those that are
-    left and have a part in the sum could have been, or no row is left at all.
+    The interval is right for rows that were dropped independently of each other: other rows need `per_unit` first.
+    `low` and `high` are NULL where they are unknown: no row is left, or rows may have been dropped and fewer than
+    `FEWEST` of the rows in the sum could have been dropped.
     """
     from pyspark.sql import functions as f
 
@@ -116,13 +116,13 @@ def corrected(values: str | None = None, weight: str = WEIGHT) -> Column:
 
 
 def per_unit(rows: DataFrame, unit: str | Sequence[str], *values: str) -> DataFrame:
-    """One row for each value of the `unit` columns, for `corrected`: the sums of these columns, and of 1 in `rows`.
+    """Sum up the rows of each unit in one row, for `corrected`: `values` by column, and the number of rows in `rows`.
 
-    For rows that share a draw: those of one key that was shed `by_key`, those that `explode` made of one row, the pairs
-    of a join, which share what they were made of. Name the key, the row's id, the columns of the join; and the
-    columns by which you group afterwards. A unit weighs as much as the heaviest of its rows. With that the interval is
-    exact where all rows of a unit share one draw, and otherwise no narrower than it must be, if the values of a unit
-    have one sign: the variance of its sum z is at most E[z^2 (1 - 1/w)].
+    A unit is a set of rows that share a draw: the rows of one key that was shed `by_key`, the rows that `explode` made
+    of one row, or the pairs of a join that share an input row. `unit` names the key, the id of the row or the columns
+    of the join, and the columns by which you group afterwards. A unit has the weight of its heaviest row. With that
+    weight the interval is exact where all rows of a unit share one draw. Otherwise it is never too narrow if the values
+    of a unit have one sign: the variance of its sum z is at most E[z^2 (1 - 1/w)].
     """
     from pyspark.sql import functions as f
 
@@ -135,12 +135,12 @@ def per_unit(rows: DataFrame, unit: str | Sequence[str], *values: str) -> DataFr
 
 
 def joined(left: DataFrame, right: DataFrame, on: Any, *, together: bool) -> DataFrame:
-    """The inner join of two inputs that carry weights, each pair with its own weight; `on` is as in Spark's `join`.
+    """Inner join of two inputs with weights, which gives each pair its own weight; `on` is as in Spark's `join`.
 
     With `together=False` the two rows of a pair were dropped independently of each other, so their weights multiply.
-    With `together=True` they stay or go as one, since both inputs were shed `by_key` with the same key, and nowhere
-    else: a pair stays where the smaller part stays, so the larger of both weights counts. There is no outer join: which
-    rows have no partner is not known where partners were dropped.
+    With `together=True` the rows of a pair are kept or dropped together, since both inputs were shed `by_key` with the
+    same key, and nowhere else: a pair is kept if the input that keeps less keeps its row, so the larger of both weights
+    counts. There is no outer join: where partners were dropped, it is unknown which rows have none.
     """
     from pyspark.sql import functions as f
 
@@ -155,7 +155,7 @@ def joined(left: DataFrame, right: DataFrame, on: Any, *, together: bool) -> Dat
 
 
 def check_weight(columns: Sequence[str], where: str) -> None:
-    """Refuse a table with two weights: neither is what a pair of rows counts for."""
+    """Raise a ConfigError for a table with two weight columns: neither is the weight of a pair of rows."""
     if list(columns).count(WEIGHT) > 1:
         remedy = "join its inputs with treadle.joined(left, right, on, together=…), which makes one of both"
         raise ConfigError(f"has {list(columns).count(WEIGHT)} columns '{WEIGHT}'", where=where, remedy=remedy)

@@ -1,8 +1,8 @@
-"""Jars that no Python package brings: pinned, fetched by the Ivy that PySpark ships, and checked byte for byte.
+"""Jars that no Python package ships: pinned, fetched by the Ivy that PySpark ships, and checked byte for byte.
 
-Knows the bundles (`bundles/<name>.xml` says what is wanted, `bundles/<name>.sha256` which bytes are right) and where
-they are kept; nothing of what they are for. The folder of a bundle is complete or absent, whoever else is fetching.
-Jars end up in JVMs of other users, so owner, mode and bytes of each are checked whenever it is used.
+It knows the bundles (`bundles/<name>.xml` lists the jars, `bundles/<name>.sha256` their checksums) and where they are
+kept, and nothing of what they are for. The folder of a bundle is complete or absent, even while several processes
+fetch. Jars end up in JVMs of other users, so owner, mode and bytes of each jar are checked whenever it is used.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from treadle.linux.files.open_files import is_readable
 log = logging.getLogger("treadle.jars")
 
 Progress = Callable[[str, float], None]
-"""Told what is going on, and how much of it is done (0 to 1)."""
+"""Called with the current step, and the part of it that is done (0 to 1)."""
 
 OLDEST_JAVA = 17
 SILENCE = 180.0
-"""Seconds without a word from Ivy after which the registry counts as unreachable (Ivy itself would wait for ever)."""
+"""Seconds without output of Ivy after which the registry counts as unreachable (Ivy itself would wait for ever)."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A named set of jars: Ivy's description of it, and the SHA-256 of every file that has to come."""
+    """A named set of jars: Ivy's description of it, and the SHA-256 of each file."""
 
     name: str
     ivy: str
@@ -55,29 +55,29 @@ class Bundle:
 
     @property
     def key(self) -> str:
-        """Folder name: other contents, other folder, so that an upgrade never meets old jars."""
+        """The folder's name, which depends on the contents: so an upgrade never uses old jars."""
         pinned = self.ivy + "".join(f"{value}  {file}\n" for file, value in sorted(self.sums.items()))
         return f"{self.name}-{hashlib.sha256(pinned.encode()).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True)
 class Jar:
-    """A jar that was checked: the bytes that were, which `path` may have no longer."""
+    """A checked jar with the bytes that were checked; the file at `path` may have changed since."""
 
     path: Path
     contents: bytes
 
     @property
     def is_out_of_reach(self) -> bool:
-        """Whether nobody else can put other bytes at its path."""
+        """Whether no other user can put other bytes at its path."""
         return trusted.is_out_of_reach(self.path)
 
 
 def home() -> Path:
-    """Where Treadle keeps what it can fetch again: `$TREADLE_HOME`, `$XDG_CACHE_HOME/treadle` or `~/.cache/treadle`.
+    """Return Treadle's cache folder: `$TREADLE_HOME`, `$XDG_CACHE_HOME/treadle` or `~/.cache/treadle`.
 
-    The environment may be that of another user (`sudo -E`): a folder that another user could change is not used. The
-    path has no links, which others could change later.
+    The environment may be that of another user (`sudo -E`): a folder that another user could change is not used.
+    Symbolic links in the path are resolved, since others could change them later.
     """
     if own := os.environ.get("TREADLE_HOME"):
         wanted = Path(own).expanduser().absolute()
@@ -85,7 +85,7 @@ def home() -> Path:
             raise _refused(f"TREADLE_HOME={wanted}", why)
         return wanted.resolve()
     folder = os.environ.get("XDG_CACHE_HOME")
-    # The XDG standard: a relative path is to be ignored.
+    # The XDG standard: a relative path must be ignored.
     wanted = (Path(folder) if folder and os.path.isabs(folder) else Path.home() / ".cache") / "treadle"
     why = _doubt(wanted)
     return _own_home(why) if why else wanted.resolve()
@@ -93,7 +93,7 @@ def home() -> Path:
 
 @cache
 def _own_home(reason: str) -> Path:
-    """The cache of the user that this process runs as, since another one is not trusted; reported once."""
+    """Return the cache folder of this process's own user, since the configured one is not trusted; logged once."""
     try:
         own = Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".cache" / "treadle"
     except KeyError:
@@ -105,7 +105,7 @@ def _own_home(reason: str) -> Path:
 
 
 def _doubt(cache_folder: Path) -> str:
-    """Why another user could change what is used from this cache; empty if none can."""
+    """Return why another user could change what is used from this cache; empty if none can."""
     return trusted.doubt(cache_folder / "jars") or trusted.doubt(cache_folder / "agents")
 
 
@@ -118,12 +118,12 @@ def _refused(where: str, why: str) -> ConfigError:
 
 
 def names() -> list[str]:
-    """The bundles there are."""
+    """Return the names of all bundles."""
     return sorted(file.name.removesuffix(".xml") for file in _data().iterdir() if file.name.endswith(".xml"))
 
 
 def bundle(name: str) -> Bundle:
-    """The bundle of this name."""
+    """Return the bundle of this name."""
     if name not in names():
         raise ConfigError(f"no bundle of jars is called {name!r}", remedy=f"there are: {', '.join(names())}")
     table = (_data() / f"{name}.sha256").read_text("utf-8")
@@ -132,12 +132,12 @@ def bundle(name: str) -> Bundle:
 
 
 def folder(wanted: str | Bundle) -> Path:
-    """Where the jars of this bundle are, or will be once fetched."""
+    """Return the folder where the jars of this bundle are, or will be once fetched."""
     return home() / "jars" / (wanted if isinstance(wanted, Bundle) else bundle(wanted)).key
 
 
 def fetched(name: str) -> list[Jar]:
-    """The jars of a bundle that was fetched, checked again."""
+    """Check the jars of a fetched bundle again, and return them."""
     known = bundle(name)
     if not folder(known).is_dir():
         raise EngineError(f"the jars of {name!r} are not here yet", remedy=f"treadle jars {name}")
@@ -145,12 +145,12 @@ def fetched(name: str) -> list[Jar]:
 
 
 def paths(name: str) -> list[Path]:
-    """The same by their paths, for a JVM of this user."""
+    """Return the paths of `fetched`, for a JVM of this user."""
     return [jar.path for jar in fetched(name)]
 
 
 def fetch(*wanted: str | Bundle, progress: Progress | None = None) -> dict[str, Path]:
-    """Make sure that these bundles are here; the folder of each. What was fetched before is only checked."""
+    """Fetch these bundles, and return the folder of each by name. A bundle that was fetched before is only checked."""
     tell = progress or _untold
     found: dict[str, Path] = {}
     for known in [item if isinstance(item, Bundle) else bundle(item) for item in wanted]:
@@ -172,7 +172,7 @@ def fetch(*wanted: str | Bundle, progress: Progress | None = None) -> dict[str, 
 
 
 def java() -> str:
-    """The `java` to run: that of `JAVA_HOME`, else the first on the PATH; at least version 17."""
+    """Return the `java` to run: that of `JAVA_HOME`, else the first on the PATH; at least version 17."""
     remedy = f"install a JDK {OLDEST_JAVA} or newer, and set JAVA_HOME or PATH"
     place = os.environ.get("JAVA_HOME")
     program = shutil.which(str(Path(place, "bin", "java")) if place else "java")
@@ -194,12 +194,12 @@ def _data() -> Traversable:
 
 
 def _untold(what: str, part: float) -> None:
-    """Nobody wants to know."""
+    """Ignore progress."""
 
 
 @contextmanager
 def _alone(name: str, place: Path, progress: Progress) -> Iterator[None]:
-    """One process at a time fetches a bundle; the lock goes with its holder, however that ends."""
+    """Let one process at a time fetch a bundle; the lock ends with the process that holds it, however it ends."""
     trusted.make_folder(place)
     with alone(place / f".{name}.lock", lambda: progress(f"jars: {name}, another fetches", 0.0)):
         yield
@@ -219,7 +219,7 @@ def _fetch(known: Bundle, target: Path, progress: Progress) -> None:
 
 
 def _run_ivy(known: Bundle, work: Path, progress: Progress) -> str:
-    """Have Ivy put the jars into `work/lib`; what it said. The cache is this run's own: no leftovers of others."""
+    """Run Ivy, which puts the jars into `work/lib`, and return its output. Its cache is new, without any leftovers."""
     command = [java(), "-jar", str(_ivy()), "-cache", str(work / "cache"), "-ivy", str(work / "ivy.xml")]
     command += ["-retrieve", str(work / "lib" / "[artifact]-[revision](-[classifier]).[ext]")]
     if settings := os.environ.get("TREADLE_IVY_SETTINGS"):
@@ -257,7 +257,7 @@ def _listen(ivy: subprocess.Popen[bytes], known: Bundle, progress: Progress) -> 
 
 
 def _ivy() -> Path:
-    """The Ivy that PySpark ships; looked for without importing PySpark."""
+    """Return the path of the Ivy that PySpark ships, without importing PySpark."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise EngineError("PySpark is not installed, and its Ivy fetches jars", remedy="pip install 'treadle[spark]'")
@@ -272,7 +272,7 @@ def _ivy() -> Path:
 
 
 def _failure(known: Bundle, said: str, *, silent: bool = False) -> EngineError:
-    """What went wrong in Ivy's own words, cut down to the jar and the reason."""
+    """Return the error for a failed run of Ivy: its output `said`, reduced to the jar and the reason."""
     missing = re.findall(r":: ([\w.\-]+)#([\w.\-]+);([\w.\-]+): ", said)
     missing += re.findall(r"\[FAILED +\] ([\w.\-]+)#([\w.\-]+);([\w.\-]+)!", said)
     which = ", ".join(dict.fromkeys(":".join(parts) for parts in missing))
@@ -296,7 +296,7 @@ def _failure(known: Bundle, said: str, *, silent: bool = False) -> EngineError:
 
 
 def _check(known: Bundle, place: Path, said: str) -> None:
-    """Exactly the pinned files, with exactly the pinned bytes."""
+    """Check for exactly the pinned files, with exactly the pinned bytes."""
     came = {file.name: file.read_bytes() for file in place.iterdir()} if place.is_dir() else {}
     if known.sums.keys() - came.keys() and "[FAILED" in said:
         raise _failure(known, said)
@@ -308,7 +308,7 @@ def _check(known: Bundle, place: Path, said: str) -> None:
 
 
 def _kept(known: Bundle) -> list[Jar]:
-    """The jars of a bundle as they are now: still the pinned ones, in files of ours."""
+    """Return the jars of a bundle; raise an error unless they are still the pinned ones, in files that we trust."""
     place = folder(known)
     if why := trusted.doubt(place):
         raise RightsError(why, where=str(place), remedy=f"rm -r '{place}' and treadle jars {known.name}")
@@ -320,7 +320,7 @@ def _kept(known: Bundle) -> list[Jar]:
 
 
 def _problem(known: Bundle, found: Mapping[str, bytes]) -> str:
-    """In what these files differ from the pinned ones; empty if in nothing."""
+    """Return how these files differ from the pinned ones; empty if they don't."""
     if surplus := sorted(found.keys() - known.sums.keys()):
         return f"{', '.join(surplus)} came, which nobody asked for"
     if lacking := sorted(known.sums.keys() - found.keys()):

@@ -1,4 +1,4 @@
-"""Log lines quote names that other users chose: control characters in them are made visible, whoever prints the lines.
+"""Makes control characters in log lines visible, since log lines quote names that other users chose.
 
 A filter on each of Treadle's loggers does it, so that handlers of the user's own program get safe text, too.
 """
@@ -24,11 +24,11 @@ NAMES = (
     "treadle.pipelines.run.control_socket",
     "treadle.watchdog",
 )
-"""All loggers of Treadle. A filter of a logger is not asked for the lines of those below it, so each has its own."""
+"""All loggers of Treadle. A logger's filter does not apply to records of its child loggers, so each has the filter."""
 
 
 def make_visible() -> None:
-    """Have it done from now on; harmless when called again."""
+    """Install the filter on all loggers; harmless when called again."""
     for name in NAMES:
         logging.getLogger(name).addFilter(_FILTER)
 
@@ -48,5 +48,5 @@ _FILTER = _Visible()
 
 
 def _visible(value: Any) -> Any:
-    """Numbers stay, since `%d` needs them; whatever else is printed by its text."""
+    """Keep a number, since `%d` needs it; turn any other value into safe text."""
     return value if isinstance(value, int | float) else visible(str(value))

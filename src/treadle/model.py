@@ -1,7 +1,7 @@
-"""What is scheduled: queries as graphs of logical operators, their physical instances, and the threads that run those.
+"""What is scheduled: queries as graphs of logical operators, their physical instances, and the threads that run them.
 
-Frozen values, no I/O. A `Topology` is one version of the whole picture; its arrays (edges, levels, owners) are computed
-once, so that metrics and policies are numpy over rows. Lachesis section 2 calls the layers logical and physical DAG.
+Frozen values, no I/O. A `Topology` is one version of all of these; its arrays (edges, levels, owners) are computed
+once, for numpy operations over rows in metrics and policies. Lachesis section 2: logical and physical DAG.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Bools = NDArray[np.bool_]
 
 
 class Role(StrEnum):
-    """A thread runs an operator's logic (main) or moves its output (helper), as Lachesis-RT tells them apart."""
+    """What a thread does: run an operator's logic (main) or move its data (helper). The terms are Lachesis-RT's."""
 
     MAIN = "main"
     HELPER = "helper"
@@ -30,7 +30,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ThreadRef:
-    """A kernel thread. `start_time` guards against a thread id that the kernel gave to somebody else."""
+    """A kernel thread. `start_time` distinguishes it from a later thread to which the kernel gives the same id."""
 
     tid: int
     pid: int = 0
@@ -39,15 +39,15 @@ class ThreadRef:
     name: str = ""
 
     def __hash__(self) -> int:
-        return self.tid  # they are keys of most that is done in a round, and the kernel's id is nearly always enough
+        return self.tid  # cheap, as threads are dict keys all over a round; two threads with one id are rare
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A logical operator. Without upstream it is a source; nothing downstream makes it a sink.
+    """A logical operator. Without upstream operators it is a source, without downstream operators a sink.
 
-    `priority` and `latency_goal` are its own where the query's parts matter differently; without one it has its
-    query's. A goal of inf is none at all.
+    `priority` and `latency_goal` override those of its query; None means that the query's value holds. A goal of inf
+    means no goal, even if the query has one.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Query:
-    """A directed acyclic graph of operators, with what its owner wants from it."""
+    """A directed acyclic graph of operators, with the priority and the latency goal that its owner wants."""
 
     name: str
     operators: tuple[Operator, ...]
@@ -79,7 +79,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What an engine runs as one unit: one or several fused operators of a query, one of `parallelism` copies."""
+    """What an engine runs as one unit: one of the parallel copies of an operator, or of several fused ones."""
 
     query: str
     operators: tuple[str, ...]
@@ -124,7 +124,7 @@ class Topology:
         engine: str = "",
         version: int = 0,
     ) -> Topology:
-        """Lay queries out: `parallelism[query, operator]` copies, and (query, operators) that run as one."""
+        """Build a topology: `parallelism[query, operator]` copies (default 1), each `fused` chain as one instance."""
         queries = tuple(queries)
         copies = parallelism or {}
         chain_of = {(query, name): chain for query, chain in fused for name in chain}
@@ -140,9 +140,9 @@ class Topology:
 
     @classmethod
     def merge(cls, parts: Sequence[Topology]) -> Topology:
-        """Several engines as one picture, rows in order of the parts, so that one decision spans them all.
+        """Merge the topologies of several engines, rows in the order of `parts`, so that one decision spans them all.
 
-        A query name used by two engines is the same query only to its user: it is told apart by its engine.
+        If two engines have queries of the same name, each gets its engine's name in front.
         """
         if len(parts) == 1:
             return parts[0]
@@ -178,7 +178,7 @@ class Topology:
 
     @cached_property
     def priority(self) -> Floats:
-        """Row -> user priority: the highest of its operators', an operator without one of its own has its query's."""
+        """Row -> user priority: the highest among its operators, where an operator without one has its query's."""
         of_query = np.array([q.priority for q in self.queries], dtype=np.float64)[self.query_of]
         own = {(q.name, op.name): op.priority for q in self.queries for op in q.operators if op.priority is not None}
         return self._of_operators(of_query, own, np.maximum) if own else of_query
@@ -199,7 +199,7 @@ class Topology:
         return np.where(np.isinf(found), np.nan, found)
 
     def _of_operators(self, of_query: Floats, own: dict[tuple[str, str], float], which: np.ufunc) -> Floats:
-        """Row -> the best of its operators' own numbers, of which those without one have their query's."""
+        """Row -> `which` (maximum or minimum) of its operators' `own` numbers; one without has its query's number."""
         width = np.array([len(i.operators) for i in self.instances], dtype=np.int64)
         each = [own.get((i.query, name), np.nan) for i in self.instances for name in i.operators]
         filled = np.where(np.isnan(each), np.repeat(of_query, width), each)
@@ -208,10 +208,10 @@ class Topology:
 
     @cached_property
     def edges(self) -> tuple[Ints, Ints, Floats]:
-        """(from row, to row, share): a tuple that leaves `from` reaches `to` with this share.
+        """(from row, to row, share): the part of the tuples leaving `from` that reaches `to`.
 
-        Every consumer of a stream gets it whole, so the shares of a branch add up to its number of consumers;
-        the copies of one parallel consumer split it, so theirs add up to one.
+        Every consumer of a stream gets the whole stream, so the shares of a branch add up to its number of consumers;
+        the copies of one parallel consumer split the stream, so their shares add up to one.
         """
         rows: dict[tuple[str, str], list[int]] = {}
         for row, instance in enumerate(self.instances):
@@ -238,7 +238,7 @@ class Topology:
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
-        """Rows by their longest way to a sink, sinks first: all edges of a level lead to earlier levels."""
+        """Rows by their longest path to a sink, sinks first: all edges of a level lead to earlier levels."""
         start, end, share = self.edges
         depth = np.zeros(len(self), dtype=np.int64)
         while True:
@@ -246,7 +246,7 @@ class Topology:
             np.maximum.at(longer, start, depth[end] + 1)
             if np.array_equal(longer, depth):
                 break
-            if longer.max() >= len(self):  # an acyclic way visits each row once
+            if longer.max() >= len(self):  # an acyclic path visits each row once
                 raise ConfigError(
                     f"instance '{self.ids[int(longer.argmax())]}' feeds itself through others",
                     remedy="fuse only operators that follow each other",
@@ -313,7 +313,7 @@ def _check_graph(query: Query) -> None:
 
 
 def _find_cycle(query: Query) -> list[str]:
-    """A cycle in the direction of the data, first operator repeated at its end, or nothing."""
+    """Return a cycle in the direction of the data, its first operator repeated at the end; empty if there is none."""
     upstream = {op.name: op.upstream for op in query.operators}
     done: set[str] = set()
     for first in upstream:

@@ -1,6 +1,6 @@
-"""What other packages add to Treadle: finds the entry points of a group, loads them, and names the package to blame.
+"""Plug-ins of other packages: finds the entry points of a group, loads them, and names the package in errors.
 
-It knows packages and names. What a policy, an engine or a knob is, the registries know that use it.
+It knows packages and names only. The registries of policies, engines and knobs, which use it, check what was loaded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from treadle.errors import ConfigError
 
 
 def find(group: str, what: str, built_in: Collection[str] = ()) -> dict[str, EntryPoint]:
-    """The entry points of a group by name; a name that is taken is refused, which needs no import."""
+    """Return the entry points of a group by name, without importing them; raise a ConfigError if a name is taken."""
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         if point.name in built_in:
@@ -25,7 +25,7 @@ def find(group: str, what: str, built_in: Collection[str] = ()) -> dict[str, Ent
 
 
 def load(point: EntryPoint) -> object:
-    """What an entry point names. Whatever a foreign module raises while it is imported is one clear error."""
+    """Import the object that an entry point names. Any exception during the import becomes a ConfigError."""
     try:
         loaded: object = point.load()
     except Exception as error:
@@ -34,23 +34,23 @@ def load(point: EntryPoint) -> object:
 
 
 def called(point: EntryPoint) -> str:
-    """How an error names a plug-in."""
+    """Name a plug-in in an error message."""
     package = f" of package '{point.dist.name}'" if point.dist else ""
     return f"plug-in '{point.name}'{package}"
 
 
 def taken(point: EntryPoint, message: str) -> ConfigError:
-    """The error for a name that is there twice."""
+    """Return the error for a name that is already taken."""
     return ConfigError(message, where=called(point), remedy="rename it or uninstall one of the two")
 
 
 def failed(where: str, message: str, error: Exception) -> ConfigError:
-    """The error for what a plug-in raised itself."""
+    """Return the error for an exception of a plug-in."""
     return ConfigError(f"{message}: {type(error).__name__}: {error}", where=where, remedy="mend or uninstall it")
 
 
 def suggestion(word: str, known: Iterable[str], none: str = "there is none") -> str:
-    """For an error's remedy: the names that are near, or all of them, or `none` where there are no names."""
+    """Return the remedy for an unknown name: similar names, or all known ones, or `none` if there are none."""
     known = list(known)
     near = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
     if near:

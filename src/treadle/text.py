@@ -1,7 +1,7 @@
-"""Text that other users wrote, made safe to show: names of queries, applications and threads, and their errors.
+"""Makes text of other users safe to show: names of queries, applications and threads, and their errors.
 
-A terminal obeys control characters, so a query's name could move the cursor, set the title or hide a line. Here they
-become visible escapes. Everything that prints or logs such text passes it through `visible`.
+A terminal obeys control characters, so a query's name could move the cursor, set the title or hide a line. Here control
+characters become visible escapes. All code that prints or logs such text passes it through `visible`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def visible(text: str) -> str:
 
 
 def excerpt(text: str, most: int = 300) -> str:
-    """The beginning of what another program said, on one line, for an error of ours."""
+    """Return the beginning of another program's output, on one line, for one of our error messages."""
     words = " ".join(text[: 4 * most].split())
     return visible(words if len(words) <= most else f"{words[:most]}…")
 
 
 def visible_lines(text: str) -> str:
-    """As `visible`, but keep line breaks: for text of our own, in which others have a part."""
+    """Like `visible`, but keep line breaks: for our own text that quotes text of others."""
     return "\n".join(map(visible, text.split("\n")))
 
 

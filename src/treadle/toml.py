@@ -1,4 +1,4 @@
-"""Reads the TOML files that users write; what is wrong with one is said in one way."""
+"""Reads the TOML files that users write, and reports what is wrong with one as a ConfigError."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from treadle.errors import ConfigError
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What a file says, or an error with its place."""
+    """Parse a TOML file, or raise a ConfigError that names it."""
     try:
         return parse(path.read_bytes(), path)
     except OSError as error:
@@ -18,7 +18,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def parse(text: bytes, path: Path) -> dict[str, Any]:
-    """What the text of a file says, or an error with its place."""
+    """Parse TOML text, or raise a ConfigError that names its file."""
     try:
         return tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -1,6 +1,6 @@
 """What passes between the three steps of the loop: a snapshot of metrics in, a schedule out.
 
-They stand below `observe`, `decide` and `enforce`, which never import each other. NaN means unknown, everywhere.
+They are in a layer below `observe`, `decide` and `enforce`, which never import each other. NaN always means unknown.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Sample:
     columns: Mapping[str, Floats]
     totals: Mapping[str, float] = field(default_factory=dict)
     estimated: Mapping[str, Bools] = field(default_factory=dict)
-    """By metric the rows whose value is an estimate. What is not here was measured."""
+    """Metric -> mask of the rows with an estimated value. A metric that is not here was measured."""
     given: Mapping[str, Floats] = field(default_factory=dict)
-    """By derived metric the rows of which the engine knows it itself; NaN: it is to be derived."""
+    """Derived metric -> values that the engine supplies itself; NaN where the value must be derived."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Snapshot:
     columns: Mapping[str, Floats]
     totals: Mapping[str, float] = field(default_factory=dict)
     estimated: Mapping[str, Bools] = field(default_factory=dict)
-    """By base metric the rows whose value is an estimate. What is not here was measured, or derived."""
+    """Base metric -> mask of the rows with an estimated value. A metric that is not here was measured or derived."""
 
     def __getitem__(self, metric: str) -> Floats:
         try:
@@ -55,9 +55,9 @@ class Snapshot:
 
     @classmethod
     def concat(cls, parts: Sequence[Snapshot], topology: Topology | None = None) -> Snapshot:
-        """Snapshots of several engines as one, in the row order of `Topology.merge`; what one lacks is NaN there.
+        """Join snapshots of several engines in the row order of `Topology.merge`; a metric that one lacks is NaN there.
 
-        `topology` is that merge where the caller has it already: it is too dear to make in every round.
+        `topology` is the merged topology if the caller has it already: it is too expensive to make in every round.
         """
         if len(parts) == 1:
             return parts[0]
@@ -76,9 +76,9 @@ class Snapshot:
 
 
 def _joined(name: str, parts: Sequence[Snapshot]) -> float:
-    """A total over several engines: their sum; a mean latency counts by the results it is the mean of.
+    """Return a total over several engines: the sum, or for `latency` the mean weighted by the rate of results.
 
-    An engine that does not know its total leaves it to the others.
+    Engines with an unknown total are left out.
     """
     known = [part.totals for part in parts if not math.isnan(part.totals.get(name, math.nan))]
     if not known:
@@ -92,13 +92,13 @@ def _joined(name: str, parts: Sequence[Snapshot]) -> float:
 
 @dataclass(frozen=True)
 class Groups:
-    """Rows put together, with a priority for each group (Lachesis' grouping schedule)."""
+    """Groups of rows, with a priority for each group (Lachesis' grouping schedule)."""
 
     names: tuple[str, ...]
     of_row: Ints
     priority: Floats
     outer: Groups | None = None
-    """Groups that these are in: the name of each is the first part of the names of those in it."""
+    """Groups that contain these: the name of an outer group is the first part of the names of the groups in it."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class Schedule:
     """What a policy suggests. Higher is more urgent; NaN leaves an instance as it is.
 
     `priority` has a row per instance and one column per dimension; columns compare lexicographically (Haren's priority
-    vector). `helper` is for helper threads where they differ from the mains, one number a row on the scale of `scalar`.
-    `spacing` tells the transform how the numbers are spread: queue sizes linearly, rates over orders of magnitude.
+    vector). `helper` is for helper threads if they differ from main threads: one number per row, on the scale of
+    `scalar`. `spacing` is how the numbers are spread: queue sizes linearly, rates over orders of magnitude.
     """
 
     priority: Floats
@@ -122,12 +122,12 @@ class Schedule:
 
     @property
     def scalar(self) -> Floats:
-        """One number per row with the order of the vectors: the only dimension itself, otherwise its dense rank."""
+        """One number per row, in the order of the vectors: the only column itself, or the dense rank of the vectors."""
         return self.priority[:, 0] if self.priority.shape[1] == 1 else dense_rank(self.priority)
 
 
 def dense_rank(vectors: Floats) -> Floats:
-    """0 for the lowest vector, equal vectors share a rank; a row with a NaN has none."""
+    """Rank vectors from 0 for the lowest; equal vectors share a rank, and a row with a NaN has the rank NaN."""
     rank = np.full(len(vectors), np.nan)
     known = np.flatnonzero(~np.isnan(vectors).any(axis=1))
     if len(known) == 0:
@@ -141,5 +141,5 @@ def dense_rank(vectors: Floats) -> Floats:
 
 
 def known(value: float) -> float | None:
-    """A number as JSON can carry it: an unknown one is None."""
+    """Return a number for JSON, which has no NaN: None if it is unknown."""
     return None if math.isnan(value) else value

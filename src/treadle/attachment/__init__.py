@@ -1,7 +1,7 @@
 """`treadle.attach`: schedule the threads of running Spark applications through the kernel, and put everything back.
 
-The place where the driver, the kernel's knobs, the policies and the safety of all that are put together for users.
-Lachesis section 4, for several applications in one loop.
+Puts the engine for Spark, the kernel's knobs, the policies and the safety measures together for users. Lachesis section
+4, for several applications in one loop.
 """
 
 from treadle.attachment.control import Attachment

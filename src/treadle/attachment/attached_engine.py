@@ -1,6 +1,6 @@
-"""An application's engine with what attaching adds to it: its end, threads that are born, and a watch over real-time.
+"""An application's engine with what attaching adds: the application's end, new threads, and a guard over real-time.
 
-New threads are seen to in each round, before anything is decided about them; how, `enforce.heirs` knows.
+New threads are reset in each round, before anything is decided about them; `enforce.recovery.new_threads` does that.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from treadle.model import Floats, Topology
 from treadle.values import Sample
 
 BLIND = 3.0
-"""Seconds for which the first counts of work are waited for before threads are real-time. Not all sources have any."""
+"""Seconds to wait for the first counts of work before threads become real-time. Not all sources have such counts."""
 
 
 class AttachedEngine:
-    """The engine as the loop sees it. After the application's end it is there still, with nothing in it."""
+    """The engine as the loop sees it. After the application has ended it stays, with an empty topology."""
 
     def __init__(self, engine: SparkEngine, heirs: NewThreadReset | None = None, guard: Guard | None = None) -> None:
         self.engine = engine
@@ -42,11 +42,11 @@ class AttachedEngine:
 
     @property
     def in_process(self) -> bool:
-        """Whether it answers at once, at present."""
+        """Whether it answers at once now."""
         return self.ended or self.engine.in_process
 
     def news(self) -> bool:
-        """Whether to look at it: with real-time threads always. If not, new threads are seen to all the same."""
+        """Whether to sample it: with real-time threads always. If not, new threads are reset all the same."""
         if self.ended:
             return False
         if self._guard is not None or self.engine.news():
@@ -56,7 +56,7 @@ class AttachedEngine:
 
     @property
     def calm_until(self) -> float:
-        """Until when nothing has to be seen to, unless an agent speaks; in the past, if that is not known."""
+        """The time until which nothing has to be done unless an agent reports; in the past if it is unknown."""
         if self.ended:
             return math.inf
         if self._guard is not None or (self._heirs is not None and self._heirs.expects):
@@ -74,19 +74,19 @@ class AttachedEngine:
         return self._topology
 
     def _end(self) -> None:
-        """Nobody looks at it any more; what it had open is closed beside the rounds, since a thread is waited for."""
+        """End sampling; what is open is closed in another thread, since closing has to wait for a thread."""
         self.ended, self._topology = True, self._empty
         if self._guard is not None:
             self._guard.watchdog.stop()
         threading.Thread(target=self.engine.close, name="treadle-close", daemon=True).start()
 
     def settle(self) -> None:
-        """See to the threads that were born since the last time."""
+        """Reset the threads that were started since the last call."""
         if self._heirs is not None and not self.ended:
             self._heirs.settle(self._topology)
 
     def part(self) -> None:
-        """Everything is put back: see to what was born in the last moment, and to no more."""
+        """Once everything is put back: reset the threads that were started in the last moment, and none after that."""
         if self._heirs is not None:
             if not self.ended:
                 self._heirs.settle(self._topology, all_threads=True)
@@ -107,7 +107,7 @@ class AttachedEngine:
 
 
 class Guard:
-    """Feeds one application's watchdog: the CPU that all real-time threads use, and how its own work goes on."""
+    """Feeds one application's watchdog with the CPU that all real-time threads use, and the application's progress."""
 
     PROGRESS = "tuples_in"
     METRICS = frozenset({PROGRESS, "queue", "external_queue"})
@@ -124,7 +124,7 @@ class Guard:
     ) -> None:
         self.leash = leash
         self._burnt = burnt
-        """CPU seconds by application: what starves a helper may be another's thread."""
+        """CPU seconds by application: a thread of another application may be the one that starves a helper."""
         self._began, self._blind = time.monotonic(), sees
         if sees:  # a livelock would keep its own counter from being read
             leash.release("it is not known yet whether work moves on")
@@ -141,10 +141,10 @@ class Guard:
         progress: float,
         asked: float,
     ) -> None:
-        """A round. `progress` is what all sources had taken when `asked`: whose each of it is does not matter here.
+        """Feed the watchdog in a round. `progress` is the number of records that all sources had taken when `asked`.
 
-        `cpu` is that of all threads: what starves the stages may be one of the driver, or of the JVM. A stage that
-        spins over its last row has an empty queue, so it counts too which rows are `busy`.
+        `cpu` is that of all threads, since a thread of the driver or of the JVM may starve the stages. A stage that
+        spins over its last row has an empty queue, so `busy` rows count as waiting too.
         """
         stages = np.array([not of_driver(instance.query) for instance in topology.instances], dtype=np.bool_)
         nothing = np.full(len(topology), np.nan)

@@ -1,6 +1,6 @@
-"""Whether what was asked can be done here, found out before anything is changed: rights, kernel, sessions, budgets.
+"""Checks before anything is changed whether a plan can be carried out here: rights, kernel, sessions, budgets.
 
-The facts are the kernel package's; here is only which of them matter for what, and one clear error.
+The facts come from the kernel package; this module knows which of them matter for a plan, and raises one clear error.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from treadle.model import ThreadRef
 
 FACTS = {"nice": "nice", "cgroup": "cgroup", "rt": "real-time", "slice": "time slice", "quota": "quota"}
 PATIENCE = 5.0
-"""Seconds for which the guardian of a killed one is waited for."""
+"""Seconds to wait for the guardian of a killed Treadle process."""
 
 
 def check(plan: Plan, applications: Iterable[Application]) -> None:
-    """An error if the plan can't be carried out by this user, on this kernel, for these applications."""
+    """Raise an error if this user can't carry out the plan on this kernel for these applications."""
     facts = {fact.what: fact for fact in kernel.facts([FACTS[part] for part in plan.parts])}
     for part in plan.parts:
         fact = facts[FACTS[part]]
@@ -36,7 +36,7 @@ def check(plan: Plan, applications: Iterable[Application]) -> None:
 
 
 def _check_arenas(pids: list[int]) -> None:
-    """Nice says nothing between processes that the kernel keeps in different groups."""
+    """Raise an error if the kernel keeps these processes in different groups, across which nice has no effect."""
     arenas = kernel.arenas(pids)
     if len(arenas) > 1:
         which = "; ".join(f"{', '.join(map(str, pids))} in {arena}" for arena, pids in arenas.items())
@@ -53,9 +53,9 @@ _AUTOGROUP = "/proc/sys/kernel/sched_autogroup_enabled"
 
 
 def settle_leftovers(pids: Collection[int] | None = None) -> list[Outcomes]:
-    """Put back what killed ones have left. A guardian that is just at it is waited for.
+    """Put back what killed Treadle processes have left, after waiting for a guardian that is putting it back.
 
-    With `pids`, what was left on purpose is put back only if it is about one of these processes.
+    With `pids`, changes that were left on purpose are put back only if they concern one of these processes.
     """
     limit = time.monotonic() + PATIENCE
     while any(_being_put_back(path) for path in journals()) and time.monotonic() < limit:
@@ -64,7 +64,7 @@ def settle_leftovers(pids: Collection[int] | None = None) -> list[Outcomes]:
 
 
 def settle(applications: Iterable[Application]) -> None:
-    """As `settle_leftovers`; an error if anything of theirs could not be put back: it would be taken for their own."""
+    """Call `settle_leftovers`; raise an error if a value stays, as it would be taken for the application's own."""
     pids = {process.pid for application in applications for process in application.processes}
     for outcomes in settle_leftovers(pids):
         for failure in outcomes.failures:
@@ -85,7 +85,7 @@ def _being_put_back(path: Path) -> bool:
 
 
 def cores(application: Application) -> float:
-    """The CPUs that an application's processes may run on."""
+    """Return the number of CPUs that an application's processes may run on."""
     allowed: set[int] = set()
     for process in application.processes:
         try:

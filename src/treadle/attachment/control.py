@@ -1,6 +1,6 @@
 """An attachment: one loop over several running applications, and its rounds from start to stop.
 
-`start` makes one, `members` has the applications. Lachesis section 4.
+`start` makes an attachment, `members` has its applications. Lachesis section 4.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ if TYPE_CHECKING:  # promises need compiled code, which takes as long to load as
 log = logging.getLogger("treadle.attach")
 
 NAP = 0.1
-"""Seconds between looks at whether it is to end."""
+"""Seconds between checks of whether it must end."""
 LONG_NAP = 0.2
-"""Seconds for which rounds are left out: agents tell of the threads that are born, but not of the JVM's own."""
+"""Seconds for which rounds may be left out: agents report new Java threads, but not new threads of the JVM itself."""
 PATIENCE = 10.0
-"""Seconds for which the first query is waited for."""
+"""Seconds to wait for the first query."""
 PART_OF_PERIOD = 0.6
-"""For which a round waits for a JVM to dump its threads: one that is short of CPU would keep it from the next."""
+"""The part for which a round waits for a JVM's thread dump: a JVM that is short of CPU would delay the next round."""
 Told = Callable[[tuple[DecisionBatch, ...]], None]
 
 
 class Attachment:
-    """Made by `attach`. As a context manager it ends with its block; what it has changed is then as it was."""
+    """A running attachment, made by `attach`. As a context manager it ends with its block and undoes its changes."""
 
     def __init__(
         self,
@@ -95,21 +95,21 @@ class Attachment:
 
     @property
     def applications(self) -> Mapping[str, Application]:
-        """Those that are scheduled, by name."""
+        """The applications that are scheduled, by name."""
         return self._members.applications
 
     @property
     def ended(self) -> bool:
-        """Whether all applications have ended, and none can come any more."""
+        """Whether all applications have ended, and no new ones are expected."""
         return self._members.ended
 
     @property
     def running(self) -> bool:
-        """Whether it is at work in the background."""
+        """Whether it runs in the background."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """In a thread of its own, until `stop`, the end of this process, or that of all applications."""
+        """Run in a thread of its own, until `stop`, the end of this process, or the end of all applications."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="treadle-attach", daemon=True)
             self._thread.start()
@@ -124,12 +124,12 @@ class Attachment:
         leave: bool = False,
         patient: bool = False,
     ) -> None:
-        """In this thread: for some seconds, until `ask_to_stop`, or the end of all applications.
+        """Run in this thread: for some seconds, until `ask_to_stop`, or until all applications have ended.
 
         In the main thread signals that end a program wait for the end of a round, and everything is put back first.
-        `told` is called with the changes of each round, `before_end` before anything is put back. With `leave` what
-        was changed stays so; `treadle restore` puts it back. If `patient` the seconds are counted from when the first
-        query is seen, and that is waited for.
+        `told` is called with the changes of each round, `before_end` before anything is put back. With `leave` the
+        changes stay in place; `treadle restore` undoes them. With `patient` the seconds count from the time when all
+        known queries have been seen at work, for which it waits up to `PATIENCE` seconds.
         """
         length = math.inf if seconds is None else seconds
         try:
@@ -163,14 +163,14 @@ class Attachment:
         self._close()
 
     def wait(self, seconds: float | None = None) -> None:
-        """Until it ends in the background, or so long; what ended it, if that was an error."""
+        """Wait until it ends in the background, or for so many seconds; raise the error that ended it, if any."""
         if self._thread is not None:
             self._thread.join(seconds)
         if self._error is not None:
             raise self._error
 
     def status(self) -> dict[str, Any]:
-        """How everything is at this moment; plain values."""
+        """Return the current state, as plain values."""
         with self._members.changing:
             while self._unread:
                 self._changes.add(self._unread.popleft())
@@ -249,7 +249,7 @@ class Attachment:
                     self._members.journal.tend()
 
     def _round(self) -> tuple[DecisionBatch, ...]:
-        """One round of the loop. What it costs with new readings of counters decides how often they are read."""
+        """Run a round of the loop. The cost of rounds with new counter readings decides how often counters are read."""
         if self._pace is None:
             return self.loop.round()
         began, readings = time.thread_time(), self._readings
@@ -265,19 +265,19 @@ class Attachment:
         return sum(each.engine.readings for each in self._members.engines)
 
     def _nap(self, end: float) -> None:
-        """Leave out rounds that would have nothing to do, for a while, or until an agent speaks."""
+        """Leave out rounds that would have nothing to do, for a while, or until an agent reports."""
         now = time.monotonic()
         rest = min(now + LONG_NAP, end, *(each.calm_until for each in self._members.engines)) - now
         if rest > self.plan.period:
             agents = select.poll()
             for each in self._members.engines:
-                with suppress(ValueError):  # it is ending
+                with suppress(ValueError):  # this engine is being closed
                     agents.register(each.engine, select.POLLIN)
             agents.poll(rest * 1e3)
             self.loop.put_off(time.monotonic())
 
     def _meet(self, passed: float = math.inf) -> None:
-        """See which queries there are; after a while, say which patterns fit none."""
+        """Update which queries there are; after a while, log the patterns that match none."""
         if self._seen.last is None:
             return
         met = self._coverage

@@ -1,6 +1,6 @@
-"""Which queries there are, which were seen at work, and which patterns of the user's fit none of them.
+"""Which queries there are, which of them were seen at work, and which of the user's patterns match none of them.
 
-A query between two batches has no threads: only the driver's planner tells that it is there.
+A query between two batches has no task threads: only its planner in the driver shows that it is there.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from treadle.model import Topology
 
 
 class QueryCoverage:
-    """Looks at topologies, one after another."""
+    """The queries and the unmatched patterns, from all topologies so far."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self.unfit = set(patterns) - {"*", DRIVER}
-        """Patterns that no query has been seen to fit."""
+        """Patterns that no query has matched yet."""
         self._at_work: set[str] = set()
         self._planned: set[str] = set()
 
@@ -27,17 +27,17 @@ class QueryCoverage:
 
     @property
     def seen(self) -> set[str]:
-        """Those that were seen at work."""
+        """Queries that were seen at work."""
         return set(self._at_work)
 
     @property
     def unseen(self) -> set[str]:
-        """Those that there are, but that were not seen at work."""
+        """Queries that have a planner but were not seen at work."""
         return self._planned - self._at_work
 
     @property
     def all(self) -> bool:
-        """Whether every query that is known was seen at work, and there is one."""
+        """Whether there is a query, and every known query was seen at work."""
         return bool(self._at_work) and self._planned <= self._at_work
 
     def look(self, topology: Topology) -> None:

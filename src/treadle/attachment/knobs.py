@@ -1,7 +1,7 @@
-"""The kernel's knobs for each application of an attachment, on groups that are its own alone.
+"""Makes the kernel's knobs for each application of an attachment, with cgroups that only this attachment uses.
 
-Groups are made inside the one that an application is in already, so that limits around it hold on. Only real-time
-threads are moved elsewhere, as the kernel has it: to a group with a budget.
+Cgroups are made inside the one that an application is in already, so that limits around it still hold. Only real-time
+threads are moved elsewhere, as the kernel requires: to a cgroup with a real-time budget.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _numbers = count()
 
 
 class Knobs:
-    """Makes them, and closes them all in the end."""
+    """Makes and closes the knobs of an attachment."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -32,12 +32,12 @@ class Knobs:
 
     @property
     def version(self) -> int:
-        """Of cgroups here; 1 where there are none."""
+        """The version of cgroups on this machine; 1 if there are none."""
         mount = kernel.find_mount()
         return 1 if mount is None else mount.version
 
     def make(self, application: Application) -> Mapping[str, Knob]:
-        """All that the plan needs, by name."""
+        """Make all knobs that the plan needs, by name."""
         made: dict[str, Knob] = {}
         for part, options in self._plan.parts.items():
             for name in PARTS[part].knobs:
@@ -48,7 +48,7 @@ class Knobs:
         return made
 
     def close(self) -> None:
-        """Once everything is put back: remove the groups."""
+        """Remove the cgroups, once everything is put back."""
         for knob in self._made:
             knob.close()
 
@@ -72,7 +72,7 @@ class Knobs:
 
 
 def part(leash: Releasable) -> float:
-    """The part of each CPU that real-time threads can have by this knob, however much they want."""
+    """Return the part of each CPU that real-time threads of this knob can have at most."""
     budget = leash.knob.budget if isinstance(leash.knob, RealtimeKnob) else None
     return 1.0 if budget is None else budget.part()
 

@@ -1,7 +1,7 @@
-"""The applications of an attachment: those that were there at its start, those that start later, and those that end.
+"""The applications of an attachment: those that run at its start, those that start later, and those that end.
 
-Everything that makes it safe to change their threads is opened before the first of them and closed after the last: the
-claim that nobody else schedules them, the journal, and the guardian that puts everything back after a kill -9.
+What makes it safe to change their threads is opened before the first application and closed after the last: claims that
+keep other Treadle processes away, the journal, and the guardian that puts everything back after a kill -9.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from treadle.text import visible
 log = logging.getLogger("treadle.attach")
 
 WATCHED, UNWATCHED = 0.2, 1.0
-"""Seconds between two looks at what was taken from Kafka: where the watchdog waits for it to move, and elsewhere."""
+"""Seconds between two reads of Kafka's MBeans: where the watchdog needs them to see progress, and elsewhere."""
 COUNTED, GLANCED = 0.2, 1.0
-"""Seconds between two readings of what tasks count: where a policy decides by it, at best, and where it is shown."""
+"""Seconds between two readings of task counters: at least, if a policy decides by them, and if they are only shown."""
 
 
 class Wanted(NamedTuple):
-    """What was asked for, which is the same for all applications."""
+    """What the user wants, which is the same for all applications."""
 
     plan: Plan
     priorities: Mapping[str, float]
@@ -50,32 +50,32 @@ class Wanted(NamedTuple):
 
 
 class Members:
-    """Of one attachment, from `begin` until it is closed. `status` is what is published of it."""
+    """The applications of one attachment, from `begin` until it is closed. `status` returns the published status."""
 
     def __init__(self, wanted: Wanted, later: Newcomers, status: Callable[[], dict[str, Any]]) -> None:
         self.applications: dict[str, Application] = {}
         self.engines: list[AttachedEngine] = []
         self.guards: dict[str, Guard] = {}
-        """By application: who watches over its real-time threads."""
+        """By application: the guard of its real-time threads."""
         self.knobs = Knobs(wanted.plan)
         self.journal: Journal | None = None
         self.leaves = False
-        """Whether what was changed stays so at the end."""
+        """Whether changes stay in place at the end."""
         self.changing = threading.Lock()
-        """Held while applications come and go."""
+        """Held while applications are added or removed."""
         self._wanted = wanted
         self._later = later
         self._burnt: dict[str, float] = {}
         self._guardian: Guardian | None = None
         self._closing = ExitStack()
         self._parting: dict[str, ExitStack] = {}
-        """By application: what ends with it."""
+        """By application: what is closed when it ends."""
         self._claims = Claims()
         self._published = Published(status)
         self._closing.callback(later.close)
 
     def begin(self, applications: Mapping[str, Application]) -> None:
-        """Take these; nobody else may schedule them."""
+        """Claim these applications against other Treadle processes, and open their engines."""
         raise_limit()  # some files of each thread are kept open
         if not self._wanted.dry_run:
             self._closing.callback(self._claims.release)
@@ -102,20 +102,20 @@ class Members:
 
     @property
     def ended(self) -> bool:
-        """Whether all have ended, and none can come any more."""
+        """Whether all applications have ended, and no new ones are expected."""
         return not self._later.expected and all(engine.ended for engine in self.engines)
 
     def living(self) -> dict[str, Sequence[Process]]:
-        """The processes of those that have not ended."""
+        """Return the processes of the applications that have not ended, by name."""
         return {each.name: each.engine.processes for each in list(self.engines) if not each.ended}
 
     @property
     def unplanned(self) -> set[str]:
-        """Queries whose plan Spark's UI, where it is asked for it, has not shown yet."""
+        """Queries at work without a known plan: Spark's UI, where it is used, has not shown the plan yet."""
         return {name for each in list(self.engines) if not each.ended for name in each.engine.unplanned}
 
     def look(self, loop: Loop) -> None:
-        """Take applications that have come since the last round, and forget those that have ended."""
+        """Attach to applications that have started since the last round, and remove those that have ended."""
         if not self._later.expected:
             return
         self._dismiss(loop)
@@ -124,14 +124,14 @@ class Members:
                 self._welcome(found, loop)
 
     def release_real_time(self, reason: str) -> None:
-        """By the guardian, while this process stood still. The watchdogs decide when it is tried again."""
+        """Called when the guardian has taken real-time off, since we stood still; the watchdogs decide on a retry."""
         for guard in self.guards.values():
             guard.watchdog.let_go(reason)
 
     # ------------------------------------------------------------ inside
 
     def _welcome(self, found: Application, loop: Loop) -> None:
-        """One that can't be scheduled is left alone."""
+        """Attach to a new application; one that can't be scheduled is left alone."""
         dry_run = self._wanted.dry_run
         name = found.name if found.name not in self.applications else f"{found.name}@{found.processes[0].pid}"
         there = [
@@ -158,7 +158,7 @@ class Members:
         log.info("attached to new application '%s'", name, extra={"application": name})
 
     def _dismiss(self, loop: Loop) -> None:
-        """Forget applications that have ended: where others come, they would add up."""
+        """Remove applications that have ended, which would add up while new ones start."""
         for each in [each for each in self.engines if each.ended]:
             with self.changing:
                 self.engines.remove(each)
@@ -223,7 +223,7 @@ class Members:
             self.knobs.close()
 
     def _close_journal(self) -> None:
-        """What is left as it is stays written down, and nobody puts it back before he is asked to."""
+        """Close the journal. Changes that stay in place stay in it too, for `treadle restore` or a later attachment."""
         if self.journal is not None:
             if self.leaves and len(self.journal):
                 self.journal.leave()

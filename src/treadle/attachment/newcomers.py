@@ -1,6 +1,6 @@
-"""Applications that are started after Treadle, and whose names fit a pattern that it was given.
+"""Finds applications that start after Treadle and have a name that matches one of its patterns.
 
-They are looked for in a thread of its own, since a scan of all processes is too slow for a round.
+A thread of its own scans for them, since a scan of all processes is too slow for a round.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCAN = 1.0
 
 
 class Newcomers:
-    """Scans until it is closed, for applications of one user; without patterns not at all."""
+    """Scans for new applications of one user until it is closed; without patterns it does not scan."""
 
     def __init__(self, patterns: Sequence[str], user: int | None = None) -> None:
         self.expected = bool(patterns)
@@ -32,7 +32,7 @@ class Newcomers:
             threading.Thread(target=self._run, name="treadle-newcomers", daemon=True).start()
 
     def next(self) -> Application | None:
-        """One that was found and not asked for yet."""
+        """Return the next found application; None if there is none."""
         try:
             return self._found.get_nowait()
         except Empty:

@@ -1,22 +1,22 @@
-"""How often the counters inside of tasks are read: as often as a small part of a core pays for.
+"""Sets how often the counters inside of tasks are read, so that reading them takes a fixed small part of a core.
 
-A reading and the decision on it cost some milliseconds for a hundred threads, and ten times that for a thousand. What
-they cost on this machine is measured, so the whole stays cheap however large an application is.
+A reading and the decision on it cost some milliseconds for a hundred threads, and ten times that for a thousand. Their
+cost on this machine is measured, so the overhead stays small however large an application is.
 """
 
 from __future__ import annotations
 
 PART = 0.003
 """The part of a core that readings and decisions on them may use. The agent and rounds without news need about twice as
-much, and the aim for all of it is a hundredth."""
+much, and the target for everything together is a hundredth."""
 RECENT = 0.05
-"""What a new round counts in the mean."""
+"""The weight of a new round in the average."""
 STEP = 0.05
 """Seconds. The time between two readings is a multiple of it, so that it does not change with every round."""
 
 
 class Pace:
-    """`least` and `most` are the seconds between two readings."""
+    """The `period` between two readings, from `least` to `most` seconds."""
 
     def __init__(self, least: float, most: float) -> None:
         self.period = least
@@ -24,7 +24,7 @@ class Pace:
         self._cost = PART * least
 
     def add(self, seconds: float) -> None:
-        """A round with a new reading has used the CPU for so long."""
+        """Add the CPU seconds of a round with a new reading, and adapt the period."""
         self._cost += RECENT * (seconds - self._cost)
         wanted = min(max(self._cost / PART, self._least), self._most)
         if not self.period - STEP < wanted <= self.period:

@@ -1,7 +1,7 @@
-"""What `enforce` means: which knobs are needed, and which policy turns which of them.
+"""What `enforce` means: which knobs are needed, and which policy turns which knob.
 
-`nice`, `cgroup`, `rt`, `slice` and `quota`, each with options as in `rt:share=0.8`; several are joined by `+`. Where
-queries have groups, these are by the users' priorities and the policy decides inside of them (Lachesis section 6.6).
+`nice`, `cgroup`, `rt`, `slice` and `quota`, each with options as in `rt:share=0.8`; several are joined by `+`. Users'
+priorities decide between the cgroups of queries, and the policy inside of them (Lachesis section 6.6).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from treadle.observe.plan import make_plan, plannable
 from treadle.plugins import suggestion
 
 SINGLE = ("downstream-first", "nice")
-"""Policy and enforcer where nothing tells queries apart."""
+"""The default policy and enforcer if all queries have the same priority."""
 SEVERAL = ("user-priority", "nice")
-"""Those where queries have different priorities."""
+"""The default policy and enforcer if queries have different priorities."""
 LEARNT = {"candidates": "downstream-first+queue-size+congestion-aware", "objective": "max throughput+min total_queue"}
-"""What a learner chooses from, and by what, where nobody says."""
+"""The default candidates and objectives of a learner."""
 WHERE = "enforce"
 WIDEST = 100.0
-"""No thread or group has more than this many times the weight of another because of users' priorities, unless a user
-gives wider limits: so what is not named keeps a hundredth of what is most important, at least."""
+"""No thread or group gets more than this many times the weight of another because of users' priorities, unless a user
+gives wider limits: so a query that is not named keeps at least a hundredth of what the most important one has."""
 STEPS = 20
-"""The steps of nice that stay within that."""
+"""The number of steps of nice within `WIDEST`."""
 NICEST = (-20.0, 19.0)
 FINE = {1: {"low": 1024.0}, 2: {"low": 100.0}}
 """Limits of shares (cgroup v1) and weights (v2) within which a ratio of up to `WIDEST` is exact to a percent."""
@@ -70,7 +70,7 @@ PARTS: Mapping[str, Part] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done: `parts` by name, with all their options."""
+    """What the attachment does: `parts` are its enforcers by name, with all their options."""
 
     policy: Policy
     period: float
@@ -78,16 +78,16 @@ class Plan:
     caps: Mapping[str, float] = field(default_factory=dict)
     queries: tuple[str, ...] = ("*",)
     strict: bool = False
-    """Whether of users' priorities only the order counts; else they are shares of the CPU."""
+    """Whether only the order of users' priorities counts; otherwise they are shares of the CPU."""
 
     @property
     def enforce(self) -> str:
-        """As its user would write it, with the options that are not as usual."""
+        """The enforcers as a user would write them, with the options that are not the defaults."""
         return "+".join(_written(name, options) for name, options in self.parts.items())
 
     @property
     def by_users(self) -> bool:
-        """Whether users' priorities count: as its policy, or in groups inside of which another policy decides."""
+        """Whether users' priorities count: as the policy, or between groups inside of which another policy decides."""
         return isinstance(self.policy, UserPriority) or self._has_groups_by_users
 
     @property
@@ -98,22 +98,22 @@ class Plan:
 
     @property
     def reads_beans(self) -> bool:
-        """Whether the MBeans of Kafka's clients are needed although tasks are counted: learners judge by what leaves.
+        """Whether the MBeans of Kafka's clients are needed in addition to tasks' counters.
 
-        The watchdog of real-time threads sees by them whether work moves on.
+        Learners judge by the rows that leave an application; the watchdog of real-time threads needs to see progress.
         """
         judged_by = set(self.policy.needs) if isinstance(self.policy, AdaptiveUnderAttach) else set()
         return "rt" in self.parts or bool(judged_by & {"rate", "external_queue"})
 
     def loads_jolokia(self, agent: bool | None, *, dry_run: bool) -> bool:
-        """Whether that may be loaded, if it was left open (None): it stays for good, so only where it is needed."""
+        """Whether Jolokia may be loaded. If `agent` is None, only where it is needed, since it stays for good."""
         return (not dry_run and (self.reads_beans or self._counts_rows)) if agent is None else agent
 
     def counts_period(self, often: float, seldom: float) -> float:
         """Seconds between two readings of tasks' counters: `often` if the policy uses them, `seldom` if not.
 
-        0, never, for real-time threads if it does not: their watchdog then sees by the kernel alone whether a stage is
-        busy, also while the JVM gets no CPU to count.
+        With real-time threads, if the policy does not use them, it is 0 for never: the watchdog then sees from the
+        kernel alone whether a stage is busy, also while the JVM gets no CPU to count.
         """
         if self._counts_rows or "queue" in (*self.policy.needs, *self.policy.wants):
             return often
@@ -121,23 +121,23 @@ class Plan:
 
     @property
     def _counts_rows(self) -> bool:
-        """Whether it decides by rows that an application takes in or puts out."""
+        """Whether the policy decides by rows that an application takes in or puts out."""
         without = offered(beans=False, agent=False)
         return not all(plannable(name, without) for name in (*self.policy.needs, *self.policy.wants))
 
     @property
     def holds_compilers(self) -> bool:
-        """Whether the JVMs' compilers are held back: where nothing but nice orders them and stages, and can do so.
+        """Whether the JVMs' compilers get a low priority: only if nice alone orders threads, and its range allows it.
 
-        Users' priorities say what is less urgent than the driver, and compilers are between the two as they are.
+        With users' priorities, compilers left as they are already stand between the driver and less urgent queries.
         """
         if set(self.parts) != {"nice"} or isinstance(self.policy, UserPriority):
             return False
         low, high = _limits(self.parts["nice"])
-        return bool(high - StartsFirst.HELD_BACK * (high - low) >= 1.0)  # else they would be sped up
+        return bool(high - StartsFirst.HELD_BACK * (high - low) >= 1.0)  # otherwise their priority would rise
 
     def check(self, version: int, *, beans: bool, agent: bool) -> None:
-        """An error if a limit is wrong for cgroups of this version, or a policy needs what is not measured.
+        """Raise an error if a limit is wrong for cgroups of this version, or a policy needs what is not measured.
 
         What is measured depends on whether Kafka's MBeans are read, and whether Treadle's own agent is loaded.
         """
@@ -154,13 +154,13 @@ class Plan:
             make_plan(needs, offers, engine="Spark", policy=binding.policy.name)
 
     def bindings(self, version: int) -> tuple[list[Binding], Seen]:
-        """The loop's bindings where cgroups are of this version, and the policy that keeps what was last seen."""
+        """Return the loop's bindings for cgroups of this version, and the policy that keeps the last decision."""
         seen = Seen(Caps(self.caps) if set(self.parts) == {"quota"} else self.policy)
         return [self._binding(name, seen, version) for name in self.parts], seen
 
     @property
     def orders_tasks_by(self) -> int | None:
-        """The number of the binding that says what a query is worth as a whole; None if none does."""
+        """The number of the binding that decides the priority of a query as a whole; None if none does."""
         names = list(self.parts)
         if "cgroup" in names:
             return None if self.parts["cgroup"]["by"] == NESTED else names.index("cgroup")
@@ -223,7 +223,7 @@ def make(
     *,
     strict: bool = False,
 ) -> Plan:
-    """The plan, or what is wrong with it. Who names only a policy gets `nice`, who names only an enforcer a policy."""
+    """Make a plan, or raise a ConfigError. A missing enforcer is `nice`, a missing policy the default for the case."""
     usual = SEVERAL if len({*priorities.values(), 1.0}) > 1 else SINGLE
     if enforce is None:
         enforce = usual[1] if policy is None else SEVERAL[1]
@@ -235,7 +235,7 @@ def make(
         parts = {**parts, "quota": {}}
     _check(parts)
     explicit = policy is not None
-    if policy is None:  # with groups by the users' priorities there is still something to decide inside of them
+    if policy is None:  # inside of groups by users' priorities, a policy must decide too
         inside = "cgroup" in parts and set(parts) - {"cgroup", "quota"}
         policy = SINGLE[0] if inside else usual[0]
     made = registry.create(adaptive.spelt_out(policy, LEARNT)) if isinstance(policy, str) else policy
@@ -249,7 +249,7 @@ def make(
 
 
 def _limits(options: Mapping[str, Any]) -> tuple[float, float]:
-    """The least and the greatest number. Nice has no limits unless a user gives one: then it is all of the range."""
+    """Return the least and the greatest number. Nice without a user's limits takes its whole range."""
     low, high = options["low"], options["high"]
     return (low if low > -math.inf else NICEST[0]), (high if high < math.inf else NICEST[1])
 
@@ -314,5 +314,5 @@ _BY = ("query", "operator", "class", NESTED)
 
 
 def loads_agent(agent: bool | None, *, dry_run: bool) -> bool:
-    """Whether Treadle's own agent is loaded, which ends with us, if that was left open (None)."""
+    """Whether Treadle's own agent, which ends with us, is loaded. If `agent` is None, always but in a dry run."""
     return not dry_run if agent is None else agent

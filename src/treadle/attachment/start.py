@@ -1,4 +1,4 @@
-"""Attaching: what was asked for is checked, the applications are found, and only then something begins.
+"""Attaches to applications: checks the request, finds the applications, and only then starts anything.
 
 Lachesis section 4; several engines in one decision as in its section 6.6.
 """
@@ -33,7 +33,7 @@ LEAST_PERIOD = 0.01
 LEAST_QUOTA = 0.01
 """CPUs: the kernel takes no less."""
 ORDINARY = 1.0
-"""The priority of a query that no pattern names."""
+"""The priority of a query that no pattern matches."""
 
 
 def attach(
@@ -55,18 +55,19 @@ def attach(
 ) -> Attachment:
     """Schedule the threads of one or several Spark applications that run on this host.
 
-    A target is a process id, an application's name, the address of its UI, or a SparkSession of this process; all are
-    scheduled by one policy in one loop. A name such as `shop-*` is a pattern: it means all that fit, also those that
-    are started later. Names and patterns mean applications of one `user` (a name or a uid), by default of the one that
-    calls this, also by sudo. `enforce` is nice, cgroup, rt, slice or quota, or some joined by `+`; see docs/attach.md.
-    `priorities`, `latency_goals` and `quotas` (in CPUs) are by patterns of query names, the first that fits counts, and
-    `queries` are the patterns of those that are scheduled at all. Priorities are shares of the CPU, and what is not
-    named has 1; if `strict`, only their order counts, and the highest gets as much as the lowest can do without. With
-    `qod`, a mapping of patterns to `priority` and `min_accuracy` or the path of a TOML file that has such, micro-
-    batches drop rows when the CPU is short, never more than that; see docs/quality.md. By default Treadle's agent is
-    loaded for as long as this lasts, and a Jolokia agent, which stays, where the policy or the watchdog needs it; in a
-    dry run neither. With `agent` both are loaded, with False none is loaded or read. In the `background` it is at work
-    when this returns; otherwise call `run`.
+    A target is a process id, an application's name, the address of its UI, or a SparkSession of this process; one
+    policy schedules all of them in one loop. A name such as `shop-*` is a pattern: it means all applications that
+    match, also those that start later. Names and patterns mean applications of one `user` (a name or a uid), by default
+    of the calling user (under sudo the one who called sudo). `enforce` is nice, cgroup, rt, slice or quota, or several
+    joined by `+`; see docs/attach.md. `priorities`, `latency_goals` and `quotas` (in CPUs) are by patterns of query
+    names, of which the first match counts; `queries` are the patterns of the queries that are scheduled at all.
+    Priorities are shares of the CPU, and a query that no pattern matches has 1; with `strict` only their order counts,
+    and the lowest gets hardly anything while the highest needs the CPU. With `qod`, micro-batches drop rows when the
+    CPU is short, but never more than `qod` allows: it is a mapping of patterns to `priority` and `min_accuracy`, or the
+    path of a TOML file with such a table; see docs/quality.md. By default Treadle's agent is loaded for as long as the
+    attachment lasts, and a Jolokia agent, which stays, only if the policy or the watchdog needs it; a dry run loads
+    neither. True for `agent` loads both, False loads and reads none. With `background` the attachment is at work when
+    this returns; otherwise call `run`.
     """
     wanted = dict(priorities or {})
     _check_numbers("priorities", wanted, 0.0)
@@ -94,7 +95,7 @@ def attach(
 def look_on(
     target: Target | Sequence[Target], *, agent: bool = False, user: User | None = None
 ) -> Callable[[], dict[str, Any] | None] | None:
-    """Where somebody schedules these applications: how to ask for its status, which is None once it has ended."""
+    """Return a function that reads the status of their attachment, None once it has ended; None if there is none."""
     owner = None if user is None else users.number(user)
     found = list(targets.find(target, agent=agent, user=owner).values())
     return (lambda: ask(found)) if ask(found) is not None else None
@@ -107,7 +108,7 @@ def watch(
     agent: bool | None = None,
     user: User | None = None,
 ) -> Attachment:
-    """Look at applications without changing anything of how they are scheduled: `run` it, or `start` it."""
+    """Observe applications without changing how they are scheduled: call `run` or `start` on the result."""
     return attach(target, policy="none", period=period, dry_run=True, agent=agent, user=user, background=False)
 
 

@@ -1,6 +1,6 @@
-"""From what a user names to running Spark applications: a process id, a name or a pattern, a UI's address, a session.
+"""Finds the running Spark applications that a user names: by process id, name or pattern, UI address, or session.
 
-It only finds and tells apart; one that is named twice is there once.
+It also claims their processes. An application that is named twice is found once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger("treadle.attach")
 
 @dataclass(frozen=True)
 class Name:
-    """The name of applications, or a pattern of names, whatever it looks like."""
+    """The name of an application, or a pattern of names, even if it looks like an address."""
 
     text: str
 
@@ -32,20 +32,20 @@ class Name:
 
 @dataclass(frozen=True)
 class Ui:
-    """The address of a UI, whatever it looks like."""
+    """The address of a UI, even if it looks like a name."""
 
     address: str
 
 
 Target = int | str | Name | Ui | Application | Any
-"""The last one is a SparkSession of this very process. Text with `://` or a port at its end is an address, else a name;
-a number in text is a name, too: only an int is a process id."""
+"""`Any` is a SparkSession of this very process. Text with `://` or a port at its end is an address, other text is a
+name, also if it is a number: only an int is a process id."""
 
 
 def find(targets: Target | Sequence[Target], *, agent: bool = False, user: int | None = None) -> dict[str, Application]:
-    """The applications by a name that each has alone; with `agent` some have no name yet (`Application.identified`).
+    """Return the applications by unique names; with `agent` some have no name yet (`Application.identified`).
 
-    Names and patterns mean applications of this user, by default of the one that calls us.
+    Names and patterns mean applications of this user, by default of the calling user.
     """
     several = _explicit(targets)
     if not several:
@@ -54,12 +54,12 @@ def find(targets: Target | Sequence[Target], *, agent: bool = False, user: int |
 
 
 def patterns(targets: Target | Sequence[Target]) -> tuple[str, ...]:
-    """Those of the targets that are patterns of names: what fits them later is meant, too."""
+    """Return the targets that are patterns of names, which also mean applications that start later."""
     return tuple(each.text for each in _explicit(targets) if isinstance(each, Name) and each.is_pattern)
 
 
 def named(applications: Iterable[Application]) -> dict[str, Application]:
-    """By name; those that share one are told apart by their process."""
+    """Return the applications by name; if several share one, each gets its process id appended."""
     found = {(each.id or _first(each), each.only): each for each in applications}
     names = [each.name for each in found.values()]
     return {
@@ -69,9 +69,9 @@ def named(applications: Iterable[Application]) -> dict[str, Application]:
 
 
 class Claims:
-    """That nobody else schedules these processes at the same time: two would undo what the other does.
+    """Keeps other Treadle processes from scheduling the same processes: each would undo the other's changes.
 
-    A claim ends with its owner, however that ends.
+    A claim ends with the process that holds it, however that ends.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Claims:
         self._refused: set[Process] = set()
 
     def take(self, applications: Iterable[Application]) -> None:
-        """All of these, or none. One that has ended meanwhile needs no claim."""
+        """Claim all of these, or none. A process that has ended meanwhile needs no claim."""
         taken: dict[Process, int] = {}
         try:
             for application in applications:
@@ -93,7 +93,7 @@ class Claims:
         self._held.update(taken)
 
     def admit(self, process: Process) -> bool:
-        """Whether a process that is there now, as a new executor, is ours; it is claimed if nobody has claimed it."""
+        """Return whether a process, such as a new executor, is ours; claim it if no other process has claimed it."""
         if process in self._held:
             return True
         for gone in [each for each in self._held if not is_alive(each)]:
@@ -111,7 +111,7 @@ class Claims:
         return True
 
     def drop(self, processes: Iterable[Process]) -> None:
-        """These are left alone from now on."""
+        """Give up the claims on these processes."""
         for process in processes:
             if process in self._held:
                 os.close(self._held.pop(process))
@@ -134,7 +134,7 @@ def _first(application: Application) -> int:
 
 
 def _explicit(targets: Target | Sequence[Target]) -> list[Target]:
-    """All targets, with text taken for what it looks like."""
+    """Return all targets, with text turned into the `Name` or `Ui` that it looks like."""
     several = targets if isinstance(targets, list | tuple) else [targets]
     return [_taken(each) if isinstance(each, str) else each for each in several]
 

@@ -1,9 +1,9 @@
-"""Whose tasks get the next free slot of Spark, where queries work in micro-batches.
+"""Decides which query's tasks get the next free task slot of Spark, for queries in micro-batches.
 
-A task of some milliseconds is over before a round could change the priority of its thread, so its query's priority has
-to count when it starts. Spark itself starts tasks in the order of their jobs (FIFO). Here the order is that of stride
-scheduling: each query's CPU time is divided by its weight, and who has the least of that comes first. The weights are
-those by which the kernel divides a CPU, so a query gets the same part of the slots as of the CPU.
+A task of some milliseconds ends before a round could change the priority of its thread, so the priority of its query
+must count when the task starts. Spark itself starts tasks in the order of their jobs (FIFO). Here the order is that of
+stride scheduling: each query's CPU time is divided by its weight, and the query with the smallest result comes first.
+The weights are those by which the kernel divides a CPU, so a query gets the same part of the slots as of the CPU.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from treadle.model import Topology
 from treadle.values import Schedule
 
 STEPS = {"nice": 1.0 / NICE_STEP, "rt": NICE_STEP}
-"""By scale the ratio of two weights whose numbers are one apart; the numbers of other scales are weights."""
+"""By scale: the ratio of two weights with numbers that differ by 1. On all other scales the numbers are weights."""
 
 
 class Ordering:
-    """Of all applications, by what was last decided."""
+    """The task order of all applications, from the last decision of a policy."""
 
     def __init__(self, decided: Seen, scale: Scale) -> None:
         self._decided, self._scale = decided, scale
@@ -35,7 +35,7 @@ class Ordering:
 
     @classmethod
     def of(cls, bindings: list[Binding], number: int | None) -> Self | None:
-        """By one of the bindings, which is replaced by one that keeps what it decides."""
+        """Make an ordering by one of the bindings, which is replaced by one that keeps its last decision."""
         if number is None:
             return None
         decided = Seen(bindings[number].policy)
@@ -43,7 +43,7 @@ class Ordering:
         return cls(decided, bindings[number].to_scale)
 
     def update(self, engines: Iterable[SparkEngine]) -> None:
-        """After each round."""
+        """Update all applications after a round."""
         last = self._decided.last
         if last is None or last is self._last:
             return
@@ -54,16 +54,16 @@ class Ordering:
 
 
 class TaskOrder:
-    """Of one application. `scale` is that of what else its threads are scheduled by."""
+    """The task order of one application. `scale` is that of the knob by which its threads are scheduled."""
 
     def __init__(self, engine: SparkEngine, scale: Scale) -> None:
         self._engine, self._scale = engine, scale
         self._used: dict[str, float] = {}
         self._strides: dict[str, float] = {}
-        """By run: CPU seconds divided by weight, since it was first seen, and where the others were then."""
+        """By run: CPU seconds divided by weight, counted from the smallest stride when the run was first seen."""
 
     def update(self, topology: Topology, schedule: Schedule) -> None:
-        """After a decision. Without a difference between queries the order is Spark's own."""
+        """Set the order after a decision. If all queries have one weight, the order is Spark's own."""
         rows = self._engine.batch_rows
         weights = self._weights(topology, schedule, rows)
         self._follow(weights, rows)
@@ -71,7 +71,7 @@ class TaskOrder:
         self._engine.order_tasks(tuple(ordered) if len(set(weights.values())) > 1 else ())
 
     def _weights(self, topology: Topology, schedule: Schedule, rows: Mapping[str, int]) -> dict[str, float]:
-        """By run; a query of which nothing is decided is left out. The topology may be that of several engines."""
+        """Return the weight of each run with a decided priority. The topology may be that of several engines."""
         values = self._scale.apply(schedule.scalar, schedule.spacing)
         if (step := STEPS.get(self._scale.name)) is not None:
             values = step**values
@@ -81,7 +81,7 @@ class TaskOrder:
         return {run: weight for run, weight in found.items() if np.isfinite(weight) and weight > 0.0}
 
     def _follow(self, weights: Mapping[str, float], runs: Iterable[str]) -> None:
-        """A query that is new, had no weight or has no batch does not save up: it begins where the first other is."""
+        """Advance the strides. A query that is new, had no weight or has no batch starts at the least other stride."""
         batches = self._engine.batches
         used = {run: batches[run].cpu_time for run in weights if run in batches}
         went_on = {run for run in used if run in self._used}

@@ -1,6 +1,6 @@
-"""Treadle's own thread: it must not wait for a core behind those that it has made urgent itself.
+"""Raises the priority of Treadle's own thread, which must not wait for a core behind threads that it has made urgent.
 
-What it starts from there (who looks at an engine, who asks Spark's UI) is as urgent.
+Threads that it starts, to sample an engine or to query Spark's UI, inherit the priority.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from treadle.linux.sched import get_attributes, set_attributes
 
 MOST_URGENT = -20
 SLICE = 100_000
-"""Nanoseconds: of equally urgent threads a kernel with time slices takes the one with the shortest first."""
+"""Nanoseconds: among equally urgent threads a kernel with time slices runs the one with the shortest slice first."""
 
 
 @contextmanager
 def ahead() -> Iterator[None]:
-    """As urgent as a thread can be without real-time, as far as this user may; afterwards as before."""
+    """Make this thread as urgent as is possible without real-time and for this user; on exit, as it was before."""
     me = threading.get_native_id()
     nice = os.getpriority(os.PRIO_PROCESS, me)
     with suppress(OSError):
@@ -35,7 +35,7 @@ def ahead() -> Iterator[None]:
 
 
 def _set_slice(nanoseconds: int) -> int:
-    """Of this thread, where the kernel takes one; the one that it had."""
+    """Set the time slice of this thread if the kernel has slices; return the one that it had."""
     try:
         mine = get_attributes(0)
         had, mine.runtime = mine.runtime, nanoseconds

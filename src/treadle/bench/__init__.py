@@ -1,1 +1,1 @@
-"""Experiments and what they cost: comparisons of policies, and the speed of Treadle itself."""
+"""Benchmarks: comparisons of policies, and the speed of Treadle itself."""

@@ -1,9 +1,9 @@
 """`treadle bench adaptive`: learners that choose among policies, on a load that changes its character every minute.
 
-The policy `adaptive` with the learner and the settings that it has by default, against each of its candidates alone,
-and against an oracle: the candidate that was best in each phase. Other learners and settings are for comparison.
-What counts is the weighted objective that learners are given, measured on the rows themselves, in each phase relative
-to the candidates' mean. `gate` are pipelines, `kernel` is Real-Time Mode under `treadle attach`.
+The policy `adaptive`, with its default learner and settings, is compared with each of its candidates alone, and with an
+oracle: the candidate that was best in each phase. Other learners and settings are run for comparison. Each variant is
+scored by the weighted objective that learners are given, measured on the rows themselves, in each phase relative to the
+candidates' mean. `gate` are pipelines, `kernel` is Real-Time Mode under `treadle attach`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str, float], None]
 Figures = dict[str, float]
 DEFAULT = "adaptive"
-"""The variant that claims are about: nothing but candidates and objectives is given."""
+"""The variant that claims are about: only candidates and objectives are set."""
 CANDIDATES = ("highest-rate", "fcfs", "queue-size")
 OBJECTIVES = "min latency_p99 0.8+min total_queue 0.2"
 COMPARED = {
@@ -48,37 +48,36 @@ COMPARED = {
     "thompson": "learner=thompson",
     "ucb, for this load": "learner=(ucb:discount=0.85),delay=4",
 }
-"""Other learners, and one with settings for this load: a delay of a burst and the pause after it, and a memory of half
-a minute."""
+"""Other learners, and one tuned for this load: a delay of a burst and its pause, and a memory of half a minute."""
 LOOK = 0.25
-"""Seconds between two looks at the queues."""
+"""Seconds between two samples of the queues."""
 SLOTS = 2
-"""Fewer than there are queries with rows, so that somebody has to choose."""
+"""Fewer than there are queries with rows, so that a policy has to choose."""
 WITHIN = 1.1
-"""How much worse than the best candidate alone `adaptive` may be."""
+"""How many times the cost of the best candidate alone `adaptive` may have."""
 WARM = 10.0
 OTHERS = "others_cores"
 QUIET = 0.85
-"""The share of the machine that others must leave: with less, what is compared is who had the better moment."""
+"""The share of the machine that other processes must leave free; with less, the comparison is not fair."""
 
 IN_REAL_TIME = {"long": (20, 60, 30, 100, 40), "short": (60, 60), "narrow": (30, 90)}
-"""Queries in Real-Time Mode: the hashes of each of their stages for a row."""
+"""Queries in Real-Time Mode: the hashes per row of each of their stages."""
 SHARES: Mapping[str, Mapping[str, float]] = {
     "depth": {"long": 0.9, "short": 0.1},
     "breadth": {"short": 0.5, "narrow": 0.5},
 }
-"""By phase the parts of the load that queries have."""
+"""By phase: the parts of the load that queries have."""
 BUSY = 0.9
-"""The load, as a share of what the first candidate does in that phase when there is too much for it."""
+"""The load, as a share of the throughput of the first candidate under overload in that phase."""
 OVER = 1.3
-"""So much is too much: times what is done when all queries are flooded with so many rows a second."""
+"""Overload: this factor times the throughput when all queries get `FLOOD` rows per second."""
 FLOOD = 4000.0
 SERVED = ("downstream-first", "queue-size", "congestion-aware")
 JUDGED_BY = "max throughput 0.3+min total_queue 0.7"
 
 
 def variants(candidates: Sequence[str], objectives: str) -> dict[str, str]:
-    """By name the policy: each candidate alone, the default over all of them, and what that is compared with."""
+    """Return the policies by name: each candidate alone, the default over all of them, and its comparisons."""
     default = f"adaptive:candidates={'+'.join(candidates)},objective={objectives}"
     return {
         **{name: name for name in candidates},
@@ -95,7 +94,7 @@ def run(
     repetitions: int = 1,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """The figures of each part; `rounds`: how often all phases come, each for a `minute`."""
+    """Return the figures of each part; `rounds` is how often all phases are run, each for a `minute`."""
     tell = progress or (lambda *_: None)
     measures = {"gate": gate, "kernel": kernel}
     found: dict[str, Any] = {}
@@ -114,7 +113,7 @@ def run(
 
 
 def gate(minute: float, rounds: int, repetitions: int, tell: Progress, deaths: Deaths) -> dict[str, Any]:
-    """Pipelines: all variants take turns in one session."""
+    """Measure pipelines: all variants take turns in one session."""
     from treadle.pipelines.spark.session import session
 
     spark = session("bench-adaptive")
@@ -122,7 +121,7 @@ def gate(minute: float, rounds: int, repetitions: int, tell: Progress, deaths: D
     tell("warming up", 0.0)
     unit = calibrate(spark)
     phases = changing.PHASES * rounds
-    measure(spark, unit, "fcfs", changing.PHASES, minute=WARM, warm=0.0)  # the JVM compiles what all will use
+    measure(spark, unit, "fcfs", changing.PHASES, minute=WARM, warm=0.0)  # the JVM compiles what all variants use
     chosen = variants(CANDIDATES, OBJECTIVES)
     try:
         found = _in_turns(
@@ -134,7 +133,7 @@ def gate(minute: float, rounds: int, repetitions: int, tell: Progress, deaths: D
 
 
 def kernel(minute: float, rounds: int, repetitions: int, tell: Progress, deaths: Deaths) -> dict[str, Any]:
-    """Real-Time Mode on one core: all variants take turns on one application, attached to anew for each."""
+    """Measure Real-Time Mode on one core: all variants take turns on one application, each with a new attachment."""
     queries = [Chain(name, costs) for name, costs in IN_REAL_TIME.items()]
     phases = tuple(SHARES) * rounds
     tell("warming up", 0.0)
@@ -144,7 +143,7 @@ def kernel(minute: float, rounds: int, repetitions: int, tell: Progress, deaths:
             outcome = rig.measure(rates, WARM)
             return sum(outcome.rows[name] * sum(costs) for name, costs in IN_REAL_TIME.items()) / WARM
 
-        for _ in range(5):  # the JVM compiles: once it is attached to, that is held back
+        for _ in range(5):  # the JVM compiles now; attached, Treadle holds its compilers back
             at_once = done(dict.fromkeys(IN_REAL_TIME, FLOOD))
         rates: dict[str, dict[str, float]] = {}
         for policy in SERVED[::-1]:
@@ -163,7 +162,7 @@ def kernel(minute: float, rounds: int, repetitions: int, tell: Progress, deaths:
 def measure(
     spark: SparkSession, unit: float, policy: str, phases: Sequence[str], *, minute: float, warm: float = WARM
 ) -> list[Figures]:
-    """Let one policy see all phases, in a folder that is removed afterwards; the figures of each phase."""
+    """Run one policy over all phases, in a folder that is removed afterwards; return the figures of each phase."""
     folder = Path(tempfile.mkdtemp(prefix="treadle-"))
     try:
         pipeline = multi_class.pipeline(changing.queries(unit, phases[0]), "changing")
@@ -192,9 +191,9 @@ def measure(
 def judged(
     found: Mapping[str, Sequence[Figures]], phases: Sequence[str], candidates: Sequence[str], objectives: str
 ) -> dict[str, Any]:
-    """The figures, what each variant costs on the weighted objective, and by how much that is above the oracle's.
+    """Return the figures, each variant's cost by the weighted objective, and its regret, the part above the oracle's.
 
-    Of candidates that died nothing is known: the others are what is compared with.
+    Candidates that died are left out of the comparison.
     """
     candidates = [name for name in candidates if name in found]
     costs = weighted(found, candidates, objectives)
@@ -219,7 +218,7 @@ def judged(
 
 
 def claims(found: Mapping[str, Any], part: str) -> Claims:
-    """What ought to hold of the default. On a machine that others use much, nothing can be said of it."""
+    """Return the claims about the default; one of them is that other processes leave enough of the machine free."""
 
     def ratio(over: str) -> float:
         return float(found[over]["cost"]) / float(found[DEFAULT]["cost"])
@@ -235,7 +234,7 @@ def claims(found: Mapping[str, Any], part: str) -> Claims:
 
 
 def weighted(found: Mapping[str, Sequence[Figures]], candidates: Sequence[str], objectives: str) -> dict[str, Floats]:
-    """For each phase the weighted sum of what is to be small, in parts of the candidates' mean; less is better."""
+    """Return by phase the weighted sum of objectives relative to the candidates' mean; less is better."""
     wanted = parse_objectives(objectives.replace("+", ","))
     table = {
         name: {o.metric: np.array([each[o.metric] for each in runs]) for o in wanted} for name, runs in found.items()
@@ -259,7 +258,7 @@ def _best_by_phase(costs: Mapping[str, Floats], candidates: Sequence[str]) -> li
 
 
 def _let_in(run: Run, unit: float, phase: str, seconds: float) -> list[float]:
-    """What comes in this phase, for so long; the rows that wait, over time."""
+    """Generate the load of a phase for some seconds; return the number of waiting rows over time."""
     flows = multi_class.flows(changing.queries(unit, phase), run)
     queued = []
     with Generator([flow for flow in flows if flow.rate > 0]):
@@ -272,7 +271,7 @@ def _let_in(run: Run, unit: float, phase: str, seconds: float) -> list[float]:
 
 
 def _rows(run: Run, since: float) -> list[Part]:
-    """All that came out, and all that waits with its age so far."""
+    """Return all rows that came out, and all waiting rows with their age so far."""
     now = time.time()
     found: list[Part] = []
     for hop in run.hops.values():
@@ -282,13 +281,13 @@ def _rows(run: Run, since: float) -> list[Part]:
 
 
 def _arrived(rows: Sequence[Part], start: float, end: float) -> list[Part]:
-    """Those that came in then, whenever they came out; where a batch was longer than that, those of it that did."""
+    """Return rows that arrived between `start` and `end`; if batches took longer than that, parts that overlap."""
     found = [part for part in rows if start <= part.time - part.mean < end]
     return found or [part for part in rows if part.time - part.oldest < end and part.time > start]
 
 
 class Others:
-    """The cores that are in use beside Spark and this process, from when it is made. What fills the feeds is in it."""
+    """Cores used by processes other than Spark and this one since its creation. Generators of load count."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._meter = Meter(spark)
@@ -300,20 +299,20 @@ class Others:
 
 
 def _busy_seconds() -> float:
-    """Of all cores together, since the start of the machine."""
+    """Return the busy seconds of all cores together since boot."""
     with open("/proc/stat", "rb") as file:
         user, nice, system, _, _, *interrupts = (int(field) for field in file.readline().split()[1:8])
     return (user + nice + system + sum(interrupts)) * TICK
 
 
 def _shared(phase: str, hashes: float) -> dict[str, float]:
-    """By query the rows a second that make so many hashes a second in this phase."""
+    """Return by query the rows per second that make `hashes` per second in this phase."""
     return {name: hashes * SHARES[phase].get(name, 0.0) / sum(costs) for name, costs in IN_REAL_TIME.items()}
 
 
 @contextmanager
 def _attached(rig: Rig, policy: str) -> Iterator[None]:
-    """Once it sees the application's threads."""
+    """Attach to the application, and wait until its threads are found."""
     with attach(rig.application.pid, policy=policy, enforce="nice") as attachment:
         limit = time.monotonic() + WARM
         while not attachment.status()["rows"] and time.monotonic() < limit:
@@ -322,7 +321,7 @@ def _attached(rig: Rig, policy: str) -> Iterator[None]:
 
 
 def _of_kernel(outcome: Outcome, seconds: float) -> Figures:
-    """As seen from outside: rows that came out, and rows that were under way."""
+    """Return the figures as seen from outside: rows that came out, and rows under way."""
     queued = np.sum(list(outcome.queued.values()), axis=0)
     return {"output_rate": sum(outcome.rows.values()) / seconds, "total_queue": float(np.mean(queued))}
 
@@ -336,7 +335,7 @@ def _in_turns(
     *,
     stop: bool = False,
 ) -> dict[str, list[Figures]]:
-    """By variant the medians of the figures of each phase."""
+    """Measure all variants in turns; return by variant the medians of the figures of each phase."""
     found: dict[str, list[list[Figures]]] = {name: [] for name in chosen}
     total = repetitions * len(chosen)
 
@@ -349,5 +348,5 @@ def _in_turns(
 
 
 def _medians(runs: Sequence[Sequence[Figures]]) -> list[Figures]:
-    """Of each figure of each phase over the repetitions."""
+    """Return the median of each figure of each phase over the repetitions."""
     return [{key: float(np.median([run[n][key] for run in runs])) for key in first} for n, first in enumerate(runs[0])]

@@ -1,4 +1,4 @@
-"""A measurement in a process and a JVM of its own, and several of them as one."""
+"""Measurements in separate processes with their own JVM, and medians of several."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from treadle.errors import EngineError
 
 
 def measured(module: str, order: dict[str, Any], what: str) -> dict[str, float]:
-    """The figures that the module, run as a program with this order, prints as its last line."""
+    """Run a module as a program with `order`, and return the figures that it prints as its last line."""
     command = [sys.executable, "-m", module, json.dumps(order)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
@@ -24,5 +24,5 @@ def measured(module: str, order: dict[str, Any], what: str) -> dict[str, float]:
 
 
 def medians(runs: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Of each figure, over the runs."""
+    """Return the median of each figure over the runs."""
     return {name: round(float(np.median([run[name] for run in runs])), 4) for name in runs[0]}

@@ -1,7 +1,6 @@
-"""Claims of benchmarks: what ought to hold of a default that was named beforehand, and whether it does.
+"""Claims of benchmarks: what should hold of a default that was named beforehand, and whether it does.
 
-A claim whose figure is missing, because a variant died or a figure is no number, does not hold. It knows figures, and
-nothing of how they were measured.
+A claim with a missing figure, because a variant died or the figure is NaN, does not hold.
 """
 
 from __future__ import annotations
@@ -13,51 +12,51 @@ from typing import Any
 
 Claims = list[dict[str, Any]]
 Figure = float | Callable[[], float]
-"""A number, or how to compute one from figures that may be missing."""
+"""A number, or a function that computes one from figures that may be missing."""
 DIED, SET_UP = "died", "setting up"
-"""Where a benchmark's figures say which variants died, and of what; the name of what comes before all variants."""
+"""Key of the errors of variants that died, in a benchmark's figures; name of the phase before all variants."""
 
 
 def at_least(claim: str, measured: Figure, aim: float) -> dict[str, Any]:
-    """What must be so much or more."""
+    """Return a claim that a figure is `aim` or more."""
     value = _value(measured)
     return _made(claim, f"at least {aim:g}", value, value >= aim)
 
 
 def at_most(claim: str, measured: Figure, aim: float) -> dict[str, Any]:
-    """What must be so much or less."""
+    """Return a claim that a figure is `aim` or less."""
     value = _value(measured)
     return _made(claim, f"at most {aim:g}", value, value <= aim)
 
 
 def fails(figures: Mapping[str, Any]) -> bool:
-    """Whether a benchmark has found a claim that does not hold, or a variant that died."""
+    """Return whether a claim of a benchmark does not hold, or a variant died."""
     return bool(figures.get(DIED)) or not all(each["holds"] for each in figures.get("claims", ()))
 
 
 class Deaths(dict[str, str]):
-    """By variant what it died of. What was measured before stays."""
+    """Errors by variant that died. What was measured before stays."""
 
     @contextmanager
     def noted(self, variant: str) -> Iterator[None]:
-        """Any error of this block is the variant's death."""
+        """Record any error of this block as the death of the variant."""
         try:
             yield
         except Exception as error:
             self[variant] = " ".join(f"{type(error).__name__}: {error}".split())
 
     def figures(self) -> dict[str, Any]:
-        """For the figures of a benchmark: nothing where nothing died."""
+        """Return the entry for a benchmark's figures; empty if no variant died."""
         return {DIED: dict(self)} if self else {}
 
 
 def in_turns(
     names: Sequence[str], repetitions: int, measure: Callable[[str, int], None], deaths: Deaths, *, stop: bool = False
 ) -> None:
-    """Measure each so often, one after the other, so that what the machine does meanwhile affects all alike.
+    """Measure all variants in turns, `repetitions` times, so that other load on the machine affects all alike.
 
-    A variant that dies has no further turn. With `stop` no other has one either: for variants that share an
-    application, which one that died may have left stalled.
+    A variant that dies has no further turn. With `stop` no other variant has one either: for variants that share an
+    application, which the one that died may have left stalled.
     """
     for number in range(repetitions * len(names)):
         name = names[number % len(names)]

@@ -1,7 +1,7 @@
-"""How fast Treadle itself is: a control round, the same in plain Python, the simulator, the same in SimPy, the loop.
+"""The speed of Treadle itself: a control round, the same in plain Python, the simulator, the same in SimPy, the loop.
 
-Times are CPU times, which on an idle machine are those of the clock, and which other work on a busy one distorts least.
-What is compared is first shown to be the same work: both sides must give the same results, or the bench fails.
+Times are CPU times, which other load distorts least; on an idle machine they equal elapsed time. Both sides of a
+comparison must give the same results, or the benchmark fails.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 POLICY = "highest-rate"
-"""The one with metrics along the graph: it needs the most numbers of those that are used most."""
+"""Of the most used policies the one that needs most metrics, also along the graph."""
 CHAIN = 5
 """Operators of a query."""
 OFFERS = frozenset({"tuples_in", "tuples_out", "cpu_time"})
@@ -44,9 +44,9 @@ PERIOD = 0.1
 """Seconds between two samples."""
 TAU, FORGET = 2.0, 60.0
 WARM_UP = 3
-"""Rounds that are not timed: counters need two before anything is known."""
+"""Rounds that are not timed: counters need two samples before any metric is known."""
 STRETCHES = 6
-"""Of the loop's run."""
+"""Stretches of the loop's run."""
 LOOP_CPU = 0.01
 """The aim: the part of a core that the loop may take."""
 LOAD = 0.9
@@ -56,21 +56,21 @@ COSTS = (10e-6, 20e-6, 30e-6, 20e-6, 10e-6)
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured."""
+    """The amount of work to measure."""
 
     sizes: Mapping[int, int]
-    """Instances -> rounds over them."""
+    """Number of rounds by number of instances."""
     compared: tuple[int, int]
     """Instances and rounds of the comparison with plain Python."""
     tuples: int
-    """Sent through the simulated chain."""
+    """Tuples sent through the simulated chain."""
     tuples_compared: int
-    """Sent through both chains when the simulator is compared with SimPy."""
+    """Tuples sent through both chains when the simulator is compared with SimPy."""
     repeats: int
-    """Of simulations, of which the fastest counts."""
+    """Number of simulations; the fastest counts."""
     loop_seconds: float
     promises: Mapping[int, int]
-    """Tasks -> cycles of the quality controller over them."""
+    """Number of cycles of the quality controller by number of tasks."""
 
 
 FULL = Effort(
@@ -82,7 +82,7 @@ FULL = Effort(
 def run(
     progress: Callable[[str], None] | None = None, *, effort: Effort = FULL, clock: Clock | None = None
 ) -> dict[str, Any]:
-    """All figures, as `treadle bench core --json` prints them; `progress` is told what is being measured."""
+    """Return all figures, as `treadle bench core --json` prints them; `progress` gets the name of each measurement."""
     tell = progress or (lambda _: None)
     need_simpy()
     rounds: dict[str, float] = {}
@@ -116,15 +116,15 @@ def run(
 
 
 def claims(found: Mapping[str, Any]) -> Claims:
-    """What ought to hold."""
+    """Return the claims."""
     used = found["round_cpu_fraction_50ms_100_instances"]
     return [at_most("part of a core that the loop takes, at 50 ms over 100 instances", used, LOOP_CPU)]
 
 
 def decide_ms(instances: int, rounds: int) -> float:
-    """The median milliseconds of a whole control round: metrics, policy, niceness, and what of it is new.
+    """Return the median milliseconds of a whole control round: metrics, policy, niceness, and the changes.
 
-    The policy is highest-rate on chains of 5. Writing the changes is not part of it: that depends on the knob.
+    The policy is highest-rate on chains of 5. Writing the changes is not included: that depends on the knob.
     """
     topology = chains(instances)
     control = Round(topology)
@@ -133,7 +133,7 @@ def decide_ms(instances: int, rounds: int) -> float:
 
 
 def vectorised_speedup(instances: int, rounds: int) -> float:
-    """How many times as long the same rounds take in plain Python. In every round both must decide the same."""
+    """Return how many times as long the same rounds take in plain Python. Both must decide the same in every round."""
     topology = chains(instances)
     vectorised, plain = Round(topology), PlainRound(topology, TAU, FORGET)
     taken = list(samples(topology, WARM_UP + rounds))
@@ -146,7 +146,7 @@ def vectorised_speedup(instances: int, rounds: int) -> float:
 
 
 def simulator_events_per_s(tuples: int, repeats: int) -> float:
-    """Events of a simulated chain of 5 operators for each CPU second, once it is compiled."""
+    """Return the events per CPU second of a simulated chain of 5 operators, once it is compiled."""
     _simulate(simulated_chain(tuples=100))
     scenario = simulated_chain(tuples)
     rates = [events / delivery.cpu_seconds for events, delivery in (_simulate(scenario) for _ in range(repeats))]
@@ -154,7 +154,7 @@ def simulator_events_per_s(tuples: int, repeats: int) -> float:
 
 
 def simpy_ratio(tuples: int, repeats: int) -> float:
-    """How many times as many operator steps the simulator makes in a CPU second as SimPy does, on the same chain."""
+    """Return how many times as many operator steps per CPU second the simulator makes as SimPy, on the same chain."""
     scenario = simulated_chain(tuples)
     _simulate(simulated_chain(tuples=100))
     arrivals = Simulator(scenario).state.arrival["time"].tolist()
@@ -163,16 +163,16 @@ def simpy_ratio(tuples: int, repeats: int) -> float:
     differ = f"the chains differ: {ours}, {theirs}"
     assert ours.results == theirs.results == len(arrivals), differ
     assert math.isclose(ours.finished, theirs.finished, rel_tol=1e-6), differ  # neither idles while there is work
-    assert 0.5 < ours.mean_latency / theirs.mean_latency < 2.0, differ  # only the order of service is another
-    return theirs.cpu_seconds / ours.cpu_seconds  # the steps are as many
+    assert 0.5 < ours.mean_latency / theirs.mean_latency < 2.0, differ  # only the order of service differs
+    return theirs.cpu_seconds / ours.cpu_seconds  # both make the same number of steps
 
 
 def round_cpu_fraction(period: float, instances: int, seconds: float, clock: Clock | None = None) -> float:
-    """The part of a CPU that the real loop uses, awake and asleep, on an engine and a knob in memory.
+    """Return the part of a CPU that the real loop uses, awake and asleep, on an engine and a knob in memory.
 
-    Most of it is the price of waking up: after a pause nothing is in the CPU's caches, and a round takes several times
-    as long as `decide_ms` has it. Other work makes that worse, so of several stretches the cheapest counts. The time
-    is that of the loop's thread, the only one it has: others of this process may show the progress.
+    Most of it is the cost of waking up: after a pause the CPU's caches are cold, and a round takes several times as
+    long as in `decide_ms`. Other load makes that worse, so the cheapest of several stretches counts. Only the CPU time
+    of the loop's thread counts: other threads of this process may show the progress.
     """
     clock = SystemClock() if clock is None else clock
     stretches: list[float] = []
@@ -188,7 +188,7 @@ def round_cpu_fraction(period: float, instances: int, seconds: float, clock: Clo
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Return the hardware and software of the measurement."""
     packages = {name: version(name) for name in ("numpy", "numba", "simpy")}
     return {
         "cores": os.cpu_count(),
@@ -202,7 +202,7 @@ def machine() -> dict[str, Any]:
 
 
 class Round:
-    """A control round of the real parts, without the loop around them. Changes are taken as written."""
+    """A control round of the real parts, without the loop around them. Changes count as written."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -211,7 +211,7 @@ class Round:
         self.current = np.zeros(len(topology))
 
     def __call__(self, sample: Sample) -> tuple[Changes, str]:
-        """The changes, and the reason for them."""
+        """Return the changes and the reason for them."""
         schedule = self.policy.decide(self.provider.update(self.topology, sample))
         wanted = SCALES["nice"].apply(schedule.scalar, schedule.spacing)
         changes = diff(self.topology.ids, wanted, self.current, knob="nice")
@@ -220,7 +220,7 @@ class Round:
 
 
 class MemoryKnob:
-    """Niceness that nobody feels."""
+    """A knob for niceness that only stores the values."""
 
     name = "nice"
     per: Per = "instance"
@@ -236,7 +236,7 @@ class MemoryKnob:
 
 
 class MemoryEngine:
-    """An engine whose samples are made beforehand, so that only the loop is measured."""
+    """An engine with samples that were made beforehand, so that only the loop is measured."""
 
     name = "memory"
     in_process = True
@@ -260,16 +260,16 @@ class MemoryEngine:
 
 
 def chains(instances: int) -> Topology:
-    """Queries of 5 operators in a row."""
+    """Build queries of 5 operators in a row."""
     operators = tuple(Operator(f"op{at}", (f"op{at - 1}",) if at > 1 else ()) for at in range(1, CHAIN + 1))
     return Topology.of(Query(f"q{number}", operators) for number in range(1, instances // CHAIN + 1))
 
 
 def samples(topology: Topology, rounds: int, seed: int = 1) -> Iterator[Sample]:
-    """Counters as an engine gives them: in each round half of the operators have run, at costs that waver.
+    """Generate counters of an engine: in each round half of the operators have run, at varying costs.
 
-    Costs differ by a factor of 30, so that the kernel's ladder of niceness is used over most of its length, and waver
-    so much that in each round the niceness of about a tenth changes.
+    Costs differ by a factor of 30, so that most of the kernel's range of niceness is used, and vary so much that in
+    each round about a tenth of the nice values changes.
     """
     rng = np.random.default_rng(seed)
     rows = len(topology)
@@ -287,13 +287,13 @@ def samples(topology: Topology, rounds: int, seed: int = 1) -> Iterator[Sample]:
 
 
 def readings(topology: Topology, sample: Sample) -> dict[str, Reading]:
-    """A sample as plain Python has it."""
+    """Convert a sample for `PlainRound`."""
     columns = (sample.columns[name].tolist() for name in ("tuples_in", "tuples_out", "cpu_time"))
     return {name: Reading(*values) for name, *values in zip(topology.ids, *columns, strict=True)}
 
 
 def as_plain(changes: Changes) -> dict[Target, Value]:
-    """Changes as plain Python has them."""
+    """Convert changes to the form of `PlainRound`."""
     return {change.target: change.after for change in changes}
 
 
@@ -301,7 +301,7 @@ def as_plain(changes: Changes) -> dict[Target, Value]:
 
 
 def simulated_chain(tuples: int) -> Scenario:
-    """Operators in a row on one processor, Poisson arrivals, batches of 10, 90 % load."""
+    """Build a scenario: operators in a row on one processor, Poisson arrivals, batches of 10, 90 % load."""
     rate = LOAD / sum(COSTS)
     operators = tuple(
         OperatorSpec(
@@ -321,7 +321,7 @@ def simulated_chain(tuples: int) -> Scenario:
 
 
 def _simulate(scenario: Scenario) -> tuple[float, Delivery]:
-    """Run until all is through: events, and what came out."""
+    """Run until all tuples are processed; return the number of events, and the delivery."""
     simulator = Simulator(scenario)
     used, _ = timed(simulator.advance, math.inf)
     latency = simulator.results.latency
@@ -332,12 +332,12 @@ def _simulate(scenario: Scenario) -> tuple[float, Delivery]:
 
 
 def timed(work: Callable[Given, Result], *arguments: Given.args, **options: Given.kwargs) -> tuple[float, Result]:
-    """The CPU seconds of a call in this thread, and what it gave."""
+    """Return the CPU seconds of a call in this thread, and its result."""
     started = time.thread_time()
     result = work(*arguments, **options)
     return time.thread_time() - started, result
 
 
 def _figure(value: float) -> float:
-    """Three digits: more would be noise."""
+    """Round to three digits; more would be noise."""
     return float(f"{value:.3g}")

@@ -1,7 +1,7 @@
-"""What `make demo` shows: urgent queries among many on real Spark, under Spark's own schedulers and under Treadle.
+"""The benchmark of `make demo`: urgent queries among many on Spark, under Spark's own schedulers and under Treadle.
 
-Three runs on one session with the same input: Spark's FIFO, Spark's FAIR pools, Treadle's gate. Then a table, what is
-claimed and whether it holds, and a picture of the urgent queries' latency over time.
+Three runs on one session with the same input: Spark's FIFO, Spark's FAIR pools, Treadle's gate. It shows a table, the
+claims and whether they hold, and a picture of the urgent queries' latency over time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLOURS = {"fifo": "#8c8c8c", "fair": "#4477aa", "treadle": "#cc3311"}
 
 @dataclass(frozen=True)
 class Shown:
-    """What came out: the runs in the order of `SHOWN`, a table of them, and the claims."""
+    """The results: the runs in the order of `SHOWN`, a table of them, and the claims."""
 
     runs: tuple[Measured, ...]
     table: Table
@@ -38,7 +38,7 @@ class Shown:
 
 
 def run(progress: Progress | None = None, *, seconds: float = 24.0, warm: float = 6.0) -> Shown:
-    """All three, one after another; under three minutes."""
+    """Run all three, one after another, in less than three minutes."""
     from treadle.pipelines.spark.session import session
 
     tell = progress or (lambda *_: None)
@@ -63,7 +63,7 @@ def run(progress: Progress | None = None, *, seconds: float = 24.0, warm: float 
 
 
 def table(runs: Sequence[Measured], queries: int) -> Table:
-    """Latency of both classes, and what got done."""
+    """Return a table of the latency of both classes, and the rows per second."""
     cores = usable_cores()
     grid = Table(title=f"{queries} streaming queries on {cores} cores: 3 urgent ones with bursts, the others fill them")
     for title in ("", "urgent: mean", "p99", "max", "others: mean", "p99", "rows/s"):
@@ -82,7 +82,7 @@ def table(runs: Sequence[Measured], queries: int) -> Table:
 
 
 def claims(runs: Sequence[Measured]) -> tuple[Claim, ...]:
-    """What the demo is to show, in numbers."""
+    """Return the claims of the demo, with numbers."""
     fifo, fair, treadle = (each.figures() for each in runs)
     to_fifo = fifo["high_p99_ms"] / treadle["high_p99_ms"]
     to_fair = fair["high_p99_ms"] / treadle["high_p99_ms"]
@@ -95,7 +95,7 @@ def claims(runs: Sequence[Measured]) -> tuple[Claim, ...]:
 
 
 def draw(runs: Sequence[Measured], path: Path) -> None:
-    """The latency of urgent rows as they came out, and the rows that waited, over time."""
+    """Draw the latency of urgent rows as they came out, and the waiting rows, over time."""
     figure = figures.figure(9, 5.5)
     latency, queued = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     for each in runs:

@@ -1,4 +1,4 @@
-"""Pictures of benchmarks, where matplotlib is there to draw them."""
+"""Pictures of benchmarks, drawn by matplotlib if it is installed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def check() -> None:
-    """Raise a ConfigError if nothing can be drawn; asked before the work is done."""
+    """Raise a ConfigError if nothing can be drawn; called before the benchmark runs."""
     if find_spec("matplotlib") is None:
         raise ConfigError("matplotlib is not installed", where="picture", remedy="pip install 'treadle[plot]'")
 
 
 def figure(width: float, height: float) -> Figure:
-    """An empty figure of so many inches."""
+    """Return an empty figure; width and height are in inches."""
     check()
     from matplotlib.figure import Figure
 
@@ -27,7 +27,7 @@ def figure(width: float, height: float) -> Figure:
 
 
 def durations_on(axis: Any) -> None:
-    """A logarithmic axis of seconds, labelled as people write lengths of time: 500ms, 2s."""
+    """Make an axis of seconds logarithmic, with labels such as 500ms and 2s."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis.axes.set_yscale("log")

@@ -1,4 +1,4 @@
-"""How sure a mean of a few repetitions is. It knows numbers, and nothing of what was measured."""
+"""Confidence intervals of means of a few repetitions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Sequence
 
 _STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
-"""By number of repetitions: 97.5 % of Student's distribution is below."""
+"""By number of repetitions: the 97.5 % quantile of Student's distribution."""
 
 
 def of_ratios(ratios: Sequence[float]) -> list[float]:
-    """Within which the mean ratio is in 95 of 100 cases, on a logarithmic scale; unknown for one repetition."""
+    """Return the 95 % confidence interval of the mean ratio, on a logarithmic scale; NaN for one repetition."""
     if len(ratios) < 2:
         return [math.nan, math.nan]
     logs = [math.log(ratio) for ratio in ratios]

@@ -1,6 +1,6 @@
-"""Result files of benchmarks, and the page that is made of them: what was claimed, measured, when, where and by what.
+"""Result files of benchmarks, and the page made of them: what was claimed, measured, when, where and by what command.
 
-Nobody edits figures by hand: a benchmark writes its file (`--save`), and `docs/results.md` is generated from all files.
+A benchmark writes its file (`--save`), and `docs/results.md` is generated from all files, never edited by hand.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Result(BaseModel):
     date: str
     version: str
     commit: str
-    """Of the checkout that ran; empty where it was none."""
+    """Commit of the checkout that ran; empty if there was none."""
     machine: str
     found: dict[str, Any]
 
 
 def save(path: Path, command: str, found: Mapping[str, Any]) -> None:
-    """Write what a command has found, with what one must know to judge it."""
+    """Write the figures of a command, with its version, commit, date and machine."""
     result = Result(
         command=command,
         date=datetime.now(UTC).date().isoformat(),
@@ -61,7 +61,7 @@ def save(path: Path, command: str, found: Mapping[str, Any]) -> None:
 
 
 def read(folder: Path) -> dict[str, Result]:
-    """All results of a folder, by the names of their files."""
+    """Read all results of a folder, by the names of their files."""
     found = {}
     for path in sorted(folder.glob("*.json")):
         try:
@@ -75,12 +75,12 @@ def read(folder: Path) -> dict[str, Result]:
 
 
 def page(results: Mapping[str, Result]) -> str:
-    """The results as Markdown."""
+    """Return the results as Markdown."""
     return "\n".join([INTRODUCTION, *(_section(name, each) for name, each in results.items())])
 
 
 def machine() -> str:
-    """What the figures are of."""
+    """Describe this machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     cores = len(os.sched_getaffinity(0))
     return f"{cores} cores, {memory:.0f} GB, Linux {platform.release()}, Python {platform.python_version()}"
@@ -112,7 +112,7 @@ def _table(claims: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _commit() -> str:
-    """Of the checkout that Treadle is imported from; empty elsewhere, or with changes that are not committed."""
+    """Return the commit of the imported Treadle's checkout, with a note on uncommitted changes; '' without one."""
     here = Path(treadle.__file__).parent
     asked = (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
     try:

@@ -1,4 +1,4 @@
-"""What Spark's JVM and this process use of the machine, from /proc: CPU, with that of ended children, and memory."""
+"""Usage by Spark's JVM and this process, from /proc: CPU, including that of ended children, and memory."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 class Usage(NamedTuple):
-    """Cores in use over a stretch of time, and memory at its end."""
+    """Mean cores in use over some seconds, and memory at their end."""
 
     seconds: float
     spark_cores: float
-    """Of the JVM, and of the processes that it forked and that have ended."""
+    """Cores of the JVM and of the ended processes that it forked."""
     treadle_cores: float
     memory_gb: float
 
 
 class Meter:
-    """Counts from when it is made."""
+    """Measures usage from its creation on."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._pid = jvm.pid(spark)

@@ -1,6 +1,6 @@
-"""The command line: reads what the user wants, calls the library, shows what came. No logic of its own.
+"""The command line: reads options, calls the library, shows the results. It has no logic of its own.
 
-Whatever goes wrong on purpose is one line on standard error and exit code 2.
+Every expected error is one line on standard error and exit code 2.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _err = Console(stderr=True, highlight=False)
 
 
 def main() -> None:
-    """Entry point: every `TreadleError` becomes one line and exit code 2."""
+    """Run the command line: every `TreadleError` becomes one line and exit code 2."""
     try:
         cli.main(standalone_mode=False)
     except click.exceptions.Abort:
@@ -108,7 +108,7 @@ def simulate(
 ) -> None:
     """Run SCENARIO, a shipped name or a TOML file, in virtual time and compare policies on it.
 
-    `treadle scenarios` lists what is shipped, `treadle policies` what can be run.
+    `treadle scenarios` lists the shipped ones, `treadle policies` the policies.
     """
     from treadle.bench.simulator import compare
     from treadle.engines.simulator import scenario as scenarios
@@ -147,7 +147,7 @@ def scenarios() -> None:
 
 @cli.command()
 def policies() -> None:
-    """List the policies, what each is good for and the metrics it needs."""
+    """List the policies, their goals and the metrics they need."""
     from treadle.decide import registry
 
     rows = [
@@ -160,7 +160,7 @@ def policies() -> None:
 @click.option("--explain", "policy", metavar="POLICY", help="Say how each metric that the policy needs is had.")
 @click.option("--engine", default="simulator", show_default=True, help="The engine to have it from.")
 def metrics(policy: str | None, engine: str) -> None:
-    """List the metrics, or explain how an engine gives those that a policy needs."""
+    """List the metrics, or explain how an engine provides those that a policy needs."""
     from treadle.decide import registry
     from treadle.engines import registry as engines
     from treadle.observe import METRICS, explain
@@ -181,14 +181,14 @@ def config_group() -> None:
 @config_group.command("show")
 @with_settings
 def config_show(obj: tuple[configuration.Config, str]) -> None:
-    """Print the configuration in force as TOML, and where it came from."""
+    """Print the configuration in force as TOML, and its origin."""
     settings, source = obj
     click.echo(f"# from: {source}\n{configuration.as_toml(settings)}", nl=False)
 
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """What fails within a simulation ends it with an error, and need not be told twice."""
+    """Suppress warnings of the loop: a failure ends a simulation with an error, which says the same."""
     loop = logging.getLogger("treadle.loop")
     before = loop.level
     if not loop.isEnabledFor(logging.INFO):
@@ -215,7 +215,7 @@ def _write_decisions(outcomes: Sequence[Outcome], path: Path) -> None:
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Any]:
-    """A bar on standard error, for people; nothing where standard error is no terminal or the output is JSON."""
+    """Show a progress bar on standard error, unless that is no terminal or the output is JSON."""
     columns = (
         TextColumn("{task.description:<36}"),
         BarColumn(),
@@ -237,7 +237,7 @@ def _show(titles: list[str], rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _kind(kind: Kind) -> str:
-    """Haren's kinds of features in words: with what a metric changes."""
+    """Describe Haren's kinds of features in words: when a metric changes."""
     if kind == Kind.STATIC:
         return "never"
     dependent = Kind.ON_UPSTREAM in kind or Kind.ON_DOWNSTREAM in kind

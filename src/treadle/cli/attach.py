@@ -1,7 +1,6 @@
-"""`treadle attach` schedules running Spark applications, `treadle top` only shows them, `treadle restore` cleans up.
+"""`treadle attach` schedules running Spark applications, `treadle top` shows them, `treadle restore` cleans up.
 
-They read what the user wants, call the library and show what came. Ctrl-C and SIGTERM end them, after everything is
-put back.
+Ctrl-C and SIGTERM end them after everything is restored.
 """
 
 from __future__ import annotations
@@ -31,9 +30,10 @@ if TYPE_CHECKING:
     from treadle.loop import DecisionBatch
 
 LOOKS = 1.0
-"""Seconds for which a dry run, `--once` and `top --once` look, once all queries were seen at work, before they tell."""
+"""Seconds that a dry run, `--once` and `top --once` observe, once all queries have been seen at work, before the
+output."""
 PER_SECOND = 2
-"""How often the table is drawn."""
+"""Updates of the table per second."""
 
 
 @click.command()
@@ -84,9 +84,9 @@ def attach(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Schedule running Spark applications, which stay as they are, by a policy and through the kernel.
+    """Schedule unchanged, running Spark applications by a policy and through the kernel.
 
-    Name one or several, by --pid, --name or --ui. Ctrl-C ends it, and all is as it was.
+    Name one or more by --pid, --name or --ui. Ctrl-C ends it and restores all changed values.
     """
     from treadle.attachment import attach as library
 
@@ -128,7 +128,7 @@ def attach(
 
 
 def _check_once(enforce: str | None, qod: str | None) -> None:
-    """What can't be left alone is refused."""
+    """Refuse enforcers and promises that need a running process."""
     if enforce is not None and enforce.partition(":")[0].strip() == "rt":
         remedy = "leave out --once, or use another enforcer"
         raise ConfigError("real-time priorities need somebody who watches", where="--once", remedy=remedy)
@@ -156,7 +156,7 @@ def top(
 ) -> None:
     """Show queries, operators and threads of running Spark applications, and what `treadle attach` does to them.
 
-    Nothing about them is changed.
+    It changes nothing.
     """
     from treadle.attachment import look_on, watch
     from treadle.cli import _out
@@ -169,14 +169,14 @@ def top(
     with _signals() as ask:
         attachment = watch(applications, agent=agent, user=owner)
         ask.append(attachment.ask_to_stop)
-        once = once or not _out.is_terminal  # one table, where nobody would see it change
+        once = once or not _out.is_terminal  # one table, where updates can't be shown
         _run(attachment, LOOKS if once and limit is None else limit, as_json=as_json, live=not once)
     _tell_the_end(attachment)
 
 
 @click.command()
 def restore() -> None:
-    """Put back what killed ones have left, or `attach --once` has."""
+    """Restore priorities that a killed treadle process, or `attach --once`, left behind."""
     from treadle.attachment.checks import settle_leftovers
     from treadle.cli import _err
 
@@ -190,7 +190,7 @@ def restore() -> None:
 
 
 def _run(attachment: Attachment, limit: float | None, *, as_json: bool, leave: bool = False, live: bool = True) -> None:
-    """Run it in this thread and show it: live, a line for each change, or what there is at the end."""
+    """Run an attachment in this thread and show it: live, as a line per change, or as a table at the end."""
     from treadle.cli import _out
 
     if live and not as_json and _out.is_terminal:
@@ -217,7 +217,7 @@ def _run(attachment: Attachment, limit: float | None, *, as_json: bool, leave: b
 
 
 def _look_on(status: Callable[[], dict[str, Any] | None], limit: float | None, *, once: bool, as_json: bool) -> None:
-    """Show what another process does, for as long as it does it."""
+    """Show the attachment of another process while that process runs."""
     from treadle.cli import _out
 
     shown = status()
@@ -262,7 +262,7 @@ def _tell_json(batches: Iterable[DecisionBatch]) -> None:
 
 @contextmanager
 def _signals() -> Iterator[list[Callable[[], None]]]:
-    """The first Ctrl-C or SIGTERM asks for the end. Before there is anything to end it is as ever."""
+    """Let the first Ctrl-C or SIGTERM call the function in the list; without one they act as usual."""
     ask: list[Callable[[], None]] = []
 
     def handle(number: int, _: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""What `treadle attach` and `treadle top` are given, read into what the library takes."""
+"""Options of `treadle attach` and `treadle top`, and their conversion to arguments of the library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from treadle.errors import ConfigError
 
 
 def targets(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say which applications."""
+    """Add the options that select applications."""
     options = (
         click.option(
             "--pid", "-P", "pids", type=int, multiple=True, help="Its driver, its Python program, or an executor."
@@ -33,14 +33,14 @@ def targets(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def named(pids: Iterable[int], names: Iterable[str], uis: Iterable[str]) -> list[Any]:
-    """What the options name: `--name 4242` is a name, whatever it looks like."""
+    """Return the selected applications; `--name 4242` is a name although it is a number."""
     from treadle.attachment.targets import Name, Ui
 
     return [*pids, *map(Name, names), *map(Ui, uis)]
 
 
 def pairs(option: str, given: Iterable[str]) -> dict[str, float]:
-    """PATTERN=NUMBER, as often as an option was given."""
+    """Parse PATTERN=NUMBER of an option that may be repeated."""
     found: dict[str, float] = {}
     for text in given:
         pattern, equals, number = text.rpartition("=")
@@ -55,7 +55,7 @@ def pairs(option: str, given: Iterable[str]) -> dict[str, float]:
 
 
 def goals_of(given: Iterable[str]) -> dict[str, str]:
-    """PATTERN=TIME, as often as it was given."""
+    """Parse PATTERN=TIME of an option that may be repeated."""
     found: dict[str, str] = {}
     for text in given:
         pattern, equals, goal = text.rpartition("=")
@@ -68,5 +68,5 @@ def goals_of(given: Iterable[str]) -> dict[str, str]:
 
 
 def before(given: Mapping[str, float], configured: Mapping[str, float]) -> dict[str, float]:
-    """What is given first: of several patterns that fit, the first one counts."""
+    """Merge both, the given patterns first: of several patterns that match, the first counts."""
     return {**given, **{pattern: number for pattern, number in configured.items() if pattern not in given}}

@@ -1,4 +1,4 @@
-"""What `treadle attach` and `treadle top` show: tables of instances, of changes and of promises, for people."""
+"""Tables of `treadle attach` and `treadle top`, for people: instances, changes and promises."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def table(status: Mapping[str, Any]) -> Table:
-    """An attachment's status for people, a row for each instance."""
+    """Return an attachment's status as a table with a row for each instance."""
     grid = plain_table(title(status))
     several = len(status["applications"]) > 1
     for name in ("query", "operator"):
@@ -41,7 +41,7 @@ def table(status: Mapping[str, Any]) -> Table:
 
 
 def kept(quality: Mapping[str, Any]) -> str:
-    """What each query that may shed is to keep of its rows and has kept lately, which can't shed, and what is short."""
+    """Return lines on promises: the part of its rows that each query should keep and has kept, and shortages."""
     parts, whole = [], []
     for each in quality["queries"]:
         if each["min_accuracy"] == 1.0:
@@ -58,7 +58,7 @@ def kept(quality: Mapping[str, Any]) -> str:
 
 
 def title(status: Mapping[str, Any]) -> str:
-    """One line about all of it."""
+    """Return a status in one line."""
     names = ", ".join(each["name"] + (" (ended)" if each["ended"] else "") for each in status["applications"])
     if status["policy"] == "none":
         return names
@@ -69,7 +69,7 @@ def title(status: Mapping[str, Any]) -> str:
 
 
 def changes(attachment: Attachment) -> Table:
-    """All that was changed, or would be, for people."""
+    """Return a table of all that was changed, or would be."""
     from treadle.attachment.shown import report
 
     grid = plain_table(title(attachment.status()))
@@ -83,7 +83,7 @@ def changes(attachment: Attachment) -> Table:
 
 
 def unknown(status: Mapping[str, Any]) -> str:
-    """What the changes that are shown don't say: queries that may have more, and why there is none."""
+    """Return lines on what the table of changes can't show: unseen queries, and why there are no changes."""
     lines = []
     unseen, unplanned = (visible(", ".join(status[key])) for key in ("unseen", "unplanned"))
     if unseen:

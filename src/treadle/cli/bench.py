@@ -1,4 +1,4 @@
-"""`treadle bench …` and `treadle demo`: what Treadle costs and what it is good for, measured on this machine."""
+"""`treadle bench …` and `treadle demo`: measure the cost and the benefit of Treadle on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PIPELINES_PARTS = ("classes", "policies")
 
 
 def _output(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say what becomes of the figures; `_measure` takes them."""
+    """Add the options for output, which `_measure` takes."""
     saved = click.Path(dir_okay=False, path_type=Path)
     for option in (
         click.option("--save", type=saved, metavar="FILE", help="Write a result file, for `treadle bench results`."),
@@ -35,13 +35,13 @@ def _output(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group()
 def bench() -> None:
-    """Measure Treadle itself. Each claim is about a default; if one does not hold, the exit code is 1."""
+    """Measure Treadle. Each claim is about a default; if one does not hold, the exit code is 1."""
 
 
 @bench.command("core")
 @_output
 def bench_core(**output: Any) -> None:
-    """What a control round costs, and how fast the simulator is."""
+    """Measure the cost of a control round, and the speed of the simulator."""
     from treadle.bench import core
 
     _measure(lambda told: core.run(progress=lambda what: told(what, 0.0)), **output)
@@ -54,7 +54,7 @@ def bench_core(**output: Any) -> None:
 @click.option("--load", type=click.FloatRange(min=0.05), default=1.3, show_default=True, help="In part classes.")
 @click.option("--part", "parts", type=click.Choice(PIPELINES_PARTS), multiple=True, help="Only this one.")
 def bench_pipelines(repetitions: int, seconds: float, load: float, parts: tuple[str, ...], **output: Any) -> None:
-    """Spark's FIFO and FAIR against Treadle and its policies, on queries that fill the machine (35 minutes)."""
+    """Compare Spark's FIFO and FAIR with Treadle and its policies, on queries that fill the machine (35 minutes)."""
     from treadle.bench.pipelines import schedulers
 
     chosen = parts or PIPELINES_PARTS
@@ -67,7 +67,7 @@ def bench_pipelines(repetitions: int, seconds: float, load: float, parts: tuple[
 @bench.command("hops")
 @_output
 def bench_hops(**output: Any) -> None:
-    """What a small batch costs, on Spark's default set-up and on Treadle's (5 minutes)."""
+    """Measure the cost of a small batch on Spark's default set-up and on Treadle's (5 minutes)."""
     from treadle.bench.pipelines import hops
 
     _measure(lambda told: hops.run(progress=told), **output)
@@ -76,7 +76,7 @@ def bench_hops(**output: Any) -> None:
 @bench.command("channels")
 @_output
 def bench_channels(**output: Any) -> None:
-    """How fast rows go through the embedded channel, through files and through Kafka (3 minutes)."""
+    """Measure the speed of rows through the embedded channel, files and Kafka (3 minutes)."""
     from treadle.bench.pipelines import channels
 
     _measure(lambda told: channels.run(progress=told), **output)
@@ -87,7 +87,7 @@ def bench_channels(**output: Any) -> None:
 @click.option("--part", "parts", type=click.Choice(ATTACH_PARTS), multiple=True, help="Only this one.")
 @click.option("--repetitions", type=click.IntRange(min=1), default=1, show_default=True)
 def bench_attach(parts: tuple[str, ...], repetitions: int, **output: Any) -> None:
-    """Running applications under the OS alone and under treadle attach, on one core (45 minutes)."""
+    """Compare running applications under the OS alone and under treadle attach, on one core (45 minutes)."""
     from treadle.bench.attach import comparisons
 
     chosen = parts or ATTACH_PARTS
@@ -101,7 +101,7 @@ def bench_attach(parts: tuple[str, ...], repetitions: int, **output: Any) -> Non
 @click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Of all kinds of load.")
 @click.option("--repetitions", type=click.IntRange(min=1), default=1, show_default=True)
 def bench_adaptive(parts: tuple[str, ...], minute: str, rounds: int, repetitions: int, **output: Any) -> None:
-    """Learners against each policy alone, and an oracle, on a load that changes every minute (an hour)."""
+    """Compare learners with each policy alone, and an oracle, on a load that changes every minute (an hour)."""
     from treadle.bench import adaptive
 
     chosen, length = parts or ("gate", "kernel"), durations.seconds(minute, what="--minute")
@@ -114,7 +114,7 @@ def bench_adaptive(parts: tuple[str, ...], minute: str, rounds: int, repetitions
 @bench.command("loop")
 @_output
 def bench_loop(**output: Any) -> None:
-    """What treadle attach itself costs at 50 ms, on 100 and on 1,000 threads (9 minutes)."""
+    """Measure the cost of treadle attach at 50 ms, on 100 and on 1,000 threads (9 minutes)."""
     from treadle.bench.attach import loop
 
     _measure(lambda told: loop.run(progress=told), **output)
@@ -123,7 +123,7 @@ def bench_loop(**output: Any) -> None:
 @bench.command("truth")
 @_output
 def bench_truth(**output: Any) -> None:
-    """How true the figures of treadle attach are, against counts of the application's own (3 minutes)."""
+    """Compare the figures of treadle attach with the application's own counts (3 minutes)."""
     from treadle.bench.truth import stages
 
     _measure(lambda told: stages.run(progress=told), **output)
@@ -135,7 +135,7 @@ def bench_truth(**output: Any) -> None:
 @click.option("--cycle", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds of a decision.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="A picture of it goes there.")
 def bench_quality(scenario: str, cycle: float, plot: Path | None, **output: Any) -> None:
-    """Whether promises are kept at 1.5 times what the machine can do, with Kafka (5 minutes)."""
+    """Measure whether promises are kept at 1.5 times the machine's capacity, with Kafka (5 minutes)."""
     from treadle.bench import figures
     from treadle.bench.quality import scenario_run
     from treadle.bench.quality.scenarios import SCENARIOS
@@ -148,7 +148,7 @@ def bench_quality(scenario: str, cycle: float, plot: Path | None, **output: Any)
 @bench.command("results")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default="benchmarks/results")
 def bench_results(folder: Path) -> None:
-    """Print the page of all result files in FOLDER (default: benchmarks/results), as docs/results.md has it."""
+    """Print the page of all result files in FOLDER (default: benchmarks/results), as in docs/results.md."""
     from treadle.bench import results
 
     click.echo(results.page(results.read(folder)), nl=False)
@@ -158,7 +158,7 @@ def bench_results(folder: Path) -> None:
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default="out", show_default=True)
 @click.option("--simulator", is_flag=True, help="Three comparisons in virtual time instead; needs no Spark.")
 def demo(folder: Path, simulator: bool) -> None:
-    """Show what scheduling does: 13 queries on real Spark under FIFO, FAIR and Treadle, with a table and a picture."""
+    """Show the effect of scheduling: 13 queries on Spark under FIFO, FAIR and Treadle, with a table and a picture."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -191,7 +191,7 @@ def _tell(table: Table, claims: Sequence[Any]) -> None:
 
 
 def _measure(run: Callable[[Any], dict[str, Any]], *, as_json: bool, report_only: bool, save: Path | None) -> None:
-    """Show what a benchmark found. Exit code 1 if a claim does not hold, or a variant died."""
+    """Run a benchmark and show its figures. Exit code 1 if a claim does not hold, or a variant died."""
     from treadle.bench import claims, results
     from treadle.cli import _err, _progress, _show
 
@@ -212,7 +212,7 @@ def _measure(run: Callable[[Any], dict[str, Any]], *, as_json: bool, report_only
 
 
 def _arguments() -> list[str]:
-    """The words of the command, without those that say how it is shown."""
+    """Return the command's arguments without those for output."""
     words = iter(sys.argv[1:])
     shown = []
     for word in words:

@@ -1,4 +1,4 @@
-"""`treadle doctor`: what is here, what is missing, what to do about it. It shows what the library found."""
+"""`treadle doctor`: shows which requirements are installed or missing, and remedies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from treadle.errors import EngineError
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(as_json: bool) -> None:
-    """Say whether all that `treadle run` needs is here, what `treadle attach` can do, and how Spark is set up."""
+    """Check the requirements of `treadle run`, what `treadle attach` can do, and the settings for Spark."""
     from treadle import doctor as library
     from treadle.cli import _err, _show
 

@@ -1,4 +1,4 @@
-"""Commands for the parts that Treadle needs from elsewhere: `jars` and `kafka`. They show what the library does."""
+"""Commands for software that Treadle needs: `jars` and `kafka`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _folder = click.option(
 @click.command()
 @click.argument("bundles", nargs=-1, metavar="[BUNDLE]...")
 def jars(bundles: tuple[str, ...]) -> None:
-    """Fetch pinned jars that no Python package brings; without BUNDLE, list what there is."""
+    """Fetch pinned jars that no Python package contains; without BUNDLE, list them."""
     from treadle import jars as library
     from treadle.cli import _out, _progress, _show
 
@@ -31,7 +31,7 @@ def jars(bundles: tuple[str, ...]) -> None:
         _show(["bundle", "what it is", "state", "folder"], rows)
         return
     for name in bundles:
-        library.bundle(name)  # a wrong name is told before anything is fetched
+        library.bundle(name)  # refuse a wrong name before the first download
     with _progress(quiet=False) as told:
         found = library.fetch(*bundles, progress=told)
     for name, folder in found.items():
@@ -47,7 +47,7 @@ def kafka() -> None:
 @click.option("--port", type=click.IntRange(1, 65535), default=9092, show_default=True, help="Where it listens.")
 @_folder
 def start(port: int, folder: Path | None) -> None:
-    """Start the broker, and come back when it answers. It goes on until `treadle kafka stop`."""
+    """Start the broker and wait until it answers. It runs until `treadle kafka stop`."""
     from treadle.broker import Broker, default_folder
     from treadle.cli import _out, _progress
 
@@ -73,7 +73,7 @@ def stop(folder: Path | None) -> None:
 @_folder
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(folder: Path | None, as_json: bool) -> None:
-    """Say whether the broker runs, and where."""
+    """Show whether the broker runs, and where."""
     from treadle import broker as library
     from treadle.cli import _show
 

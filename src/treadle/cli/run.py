@@ -1,6 +1,6 @@
-"""`treadle run` runs a pipeline file and shows how it goes; `treadle ctl` talks to one that runs.
+"""`treadle run` runs a pipeline file and shows its progress; `treadle ctl` controls a running pipeline.
 
-They only start, ask and show. Ctrl-C, and SIGTERM, end a pipeline as cleanly as its time limit does.
+Ctrl-C and SIGTERM end a pipeline as cleanly as its time limit does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from treadle.pipelines.run.run import Run
 
 LOOK = 1.0
-"""Seconds between two looks at what runs."""
+"""Seconds between two updates."""
 LONGEST_DRAIN = 3700.0
 
 
@@ -71,7 +71,7 @@ def run(
 ) -> None:
     """Run a pipeline: a Python file, or FILE.py:NAME if it has several. Ctrl-C ends it.
 
-    Exit code 1: an operator failed for good. 2: it could not be run.
+    Exit code 1: an operator failed for good. 2: the pipeline could not start.
     """
     from treadle.cli import _err, _out
     from treadle.pipelines import load
@@ -101,11 +101,11 @@ def run(
 
 
 def _quieten() -> None:
-    """Without -v: what py4j and PySpark log of a failure is in Spark's log and in our own error once more."""
+    """Without -v, silence py4j and PySpark: their failures are in Spark's log and in our own error too."""
     if logging.getLogger().isEnabledFor(logging.INFO):
         return
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
-    with suppress(ImportError):  # the session says so better
+    with suppress(ImportError):  # the session has a better error
         from pyspark.logger import PySparkLogger
 
         PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
@@ -113,7 +113,7 @@ def _quieten() -> None:
 
 @click.group()
 def ctl() -> None:
-    """Talk to a pipeline, or an application with a gate, that runs."""
+    """Control a running pipeline, or an application with a gate."""
 
 
 _which = click.option("--pipeline", "which", metavar="NAME", help="Which one, if several run.")
@@ -124,7 +124,7 @@ _which = click.option("--pipeline", "which", metavar="NAME", help="Which one, if
 @_which
 @with_settings
 def policy(obj: tuple[configuration.Config, str], name: str | None, which: str | None) -> None:
-    """Say which policy is in charge, or put another one there."""
+    """Show the current policy, or replace it by NAME."""
     from treadle.pipelines.run import control_socket as wire
 
     say(wire.ask(wire.pick(which), "policy", name=None if name is None else obj[0].policy(name)))
@@ -134,7 +134,7 @@ def policy(obj: tuple[configuration.Config, str], name: str | None, which: str |
 @click.argument("count", type=int, required=False, metavar="[N]")
 @_which
 def slots(count: int | None, which: str | None) -> None:
-    """Say how many hops may run at once, or set it."""
+    """Show how many hops may run at once, or set it."""
     from treadle.pipelines.run import control_socket as wire
 
     say(wire.ask(wire.pick(which), "slots", count=count))
@@ -144,7 +144,7 @@ def slots(count: int | None, which: str | None) -> None:
 @_which
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(which: str | None, as_json: bool) -> None:
-    """Show how everything is at this moment."""
+    """Show the current status."""
     from treadle.cli import _out
     from treadle.pipelines.run import control_socket as wire
 
@@ -159,7 +159,7 @@ def status(which: str | None, as_json: bool) -> None:
 @_which
 @click.option("--drain", is_flag=True, help="First work off what waits.")
 def stop(which: str | None, drain: bool) -> None:
-    """End it: after the batches that run now, or after all that waits."""
+    """Stop the pipeline after the running batches, or after all waiting rows."""
     from treadle.pipelines.run import control_socket as wire
 
     path = wire.pick(which)
@@ -168,7 +168,7 @@ def stop(which: str | None, drain: bool) -> None:
 
 
 def table(status: Mapping[str, Any], before: Mapping[str, Any] | None = None, seconds: float | None = None) -> Group:
-    """A pipeline's status for people; rows per second since the status `before`, which was some seconds ago."""
+    """Return a pipeline's status as a table; rows per second are since the status `before`, `seconds` ago."""
     title = "{pipeline}: policy {policy}, {slots} slots, {waiting} waiting, {running} running".format(**status)
     grid = plain_table(title)
     grid.add_column("hop", overflow="fold")
@@ -197,7 +197,7 @@ def table(status: Mapping[str, Any], before: Mapping[str, Any] | None = None, se
 
 
 def dropped(status: Mapping[str, Any]) -> list[Text]:
-    """A line for each sink of whose rows some are or were dropped, and for each minimum that can't be kept."""
+    """Return a line for each sink that drops or dropped rows, and for each minimum that can't be kept."""
     quality = status.get("quality") or {}
     lines = []
     for name, sink in quality.get("sinks", {}).items():
@@ -211,7 +211,7 @@ def dropped(status: Mapping[str, Any]) -> list[Text]:
 
 
 def _watch(running: Run, limit: float | None, *, drain: bool) -> TreadleError | None:
-    """Show it until it is over or somebody wants it to end, and stop it; what a hop failed with for good."""
+    """Show a pipeline until it ends or a signal arrives, and stop it; return the error of a failed hop."""
     from treadle.cli import _err
 
     over = threading.Event()
@@ -249,9 +249,9 @@ def _show_live(running: Run, over: threading.Event) -> None:
 
 @contextmanager
 def _ended_by_signals(end: Callable[[], None]) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM asks for the end, the next one does not wait for it.
+    """Let the first Ctrl-C or SIGTERM call `end`; the next one interrupts at once.
 
-    Not left to Spark's own handler, which cancels all jobs: batches that run are to be done.
+    Spark's own handler would cancel all jobs, but running batches should finish.
     """
     asked = False
 
@@ -271,7 +271,7 @@ def _ended_by_signals(end: Callable[[], None]) -> Iterator[None]:
 
 
 def _check(loaded: Any, options: Mapping[str, Any]) -> None:
-    """What would be refused anyway is so before a JVM is started."""
+    """Refuse a bad policy or pipeline before a JVM is started."""
     from treadle.decide import registry
 
     if "policy" in options:
@@ -291,7 +291,7 @@ def _session(name: str, master: str | None, conf: tuple[str, ...], options: Mapp
 
 
 def _slots(text: str) -> int | str:
-    """A number where it is one; what else it may be, the pipeline knows."""
+    """Return a number if the text is one; the pipeline checks any other text."""
     try:
         return int(text)
     except ValueError:

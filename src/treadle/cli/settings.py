@@ -1,6 +1,6 @@
-"""How commands get the configuration: read when a command runs that needs it.
+"""Configuration for commands, read only when a command that needs it runs.
 
-So a broken file is in the way of neither `--help` nor `treadle restore`.
+So a broken file does not prevent `--help` or `treadle restore`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 Options = ParamSpec("Options")
 Settings = tuple["Config", str]
-"""The configuration and where it came from."""
+"""The configuration and its origin."""
 
 
 def with_settings(command: Callable[Concatenate[Settings, Options], None]) -> Callable[Options, None]:
-    """Call the command with the configuration first. The context's object is what reads it."""
+    """Call the command with the configuration as first argument, read by the function in the context's object."""
 
     @wraps(command)
     def called(load: Callable[[], Settings], /, *words: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""`treadle show`: what is in a pipeline file, as a tree in the terminal and as a picture. Runs nothing of it."""
+"""`treadle show`: shows a pipeline file as a tree in the terminal and as a picture, without running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the command line shows text in which others have a part: as text, not as markup or orders to the terminal."""
+"""Output of text from others: as plain text, never as markup or control sequences of the terminal."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from treadle.text import visible, visible_lines
 
 
 def shown(text: str) -> Text:
-    """For a cell or a title of a table: one line."""
+    """Return a table cell or title of one line."""
     return Text(visible(text))
 
 
 def shown_lines(text: str) -> Text:
-    """For a cell or a title of a table: lines of our own making."""
+    """Return a table cell or title of several lines, with line breaks of our own."""
     return Text(visible_lines(text))
 
 
 def plain_table(title: str) -> Table:
-    """A table without lines between its columns, as all of the command line's are."""
+    """Return a table without lines between its columns, as all commands show."""
     table = Table(title=shown(title), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     table.collapse_padding, table.pad_edge = True, False
     return table
 
 
 def failed(error: BaseException) -> Text:
-    """An error in one line."""
+    """Return an error as one line."""
     return Text.assemble(("error:", "bold red"), " ", visible(" ".join(str(error).split())))
 
 

@@ -1,7 +1,7 @@
-"""Which processing thread owns which operator: Haren's inter-thread scheduling function f (section 4.1).
+"""Assigns operators to processing threads: Haren's inter-thread scheduling function f (section 4.1).
 
-Each is a policy whose priorities are thread numbers 0..P-1, for the `owner` scale. It knows loads and the number of
-threads, which may change while it runs; the order of operators within a thread (function g) is any other policy's.
+An assigner is a policy that returns thread numbers 0..P-1 as priorities, for the `owner` scale. The number of threads
+may change while it runs. Another policy orders the operators within a thread (function g).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from treadle.model import Bools, Floats, Ints
 from treadle.values import Schedule, Snapshot
 
 HORIZON = 1.0
-"""Seconds within which what waits should be done."""
+"""Seconds within which waiting tuples should be done."""
 
 
 class Assigner(Policy):
-    """Owns the number of threads; a subclass says who gets what."""
+    """Base class of assigners: holds the number of threads; a subclass assigns operators to them."""
 
     def __init__(self, threads: int) -> None:
         self.set_threads(threads)
 
     def set_threads(self, threads: int) -> None:
-        """Haren's P, from the next decision on."""
+        """Set Haren's P, the number of threads, from the next decision on."""
         if threads < 1:
             raise ConfigError(f"can't assign to {threads} threads", where=self.name, remedy="use 1 or more")
         self.threads = threads
 
 
 class AssignRandom(Assigner):
-    """A new draw at each decision, with as many operators on one thread as on another, give or take one."""
+    """Random assignment, drawn anew at each decision; numbers of operators per thread differ by at most one."""
 
     name = "assign-random"
 
@@ -55,7 +55,7 @@ class AssignRandom(Assigner):
 
 
 class AssignRoundRobin(Assigner):
-    """All operators of a query on one thread, queries in turn."""
+    """Assigns all operators of a query to one thread, and queries to threads in turn."""
 
     name = "assign-round-robin"
 
@@ -64,7 +64,7 @@ class AssignRoundRobin(Assigner):
 
 
 class AssignLoadBalance(Assigner):
-    """The heaviest first, each to the thread with the least load so far; what has no known load is dealt out evenly."""
+    """Assigns the heaviest operators first, each to the least loaded thread, and spreads those of unknown load."""
 
     name = "assign-load-balance"
     wants = ("cost", "rate", "queue")
@@ -77,11 +77,12 @@ class AssignLoadBalance(Assigner):
 
 
 class AssignAdaptive(Assigner):
-    """Keeps what it has while no thread has more than `threshold` times the mean load; then moves as few as it can.
+    """Keeps the assignment while no thread has more than `threshold` times the mean load; then moves few operators.
 
-    Once it moves, it goes down to `settle`, so that a load that swings around the threshold moves nothing back and
-    forth. Where no assignment gets there (one operator may be more than a thread's part of the load), it moves only
-    what lowers the highest load in the same proportion.
+    Moves bring the highest load down to `settle` times the mean, so that a load that swings around the threshold moves
+    nothing back and forth. Where no assignment reaches that (one operator may exceed a thread's part of the load),
+    operators move only if the highest load falls to `threshold` times the mean, or by the ratio of `settle` to
+    `threshold`.
     """
 
     name = "assign-adaptive"
@@ -125,7 +126,7 @@ class AssignAdaptive(Assigner):
         self._owner = np.array(list(state["owner"].values()), dtype=np.int64)
 
     def _kept(self, ids: tuple[str, ...]) -> Ints:
-        """The last assignment for these rows, -1 where there is none or its thread is gone."""
+        """Return the last assignment of these rows, -1 where there is none or its thread no longer exists."""
         if ids == self._ids:
             owner = self._owner.copy()
         else:
@@ -135,9 +136,9 @@ class AssignAdaptive(Assigner):
         return owner
 
     def _rebalanced(self, load: Floats, owner: Ints) -> Ints:
-        """Take operators off the fullest threads and place them anew, more of them each time until the rest fits.
+        """Take operators off the busiest threads and place them again, more at each level, until the highest load fits.
 
-        The last level takes them all, as if nothing had been assigned yet. Nothing can go below the heaviest operator.
+        The last level takes off all operators. The highest load can't fall below that of the heaviest operator.
         """
         busy = _busy(load, owner, self.threads)
         mean = float(busy.mean())
@@ -155,7 +156,7 @@ class AssignAdaptive(Assigner):
         return best
 
     def _is_worth(self, peak: float, before: float, mean: float) -> bool:
-        """Moving is, if it passes one of the two lines or lowers the peak by as much as lies between them."""
+        """Return whether the peak load falls to `settle` or `threshold` times the mean, or by the ratio of both."""
         passes = any(peak <= line * mean < before for line in (self.settle, self.threshold))
         return passes or peak < before * self.settle / self.threshold
 
@@ -169,7 +170,7 @@ ASSIGNERS: Mapping[str, Callable[[int, np.random.Generator], Assigner]] = {
 
 
 def assigner(name: str, threads: int, rng: np.random.Generator) -> Assigner:
-    """An inter-thread function by its name, with or without the `assign-` of the policy's name."""
+    """Create an assigner by its name, with or without the prefix `assign-`."""
     make = ASSIGNERS.get(name.removeprefix("assign-"))
     if make is None:
         raise ConfigError(f"unknown assignment '{name}'", where="assign", remedy=f"known: {', '.join(ASSIGNERS)}")
@@ -181,10 +182,10 @@ def _schedule(owner: Ints, reason: str) -> Schedule:
 
 
 def _load(snapshot: Snapshot) -> Floats:
-    """Seconds of work per second; NaN where cost or rate is unknown or they make no finite load.
+    """Return each row's seconds of work per second; NaN where cost or rate is unknown or their product not finite.
 
-    The rate is that of the tuples done, and a thread with too much to do does no more than one with just enough:
-    what waits counts too, as if it were to be done within `HORIZON`.
+    The rate counts processed tuples, and an overloaded thread processes no more than a fully used one. So waiting
+    tuples count too, as if they had to be done within `HORIZON`.
     """
     if "cost" not in snapshot or "rate" not in snapshot:
         return np.full(len(snapshot.topology), np.nan)
@@ -195,7 +196,7 @@ def _load(snapshot: Snapshot) -> Floats:
 
 
 def _estimated(load: Floats) -> Floats:
-    """Unknown loads as the mean of the known ones; all as one where nothing is known to have a load."""
+    """Replace unknown loads by the mean of the known ones, or all loads by 1 if no known load is above 0."""
     known = load[~np.isnan(load)]
     if not known.any():
         return np.ones(len(load))
@@ -207,15 +208,15 @@ def _busy(load: Floats, owner: Ints, threads: int) -> Floats:
 
 
 def _imbalance(busy: Floats) -> float:
-    """The highest load over the mean; 1 is perfect."""
+    """Return the highest load divided by the mean; 1 is perfect."""
     mean = float(busy.mean())
     return float(busy.max()) / mean if mean else 1.0
 
 
 def _place(load: Floats, busy: Floats) -> Ints:
-    """Threads for these rows, on top of what `busy` says: longest processing time first.
+    """Return a thread for each row, in addition to the loads in `busy`: longest processing time first.
 
-    Rows with no load, or none that is known, say nothing of where to go: they are dealt out, the least busy first.
+    Rows with zero or unknown load are spread evenly, beginning with the least busy thread.
     """
     owner = np.empty(len(load), dtype=np.int64)
     heavy = np.flatnonzero(load > 0)
@@ -235,9 +236,9 @@ def _place(load: Floats, busy: Floats) -> Ints:
 
 
 def _taken_off(load: Floats, owner: Ints, busy: Floats, level: float) -> Bools:
-    """The fewest rows whose leaving brings each thread down to `level`.
+    """Return the fewest rows to take off so that each thread is down to `level`.
 
-    The heaviest go first, and the last of them is the lightest that is enough.
+    The heaviest rows of a thread are taken first, and as the last one the lightest that is enough.
     """
     off = np.zeros(len(load), dtype=np.bool_)
     for thread in np.flatnonzero(busy > level):

@@ -1,7 +1,7 @@
-"""How many rows a hop may take at once, so that a batch holds its slot for about the period (Haren's b, from P).
+"""Batch sizing: how many rows a hop may take at once, so that a batch holds its slot for about the period (Haren's b).
 
-It knows rows and seconds of past batches, not what they did. Haren leaves b to the user: small batches switch often and
-pay their fixed part each time, large ones make urgent hops wait (section 5). Here it follows from the measured cost.
+Haren leaves b to the user: small batches switch often and pay their fixed cost each time, large ones make urgent hops
+wait (section 5). Here b follows from the measured cost: the rows and seconds of past batches.
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ from treadle.errors import ConfigError
 
 
 class Cost(NamedTuple):
-    """What a batch is expected to hold its slot for: `fixed + per_row * rows` seconds."""
+    """The expected time for which a batch holds its slot: `fixed + per_row * rows` seconds."""
 
     fixed: float
     per_row: float
 
 
 NOISE = 0.2
-"""By which share the seconds of like batches differ."""
+"""Relative standard deviation of the seconds of equal batches."""
 WANDERS = Cost(0.02, 0.05)
-"""By which share of a batch's seconds the fixed part changes from one batch to the next, and the cost of a row of
-its own. The fixed part is Spark's and stays, that of a row is the data's."""
+"""Drift from one batch to the next, as a standard deviation: of the fixed cost, relative to the batch's seconds, and of
+the cost of a row, relative to itself. Spark's fixed cost hardly changes; the cost of a row depends on the data."""
 SURPRISE = 3.0
-"""Standard deviations from what was expected, beyond which the cost has changed."""
+"""A difference from the expected seconds of more than this many standard deviations means that the cost has changed."""
 BLAMED = Cost(0.2, 1.0)
-"""How much of a surprise each of both may be the cause of."""
+"""Shares of such a difference by which the fixed cost and the cost of the rows may have changed."""
 FIRST_FIXED = 0.05
-"""Seconds of a first batch that are taken for fixed, if they are not more than half: Spark's own part of a batch."""
+"""Seconds of a first batch that count as fixed cost, Spark's own part of a batch; at most half of them."""
 UNSURE = 0.1
-"""Share of a batch's seconds that the fixed part must be known to. Until then, some batches are of another size."""
+"""The fixed cost must be known to this share of a batch's seconds; until then some batches, the probes, are resized."""
 PROBE_EVERY = 4
-"""One in so many."""
+"""One batch of this many is a probe."""
 PROBE = 4
-"""So many times smaller; where there is nothing to divide, twice as large."""
+"""Factor by which a probe is smaller; where batches are too small to divide, a probe is twice as large."""
 RECENT = 0.2
-"""What a new batch counts in the means."""
+"""Weight of a new batch in the means."""
 SLOWEST_FALL = 0.1
-"""To which share the cost of a row may fall at once, so that it stays above nothing."""
+"""The share to which the cost of a row may fall at once, so that it stays above 0."""
 GROWTH = 4
-"""How far beyond the largest batch seen a batch may go."""
+"""Factor by which a batch may exceed the largest batch so far."""
 
 
 class BatchSizer:
-    """Rows per batch by hop, for a slot held for `period` seconds.
+    """Rows per batch for each hop, so that a batch holds its slot for `period` seconds.
 
-    Where the fixed part of a batch would be more than `overhead_share` of that, the batch may hold it longer, up to
-    `longest` (4 periods unless told). A hop begins with `first` rows and goes at most 4 times beyond what it has had.
-    One hop is to be observed by one thread at a time; different hops may be by several.
+    Where the fixed cost would be more than `overhead_share` of the period, a batch may hold its slot longer, up to
+    `longest` (default: 4 periods). A hop begins with `first` rows and exceeds its largest batch at most by a factor of
+    4. Only one thread at a time may observe a hop; several threads may observe different hops.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class BatchSizer:
         self._check()
 
     def observe(self, name: str, rows: int, seconds: float) -> None:
-        """A batch of the hop had so many rows and held its slot for so long. What can't be is left out."""
+        """Record that a batch of the hop had `rows` rows and held its slot for `seconds`; ignore impossible values."""
         fit = self._fits.get(name)
-        if rows < (fit is None) or not 0 < seconds < math.inf:  # a first batch without rows tells nothing of them
+        if rows < (fit is None) or not 0 < seconds < math.inf:  # a first batch without rows does not show their cost
             return
         self._fits[name] = _first_fit(rows, seconds) if fit is None else _next_fit(fit, rows, seconds)
 
     def rows(self, name: str) -> int:
-        """How many rows its next batch may have."""
+        """Return how many rows the hop's next batch may have."""
         fit = self._fits.get(name)
         wanted: float = self.first
         if fit is not None:
@@ -88,18 +88,18 @@ class BatchSizer:
         return int(min(max(wanted, self.smallest), self.largest))
 
     def cost(self, name: str) -> Cost | None:
-        """What its batches are expected to cost; None if there was none yet."""
+        """Return the expected cost of the hop's batches; None before its first batch."""
         fit = self._fits.get(name)
         return None if fit is None else fit.cost
 
     def forget(self, name: str) -> None:
-        """The hop has ended, or will be another one. Harmless if it is not known."""
+        """Drop what was learnt of a hop that has ended or is replaced; an unknown name is ignored."""
         self._fits.pop(name, None)
 
     def _variable(self, fit: _Fit) -> float:
-        """The seconds left for rows. The hold is made longer only as far as the fixed part is known.
+        """Return the seconds of a batch that are left for rows, at least half a period.
 
-        Where that fills even the longest hold, they are half a period: a batch of hardly any row helps nobody.
+        The slot is held longer only as far as the fixed cost is known.
         """
         fixed = fit.cost.fixed
         sure = max(fixed - math.sqrt(fit.fixed_var), 0.0)
@@ -120,7 +120,7 @@ class BatchSizer:
 
 
 class _Fit(NamedTuple):
-    """What is known of one hop. It is replaced as a whole, so it needs no lock."""
+    """The fitted cost of one hop. It is replaced as a whole, so it needs no lock."""
 
     cost: Cost
     fixed_var: float
@@ -130,27 +130,28 @@ class _Fit(NamedTuple):
     mean_rows: float
     mean_seconds: float
     reach: int
-    """The largest batch so far."""
+    """Rows of the largest batch so far."""
 
 
 def _probed(wanted: float, fit: _Fit) -> float:
-    """Batches of one size can't tell what is fixed: while that is not known, some are of another size."""
+    """Return `wanted`, or the size of a probe while the fixed cost is uncertain: batches of one size can't show it."""
     if fit.batches % PROBE_EVERY != 1 or fit.fixed_var <= (UNSURE * fit.mean_seconds) ** 2:
         return wanted
     return wanted / PROBE if fit.mean_rows >= 2 * PROBE else 2 * max(wanted, 1.0)
 
 
 def _first_fit(rows: int, seconds: float) -> _Fit:
-    """A first batch says how long it took, not how that splits."""
+    """Fit a first batch, which shows its seconds but not how they split into fixed cost and cost of rows."""
     fixed = min(FIRST_FIXED, seconds / 2)
     cost = Cost(fixed, (seconds - fixed) / rows)
     return _next_fit(_Fit(cost, (seconds / 2) ** 2, 0.0, cost.per_row**2, 0, rows, seconds, rows), rows, seconds)
 
 
 def _next_fit(fit: _Fit, rows: int, seconds: float) -> _Fit:
-    """A Kalman filter of the line's two numbers: least squares in which old batches fade as the cost may have changed.
+    """Update both costs by a Kalman filter: least squares in which old batches count less, since costs may change.
 
-    Unlike sums that fade, it forgets nothing of the split while all batches are of one size, which say nothing of it.
+    Unlike fading sums it does not forget the split into both costs while all batches are of one size, which don't show
+    it.
     """
     fixed, per_row = fit.cost
     expected = fixed + per_row * rows

@@ -1,7 +1,7 @@
-"""Which rows are scheduled as one: Lachesis' grouping schedule (section 5.3), a group for each cgroup, pool or class.
+"""Groups of rows that are scheduled as one: Lachesis' grouping schedule (section 5.3), one per cgroup, pool or class.
 
-It knows the topology and a schedule's priorities, and nothing of what a group becomes. A group's priority comes from
-its members; rows of unknown priority are in a group like all others, and only a group of nothing else is unknown.
+A group's priority follows from its members. Rows of unknown priority are grouped like all others; a group's priority is
+unknown only if those of all its members are.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ KINDS: Mapping[str, str] = {
 }
 
 ROUNDS = 100
-"""k-means ends by itself, as a rule within ten rounds; this is for the exception."""
+"""Limit for k-means, which usually converges within ten rounds."""
 
 
 def group(topology: Topology, schedule: Schedule, kind: str, *, k: int = 5, combine: Combine = "max") -> Groups:
-    """Put rows together by `kind`; a group's priority is the max, mean or sum of its members' known ones.
+    """Group rows by `kind`; a group's priority is the max, mean or sum of its members' known ones.
 
-    `k` is the most groups that k-means makes; it makes fewer of fewer distinct priorities.
+    `k` is the maximum number of k-means groups; fewer distinct priorities give fewer groups.
     """
     if combine not in ("max", "mean", "sum"):
         raise ConfigError(f"unknown way to combine '{combine}'", where="grouping", remedy="known: max, mean, sum")
@@ -47,7 +47,7 @@ def group(topology: Topology, schedule: Schedule, kind: str, *, k: int = 5, comb
 
 
 def _members(topology: Topology, priority: Floats, spacing: Spacing, kind: str, k: int) -> tuple[tuple[str, ...], Ints]:
-    """The groups' names, and each row's group."""
+    """Return the names of the groups, and the group of each row."""
     if kind == "one":
         return ("all",), np.zeros(len(topology), dtype=np.int64)
     if kind == "query":
@@ -66,9 +66,9 @@ def _members(topology: Topology, priority: Floats, spacing: Spacing, kind: str, 
 
 
 def _similar(priority: Floats, spacing: Spacing, k: int) -> tuple[tuple[str, ...], Ints]:
-    """Clusters from the least urgent to the most, and a group of its own for the unknown.
+    """Cluster rows by priority, the least urgent first; rows of unknown priority form a group of their own.
 
-    Distances are those of the unit scale: logarithmic where the priorities are, and finite for infinite ones.
+    Distances are measured on the unit scale: logarithmic for log spacing, and finite for infinite priorities.
     """
     known = ~np.isnan(priority)
     of_row = np.empty(len(priority), dtype=np.int64)
@@ -82,10 +82,10 @@ def _similar(priority: Floats, spacing: Spacing, k: int) -> tuple[tuple[str, ...
 
 
 def clusters(values: Floats, k: int) -> Ints:
-    """1-D k-means: each value's cluster, numbered upwards. Finite values only; equal input gives equal clusters.
+    """Return the cluster of each value by 1-D k-means, numbered upwards. Values are finite; equal ones share a cluster.
 
-    In one dimension clusters are intervals, so that all that moves is where the sorted values are cut. It starts from
-    two cuts, at quantiles and at the widest gaps (which finds small groups far away), and keeps the tighter result.
+    In one dimension clusters are intervals, so only the cuts between the sorted values move. It starts from two sets of
+    cuts, at quantiles and at the widest gaps (which finds small groups far away), and keeps the tighter result.
     """
     points, point_of, count = np.unique(values, return_inverse=True, return_counts=True)
     k = min(k, len(points))
@@ -98,7 +98,7 @@ def clusters(values: Floats, k: int) -> Ints:
 
 
 def _settle(points: Floats, sums: Floats, cuts: Ints) -> Ints:
-    """Lloyd's rounds: cut halfway between the means of neighbours until nothing moves. Empty clusters vanish."""
+    """Run Lloyd's rounds: cut halfway between the means of neighbours until no cut moves. Empty clusters vanish."""
     for _ in range(ROUNDS):
         size, total, _ = _within(sums, cuts)
         means = total / size
@@ -111,13 +111,13 @@ def _settle(points: Floats, sums: Floats, cuts: Ints) -> Ints:
 
 
 def _spread(sums: Floats, cuts: Ints) -> float:
-    """The sum of squared distances from the means."""
+    """Return the sum of squared distances from the clusters' means."""
     size, total, squares = _within(sums, cuts)
     return float(np.sum(squares - total**2 / size))
 
 
 def _within(sums: Floats, cuts: Ints) -> Floats:
-    """Size, sum and sum of squares of each cluster, from the running sums over the points."""
+    """Return size, sum and sum of squares of each cluster, from the running sums over the points."""
     edges = np.r_[0, cuts, sums.shape[1] - 1]
     return np.diff(sums[:, edges], axis=1)
 

@@ -1,7 +1,6 @@
-"""From priorities of logical operators to priorities of the instances that run them: Lachesis Algorithm 2.
+"""Maps priorities of logical operators to the instances that run them: Lachesis Algorithm 2.
 
-It knows which operators are fused into an instance and which instances are copies of each other, and nothing of where
-the priorities come from. So a policy may speak of a query's operators, whatever an engine made of them.
+So a policy can give priorities to a query's operators, however an engine fuses them or runs them in parallel copies.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from treadle.model import Floats, Ints, Topology
 
 @dataclass(frozen=True)
 class OperatorSets:
-    """The distinct sets of operators that run as one, each as (query, operators), and each row's set."""
+    """The distinct sets of operators fused into one instance, each as (query, operators), and the set of each row."""
 
     members: tuple[tuple[str, tuple[str, ...]], ...]
     of_row: Ints
 
 
 def to_physical(topology: Topology, by_operator: Mapping[tuple[str, str], float]) -> Floats:
-    """A row's priority is the highest of the operators fused into it; copies share it (Lachesis Algorithm 2).
+    """Give each row the highest priority of the operators fused into it; copies share it (Lachesis Algorithm 2).
 
-    Keys are (query, operator). A row none of whose operators is given gets NaN; operators that run nowhere, as those of
-    a query that has ended, are left out.
+    Keys are (query, operator). A row gets NaN if none of its operators has a priority; operators that run nowhere, for
+    example of a query that has ended, are left out.
     """
     sets = operator_sets(topology)
     best = np.full(len(sets.members), np.nan)
@@ -38,8 +37,8 @@ def to_physical(topology: Topology, by_operator: Mapping[tuple[str, str], float]
 
 
 def operator_sets(topology: Topology) -> OperatorSets:
-    """Found once for each topology: the rounds until the next one pay nothing for it."""
-    key = id(topology)  # by identity, since hashing a topology takes longer than looking through it
+    """Return the operator sets of a topology, computed once for each topology."""
+    key = id(topology)  # by identity, since hashing a topology takes longer than reading it through
     found = _found.get(key)
     if found is None:
         numbers: dict[tuple[str, tuple[str, ...]], int] = {}

@@ -1,4 +1,4 @@
-"""What a policy is: it names the metrics it needs and turns a snapshot into a schedule. It never touches the system."""
+"""The interface of policies: a policy names the metrics it needs and turns a snapshot into a schedule, nothing more."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from treadle.values import Schedule, Snapshot
 
 
 class Policy(ABC):
-    """A policy suggests, the loop vets. One without state gives equal schedules for equal snapshots."""
+    """Suggests schedules, which the loop checks. A stateless policy gives equal schedules for equal snapshots."""
 
     name: ClassVar[str]
     needs: tuple[str, ...] = ()
@@ -17,15 +17,15 @@ class Policy(ABC):
     wants: tuple[str, ...] = ()
     """The metrics it also uses where the engine has them."""
     steady: bool = False
-    """Whether it decides the same on the same snapshot, at whatever time: then it is not asked again before there is a
-    new one."""
+    """True if the schedule depends on the snapshot only, not on time; then `decide` is called for new snapshots only.
+    """
 
     @abstractmethod
     def decide(self, snapshot: Snapshot) -> Schedule: ...
 
     def state(self) -> dict[str, Any]:
-        """What must be saved for the policy to go on where it was; plain values that JSON can hold."""
+        """Return what must be saved so that the policy can continue later, as plain JSON values."""
         return {}
 
     def load(self, state: dict[str, Any]) -> None:  # noqa: B027 (most policies have no state)
-        """Go on from a saved `state()`."""
+        """Continue from a saved `state()`."""

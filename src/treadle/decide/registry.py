@@ -1,9 +1,7 @@
 """Policies by name: the built-in ones, and those that other packages add as entry points of `treadle.policies`.
 
-It knows names, aliases and how a line of text becomes a policy; what a policy does with a snapshot it doesn't.
-
-An entry point names a subclass of `Policy` and is called like it. A policy with options has a classmethod
-`from_options(options)`, one without is made with no arguments. For `treadle policies` it may have the class
+An entry point refers to a subclass of `Policy` and has the same name. A policy with options has a classmethod
+`from_options(options)`, one without is created with no arguments. For `treadle policies` it may have the class
 attributes `aliases`, `optimises` and `paper`; its help is the first line of its docstring.
 """
 
@@ -45,7 +43,7 @@ BUILT_IN: tuple[type[Policy], ...] = (
 
 
 class Description(NamedTuple):
-    """What a user wants to know to choose a policy."""
+    """What users need to know to choose a policy."""
 
     name: str
     aliases: tuple[str, ...]
@@ -62,7 +60,7 @@ class _Entry:
 
 
 def create(spec: str, rng: np.random.Generator | None = None) -> Policy:
-    """A policy from its text, such as `queue-size`, `weighted:qs=0.7,hr=0.3` or `multi-class:low=(rr:step=2)`."""
+    """Create a policy from its spec, as `queue-size`, `weighted:qs=0.7,hr=0.3` or `multi-class:low=(rr:step=2)`."""
     if not isinstance(spec, str):
         raise ConfigError(f"policy can't be {spec!r}", remedy="give the name of one, as 'fcfs', or a Policy object")
     generator = np.random.default_rng(0) if rng is None else rng
@@ -79,13 +77,13 @@ def create(spec: str, rng: np.random.Generator | None = None) -> Policy:
 
 
 def describe() -> list[Description]:
-    """All policies there are, built-in ones first."""
+    """Return the descriptions of all policies, built-in ones first."""
     entries = {entry.description.name: entry for entry in _everything(_plug_ins()).values()}
     return [entry.description for entry in entries.values()]
 
 
 def _entry(name: str, spec: str, plug_ins: dict[str, EntryPoint]) -> _Entry:
-    """Look a name up; a plug-in is imported only when it is meant, or when a name may be its alias."""
+    """Look up a name; a plug-in is imported only if it has this name, or may have it as an alias."""
     table = _built_in()
     if name in table:
         return table[name]
@@ -98,13 +96,13 @@ def _entry(name: str, spec: str, plug_ins: dict[str, EntryPoint]) -> _Entry:
 
 
 def _built_in() -> dict[str, _Entry]:
-    """By name and alias."""
+    """Return the built-in policies by name and alias."""
     entries = [*(_entry_of(policy) for policy in BUILT_IN), _Entry(_ADAPTIVE, _adaptive)]
     return {name: entry for entry in entries for name in _names(entry)}
 
 
 def _everything(plug_ins: dict[str, EntryPoint]) -> dict[str, _Entry]:
-    """Built-in policies and plug-ins, by name and alias; an alias that is taken is refused."""
+    """Return built-in policies and plug-ins by name and alias; an alias that is in use already is an error."""
     table = _built_in()
     for point in plug_ins.values():
         entry = _load(point)
@@ -170,7 +168,7 @@ _ADAPTIVE = Description(
 
 
 def _adaptive(options: Options) -> Policy:
-    """`learner=ucb`, `candidates=` joined by +, `objective=` likewise, as in "min latency 0.7+max throughput 0.3"."""
+    """Create an adaptive policy; candidates and objectives are joined by +, as "min latency 0.7+max throughput 0.3"."""
     candidates = options.policies("candidates", "rr+fifo+mtiq+chain")
     objectives = split(bare(options.text("objective", "min latency")).replace("+", ","), ",")
     learner, parameters = parse(bare(options.text("learner", "ucb")))

@@ -1,7 +1,7 @@
-"""From priorities to the numbers that a knob takes: Lachesis section 5.3, its normalisation function F, and beyond.
+"""Transforms priorities to the numbers of a knob: Lachesis section 5.3, its normalisation function F, and more scales.
 
-It knows the range, direction and default of each knob, and nothing of who turns it. Rows of several engines come in one
-array, so that they share one scale; NaN is unknown and stays NaN, which leaves that row as it is.
+A scale has the range, direction and default of its knob. Rows of several engines are passed in one array, so that they
+share one scale. NaN is unknown and stays NaN: the row is left unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from treadle.values import Spacing
 Place = Callable[[Floats, Spacing], Floats]
 
 NICE_STEP = 1.25
-"""The kernel gives a thread this many times the CPU of one that is nicer by one (Lachesis section 2)."""
+"""The kernel gives a thread this many times the CPU of a thread with a nice one higher (Lachesis section 2)."""
 RUNG_STEP = 2.0
 """Each pool of a ladder has twice the weight of the one below it."""
 BEYOND = 0.1
@@ -29,9 +29,9 @@ BEYOND = 0.1
 
 @dataclass(frozen=True)
 class Scale:
-    """A knob's numbers. Every result lies in `low`..`high`, and a more urgent row never gets a less urgent number.
+    """The numbers of a knob. All results are in `low`..`high`, and a more urgent row never gets a less urgent number.
 
-    Priorities that are all equal give no reason to change anything, so they get `neutral`, the system's own default.
+    Priorities that are all equal give no reason for a change, so they get `neutral`, the system's own default.
     """
 
     name: str
@@ -41,10 +41,10 @@ class Scale:
     neutral: float | None
     """None for a scale on which the numbers themselves mean something."""
     place: Place = field(repr=False, compare=False)
-    """From known priorities, not all equal, to numbers that are still to be rounded and clipped."""
+    """Maps known priorities, not all equal if there is a `neutral`, to numbers before rounding and clipping."""
     decimals: int | None = 0
     rising: bool = True
-    """Whether the larger number is the more urgent one."""
+    """True if the larger number is more urgent."""
 
     def apply(self, priority: Floats, spacing: Spacing = "linear") -> Floats:
         if len(priority) == 0:
@@ -60,7 +60,7 @@ class Scale:
         return self._numbers(priority, spacing)
 
     def _numbers(self, priority: Floats, spacing: Spacing) -> Floats:
-        """For known priorities that differ. On few rows `rint` and `maximum` cost a fraction of `round` and `clip`."""
+        """Return numbers for known priorities. On few rows `rint` and `maximum` are faster than `round` and `clip`."""
         placed = self.place(priority, spacing)
         if self.decimals is not None:
             placed = np.rint(placed) if self.decimals == 0 else np.round(placed, self.decimals)
@@ -68,7 +68,7 @@ class Scale:
 
 
 def unit() -> Scale:
-    """Min-max to 0..1, of the logarithms where priorities are spaced so: the basis of most other scales."""
+    """Min-max to 0..1, on logarithms for log spacing: the basis of most other scales."""
     return Scale("unit", "0..1, min-max", 0.0, 1.0, 0.5, _min_max, decimals=None)
 
 
@@ -87,10 +87,10 @@ def nice(low: float = -20, high: float = 19) -> Scale:
 
 
 def nice_of_shares(low: float = -20, high: float = 19) -> Scale:
-    """Niceness of priorities that are shares: twice the priority is twice the CPU, to the nearest step of nice.
+    """Niceness for priorities that are shares: twice the priority is twice the CPU, to the nearest step of nice.
 
-    A priority of 1 is nice 0, as all other threads of the machine have it, unless the range has no room for the others
-    then. Wider ratios than the range has steps for are squeezed into it.
+    A priority of 1 is nice 0, the nice of all other threads of the machine, unless others would then leave the range.
+    Ratios that are wider than the range are compressed into it.
     """
     return replace(nice(low, high), place=lambda priority, _: _steps_around_one(priority, low, high))
 
@@ -122,7 +122,7 @@ def rt(low: float = 1, high: float = 99) -> Scale:
 
 
 def slices(low: float = 0.0001, high: float = 0.1) -> Scale:
-    """A thread's time slice in seconds, to the nanosecond, in equal factors from the longest to the shortest.
+    """A thread's time slice in seconds, to the nanosecond, spaced by equal factors from the longest to the shortest.
 
     More urgent is shorter: the kernel's EEVDF gives a shorter slice an earlier deadline, at an equal share of the CPU.
     """
@@ -140,12 +140,12 @@ def slices(low: float = 0.0001, high: float = 0.1) -> Scale:
 
 
 def rank() -> Scale:
-    """0 for the least urgent, one more for each priority above it: the only scale that keeps every difference."""
+    """Dense rank: 0 for the least urgent, one more for each higher priority. Only this scale keeps all differences."""
     return Scale("rank", "dense rank from 0, higher is more urgent", 0.0, math.inf, None, _dense_rank)
 
 
 def rung(pools: float = 6) -> Scale:
-    """Which of `pools` pools, whose weights are 1, 2, 4, and so on. Neutral is the first: 1 is the usual weight."""
+    """Index of one of `pools` pools with weights 1, 2, 4, and so on. Neutral is the first, with 1, the usual weight."""
     if not 1 <= pools <= 31 or pools % 1:
         raise ConfigError(f"pools can't be {pools:g}", where="scale 'rung'", remedy="use a whole number from 1 to 31")
     return Scale(
@@ -159,14 +159,14 @@ def rung(pools: float = 6) -> Scale:
 
 
 def owner() -> Scale:
-    """The numbers as they are: for policies that decide a thread's number rather than a priority."""
+    """Priorities unchanged: for policies that return thread numbers instead of priorities."""
     return Scale(
         "owner", "as it is, for thread numbers", -math.inf, math.inf, None, lambda priority, _: priority, decimals=None
     )
 
 
 def create(spec: str) -> Scale:
-    """A scale from its name, and limits where they differ: `nice`, `nice:low=0,high=19`, `rung:pools=4`."""
+    """Create a scale from its name and options: `nice`, `nice:low=0,high=19`, `rung:pools=4`."""
     name, _, rest = spec.partition(":")
     where = f"scale '{spec}'"
     make = _MAKERS.get(name.strip())
@@ -191,9 +191,10 @@ def create(spec: str) -> Scale:
 
 
 def _min_max(priority: Floats, spacing: Spacing) -> Floats:
-    """Min-max, least urgent 0 and most urgent 1 (Lachesis section 5.3), on logarithms where they are told to be so.
+    """Min-max, least urgent 0 and most urgent 1 (Lachesis section 5.3), on logarithms for log spacing.
 
-    Infinities stand a little beyond the finite values, and the logarithm of what isn't positive is such an infinity.
+    Infinite values are a little beyond the finite ones; the logarithm of a value that is not positive is minus
+    infinity.
     """
     heights = _logs(priority) if spacing == "log" else priority
     low, high = _ends(heights)
@@ -201,7 +202,7 @@ def _min_max(priority: Floats, spacing: Spacing) -> Floats:
         heights = priority
     finite = heights[np.isfinite(heights)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
-    if math.isinf(high - low):  # the spread of the largest floats is none itself
+    if math.isinf(high - low):  # the spread of the largest floats overflows
         heights, low, high = heights / 2, low / 2, high / 2
     spread = high - low
     inside = (np.clip(heights, low, high) - low) / (spread or 1.0)
@@ -214,10 +215,10 @@ def _min_max(priority: Floats, spacing: Spacing) -> Floats:
 
 
 def _steps_below_top(priority: Floats, spacing: Spacing, base: float, steps: float) -> Floats:
-    """How many steps, each a factor of `base` in CPU, a row stands below the most urgent one; 0..`steps`, once clipped.
+    """Return how many steps, each a factor of `base` in CPU, a row is below the most urgent; 0..`steps` once clipped.
 
     Lachesis section 5.3: F(x) = n_max + (log p_max - log x) / log base for logarithmic priorities, which keeps their
-    ratios; min-max where those don't fit, and for linear ones. An infinite priority takes one step above p_max.
+    ratios; min-max where the ratios exceed the range, and for linear priorities. An infinite one is a step above p_max.
     """
     if spacing == "log":
         logs, step = _logs(priority), math.log(base)
@@ -232,7 +233,7 @@ def _steps_below_top(priority: Floats, spacing: Spacing, base: float, steps: flo
 
 
 def _steps_around_one(priority: Floats, low: float, high: float) -> Floats:
-    """Steps of nice from a priority of 1, moved as little as brings all of them into `low`..`high`."""
+    """Return steps of nice from a priority of 1, shifted by the least that brings all of them into `low`..`high`."""
     steps = -_logs(priority) / math.log(NICE_STEP)
     finite = steps[np.isfinite(steps)]
     if len(finite) == 0 or float(np.ptp(finite)) > high - low:
@@ -242,10 +243,10 @@ def _steps_around_one(priority: Floats, low: float, high: float) -> Floats:
 
 
 def _proportional(priority: Floats, spacing: Spacing, low: float, high: float, neutral: float) -> Floats:
-    """Twice the priority, twice the number, the middle of the logarithms on `neutral` as far as the range allows.
+    """Twice the priority gives twice the number; the middle of the logarithms is `neutral` as far as the range allows.
 
-    Ratios too wide for the range are squeezed into it by min-max of the logarithms; a priority of zero gets `low`.
-    Linear priorities with negative ones among them have no ratios, so they are spread evenly over the range.
+    Ratios too wide for the range are compressed into it by min-max of the logarithms; a priority of zero gets `low`.
+    Linear priorities that include negative ones have no ratios, so they are spread evenly over the range.
     """
     logs = _logs(priority)
     finite = logs[np.isfinite(logs)]
@@ -276,17 +277,17 @@ def _proportional_scale(
 
 
 def _dense_rank(priority: Floats, _: Spacing) -> Floats:
-    """As `values.dense_rank`, twice as fast since it is of one dimension only."""
+    """Same as `values.dense_rank`, but twice as fast, since it is for one dimension only."""
     return np.unique(priority, return_inverse=True)[1].astype(np.float64)
 
 
 def _ends(values: Floats) -> tuple[float, float]:
-    """The least and the greatest; NaN if any is. On few values in a fraction of the time of `min` and `max`."""
+    """Return the least and the greatest value; NaN if any is NaN. On few values much faster than `min` and `max`."""
     return values.item(values.argmin()), values.item(values.argmax())
 
 
 def _logs(priority: Floats) -> Floats:
-    """Natural logarithms, minus infinity for what has none."""
+    """Return natural logarithms, minus infinity for values that are not positive."""
     if priority[priority.argmin()] > 0:
         return np.log(priority)
     positive = priority > 0

@@ -1,7 +1,7 @@
-"""Engines by name: the built-in ones, and those that other packages add as entry points of `treadle.engines`.
+"""Engine kinds by name: the built-in ones, and those that other packages add as entry points of `treadle.engines`.
 
-It knows what kinds there are and what each can offer at most; no engine is started, and none is imported before it is
-asked for. An entry point names an `EngineKind` and is called like it.
+This module lists the kinds and what each can offer at most. It starts no engine, and imports one only on request. An
+entry point must have the name of its `EngineKind`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class EngineKind:
     name: str
     help: str
     offers: frozenset[str]
-    """The base metrics that it can offer at most; a running engine may offer fewer."""
+    """Base metrics that this kind can offer at most; a running engine may offer fewer."""
     start: Callable[..., Engine]
-    """Makes an engine; what it takes is up to the kind."""
+    """Creates an engine; the arguments depend on the kind."""
 
 
 def get(name: str) -> EngineKind:
-    """The kind of engine with this name."""
+    """Return the kind of engine with this name."""
     points = _plug_ins()
     if name in _BUILT_IN:
         return _BUILT_IN[name]()
@@ -40,7 +40,7 @@ def get(name: str) -> EngineKind:
 
 
 def describe() -> list[EngineKind]:
-    """All kinds of engines there are, built-in ones first."""
+    """Return all kinds of engines, built-in ones first."""
     return [*(make() for make in _BUILT_IN.values()), *(_load(point) for point in _plug_ins().values())]
 
 
@@ -60,7 +60,7 @@ def _load(point: EntryPoint) -> EngineKind:
 
 
 def _simulator() -> EngineKind:
-    from treadle.engines.simulator.engine import Simulator  # compiles, which takes its time
+    from treadle.engines.simulator.engine import Simulator  # slow: compiles with numba
 
     help_ = "runs scenarios in virtual time, with the very loop and policies that run elsewhere"
     return EngineKind(Simulator.name, help_, Simulator.OFFERS, Simulator)

@@ -1,7 +1,7 @@
 """The control loop (Lachesis section 4, Alg. 1): the only place where observe, decide and enforce meet.
 
-It knows when which policy is due, whose rows it decides and which knob of which engine carries that out. It knows no
-formula, no policy and no system call: those are the three steps' own.
+It knows when each policy is due, for which rows the policy decides, and which knob of which engine carries that out. It
+knows no formula, no policy and no system call: these belong to the three steps.
 """
 
 from treadle.loop.binding import Binding

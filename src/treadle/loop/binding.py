@@ -14,10 +14,10 @@ from treadle.errors import ConfigError
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """One policy at work.
+    """One policy and the knob that it turns.
 
-    `queries` are patterns (`*`, `?`, `[ab]`) for the names of queries, or with their engine (`spark/*`). Of several
-    bindings of one knob, the first whose pattern fits a query has it. `grouping` is for knobs of groups only.
+    `queries` are patterns (`*`, `?`, `[ab]`) of query names, with or without their engine (`spark/*`). If several
+    bindings of one knob match a query, the first one decides for it. `grouping` is for knobs of groups only.
     """
 
     policy: Policy
@@ -49,7 +49,7 @@ class Binding:
         return SCALES[self.knob] if self.scale is None else self.scale
 
     def may_concern(self, engine: str) -> bool:
-        """Whether a query of this engine could be meant."""
+        """Whether a query of this engine could match."""
         return any("/" not in pattern or fnmatchcase(engine, pattern.split("/")[0]) for pattern in self.queries)
 
     def concerns(self, engine: str, query: str) -> bool:

@@ -1,4 +1,4 @@
-"""What can be said before a loop begins, and of each suggestion of a policy: whether it can be carried out at all."""
+"""Checks whether a loop can carry out its bindings, before it starts, and each schedule that a policy suggests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check(
     log_size: int,
     sample_timeout: float | None,
 ) -> None:
-    """Raise a ConfigError or an EngineError that says what is missing, wrong or double."""
+    """Raise a ConfigError or an EngineError if anything is missing, wrong or duplicate."""
     if not engines or not bindings:
         what = "policy" if engines else "engine"
         raise ConfigError(f"there is no {what} to run", where="loop", remedy=f"give it at least one {what}")
@@ -38,7 +38,7 @@ def check(
 
 
 def _check_knob(binding: Binding, engines: Sequence[Engine]) -> None:
-    """A knob must be had somewhere, and a grouping must be for groups."""
+    """Check that some engine has the knob, and that a grouping is used only with a knob for groups."""
     meant = [engine for engine in engines if binding.may_concern(engine.name)]
     carriers = [engine for engine in meant if binding.knob in engine.knobs()]
     if not carriers:
@@ -55,22 +55,22 @@ def _check_knob(binding: Binding, engines: Sequence[Engine]) -> None:
 
 
 def served(engine: Engine, bindings: Sequence[Binding]) -> list[Binding]:
-    """The bindings that this engine can carry out."""
+    """Return the bindings that this engine can carry out."""
     return [b for b in bindings if b.knob in engine.knobs() and b.may_concern(engine.name)]
 
 
 def metrics(engine: Engine, bindings: Sequence[Binding]) -> set[str]:
-    """All that the policies need of an engine, and what they want where it can be had."""
+    """Return the metrics that the policies need, and those that they want and this engine can provide."""
     metrics: set[str] = set()
     for binding in bindings:
         policy = binding.policy
-        make_plan(policy.needs, engine.offers, engine=engine.name, policy=policy.name)  # names who misses what
+        make_plan(policy.needs, engine.offers, engine=engine.name, policy=policy.name)  # raises if one is missing
         metrics |= {*policy.needs, *(name for name in policy.wants if plannable(name, engine.offers))}
     return metrics
 
 
 def vetted(schedule: Schedule, snapshot: Snapshot) -> Schedule:
-    """A suggestion that fits the rows it is for."""
+    """Return the schedule, or raise a ConfigError if its rows don't fit the snapshot."""
     rows = len(snapshot.topology)
     helpers = rows if schedule.helper is None else schedule.helper.size
     grouped = rows if schedule.groups is None else len(schedule.groups.of_row)

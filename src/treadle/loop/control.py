@@ -1,7 +1,7 @@
-"""The main loop of Lachesis (Alg. 1): look at the engines, let each policy decide that is due, carry that out, sleep.
+"""The main loop of Lachesis (Alg. 1): sample the engines, let the policies that are due decide, carry that out, sleep.
 
-What goes wrong with one engine or one policy stays there. A round that is late is left out, never made up for. Whatever
-was changed is put back when the loop ends, in whichever way.
+A failure of one engine or one policy does not affect the others. A round that is too late is left out, never made up
+for. All changes are undone when the loop ends, in whichever way.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from treadle.values import Schedule, Snapshot
 log = logging.getLogger("treadle.loop")
 
 SLIVER = 1e-6
-"""The part of a period by which a clock may be early."""
+"""The part of a period by which a round may start early."""
 NAP = 0.2
-"""Seconds between looks at the stop event."""
+"""Seconds between checks of the stop event."""
 
 
 class Loop:
-    """Use it as a context manager: on exit, on errors and on signals it puts back what it found.
+    """The control loop. As a context manager it puts back what it found: on exit, on errors and on signals.
 
-    `stale_after` is the number of a policy's rounds after which a decision that is known no more is taken back;
-    `sample_timeout` the seconds an engine may take to answer (None: as long as it likes, and so may one that is
-    `in_process`); `patience` those that a round waits for it before it goes on with what was last seen (None: until the
+    `stale_after` is the number of a policy's rounds for which a decision stays if the priority of its target becomes
+    unknown; `sample_timeout` the seconds in which an engine must answer (None, or an `in_process` engine: no limit);
+    `patience` the seconds that a round waits for the answer before it goes on with the last sample (None: until the
     answer is there); `longest_pause` the most seconds between two tries of what fails; `log_size` the number of
-    decisions that are remembered; `tau` and `forget` are those of `Provider`: the seconds over which metrics are
-    averaged, and for which a metric that is measured no more keeps its average. `metrics` are computed beyond what the
-    policies need, so that a policy that comes later (`rebind`) finds their history. What is found goes into the
-    `journal`, from which another process puts it back when this one is killed.
+    decisions that are kept; `tau` and `forget` are those of `Provider`: the seconds over which metrics are averaged,
+    and for which a metric that is no longer measured keeps its average. `metrics` are computed in addition to what the
+    policies need, so that a later policy (`rebind`) finds their history. The values that were found are written to the
+    `journal`, from which another process puts them back if this one is killed.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Loop:
         self._journal = None if dry_run else journal
         self._enforcers: dict[tuple[str, str, int], Enforcer] = {}
         self._left: list[Enforcer] = []
-        """Of engines that were removed: those with changes that could not be put back."""
+        """Enforcers of removed engines with changes that could not be undone yet."""
         self._knob_troubles: dict[str, Trouble] = {}
         self._views: dict[tuple[Watch, ...], View] = {}
         self._signals = Signals(self._restore_twice)
@@ -123,14 +123,14 @@ class Loop:
 
     @property
     def next_due(self) -> float:
-        """When the next policy is to run; now, if none has run yet."""
+        """When the next policy is due; now, if none has run yet."""
         dues = [rule.due for rule in self._rules if not math.isnan(rule.due)]
         return min(dues) if dues else self.clock.now()
 
     def run(
         self, seconds: float | None = None, *, until: float | None = None, stop: threading.Event | None = None
     ) -> None:
-        """Run what is due, when it is due: for some seconds, until a time of the clock, or until `stop` is set."""
+        """Run a round whenever a policy is due: for some seconds, until a time of the clock, or until `stop` is set."""
         end = min(
             math.inf if until is None else until,
             math.inf if seconds is None else self.clock.now() + seconds,
@@ -141,7 +141,7 @@ class Loop:
             self._sleep(min(self.next_due, end), stop)
 
     def round(self, *, force: bool = False) -> tuple[DecisionBatch, ...]:
-        """Run the policies that are due now (or all of them) and carry out what they decide."""
+        """Run the policies that are due now (all of them with `force`) and carry out what they decide."""
         now = self.clock.now()
         due = [rule for rule in self._rules if self._take_turn(rule, now, force=force)]
         if not due:
@@ -166,15 +166,15 @@ class Loop:
         return all(rule.is_settled() for rule in self._rules)
 
     def put_off(self, until: float) -> None:
-        """Leave rounds out up to then on purpose: none is missed, and the others are when they would have been."""
+        """Leave out all rounds before this time: they don't count as skipped, and later rounds keep their times."""
         for rule in self._rules:
             if rule.due < until:
                 rule.due += math.ceil((until - rule.due) / rule.binding.period - SLIVER) * rule.binding.period
 
     def rebind(self, policy: Policy, number: int = 0) -> None:
-        """From the next round on this policy decides for that binding. One that can't be served changes nothing.
+        """Let this policy decide for a binding from the next round on; raise an error if its metrics can't be had.
 
-        It may be called from another thread than the rounds'.
+        It may be called from another thread than the one that runs the rounds.
         """
         rule = self._rules[number]
         for watch in rule.watches:
@@ -189,12 +189,12 @@ class Loop:
                     )
         rule.binding = replace(rule.binding, policy=policy)
         rule.seen = None
-        # What the one before it failed with, and how long that was to be left alone, is not its own.
+        # Failures of the policy before, and the pause after them, do not concern the new policy.
         at = self._troubles.index(rule.trouble)
         rule.trouble = self._troubles[at] = Trouble(rule.binding.where, rule.binding.period, rule.trouble.longest)
 
     def add(self, engine: Engine) -> None:
-        """From the next round on this engine too, for all bindings that it can serve. Not while a round runs."""
+        """Add an engine from the next round on, for all bindings that it can serve. Not while a round runs."""
         bindings = [rule.binding for rule in self._rules]
         engine = fitted(engine, {b.knob for b in bindings if b.may_concern(engine.name)})
         if engine.name in [watch.name for watch in self._watches]:
@@ -211,9 +211,9 @@ class Loop:
                 rule.watches += (watch,)
 
     def remove(self, name: str) -> None:
-        """Put back what is left of this engine's changes, and forget the engine. Not while a round runs.
+        """Undo this engine's changes and remove the engine. Not while a round runs.
 
-        What can't be put back now is tried again at the end.
+        Changes that can't be undone now are tried again at the end.
         """
         mine = {key: enforcer for key, enforcer in self._enforcers.items() if key[0] == name}
         self._left += [e for e, outcomes in zip(mine.values(), self._restore(mine.values()), strict=True)
@@ -234,7 +234,7 @@ class Loop:
         self._count_failures()
 
     def restore(self) -> tuple[Outcomes, ...]:
-        """Put everything back that was changed. Harmless when there is nothing, and when called again."""
+        """Undo all changes. Harmless if there are none, and when called again."""
         return self._restore(reversed([*self._left, *self._enforcers.values()]))
 
     def _restore(self, enforcers: Iterable[Enforcer]) -> tuple[Outcomes, ...]:
@@ -252,7 +252,7 @@ class Loop:
         return done
 
     def _restore_twice(self) -> None:
-        """The last chance: what fails is tried once more, and no signal comes in between."""
+        """Undo all changes at the end, while signals wait: failures are tried once more."""
         with self._signals.hold("restore"):
             if any(outcomes.failures for outcomes in self.restore()):
                 self.restore()
@@ -264,7 +264,7 @@ class Loop:
                 return
 
     def _take_turn(self, rule: Rule, now: float, *, force: bool) -> bool:
-        """Whether it is the rule's turn; its next one is on its own grid of times, in the future."""
+        """Return whether the rule is due (or `force`), and move its due time by whole periods into the future."""
         period = rule.binding.period
         if math.isnan(rule.due):
             rule.due = now
@@ -281,7 +281,7 @@ class Loop:
         """Decide, translate, enforce. A policy that fails leaves all of its rows unknown."""
         try:
             view = self._look_again(rule)
-        except ConfigError as error:  # engines that can't be told apart: nothing can be said of any row
+        except ConfigError as error:  # the engines can't be merged, so no row is known
             rule.trouble.failed(now, error)
             return []
         began = time.perf_counter()
@@ -315,7 +315,7 @@ class Loop:
         return unknown, translate(rule.binding, view, rule.mine, unknown, suffix)
 
     def _look_again(self, rule: Rule) -> View:
-        """The rule's engines as they are now; rules with the same engines share one view."""
+        """Return a current view of the rule's engines; rules with the same engines share one view."""
         view = self._views.get(rule.watches)
         if view is None or not view.shows(rule.watches):
             view = self._views[rule.watches] = View(rule.watches)
@@ -324,7 +324,7 @@ class Loop:
         return view
 
     def _controller_of(self, rule: Rule, order: Order) -> KnobController:
-        """Bindings of one knob share its enforcer, and so what was found; groups are each binding's own."""
+        """Return the controller of a knob. Bindings share its enforcer, and so the found values, but not groups."""
         watch = order.part.watch
         controller = rule.controllers.get((watch.name, order.knob))
         if controller is None:
@@ -341,7 +341,7 @@ class Loop:
         return controller
 
     def _weigh(self, looked: list[Watch], seconds: float) -> None:
-        """What the parts of a round with news took, or all of one without."""
+        """Add the durations of a round's parts, or that of a whole round without new samples."""
         if not looked:
             self.stats.spent("quiet", seconds)
             return
@@ -352,7 +352,7 @@ class Loop:
         self.stats.spent("all", seconds)
 
     def _record(self, batches: list[DecisionBatch]) -> None:
-        """Remember what was done and what failed."""
+        """Record what was changed and what failed."""
         for trouble in self._troubles:
             if trouble.news:
                 self._count_failures()

@@ -1,6 +1,6 @@
-"""What the loop asks of the world: a clock to sleep by, and engines that can be looked at and turned.
+"""What the loop needs from outside: a clock to sleep by, and engines that it can sample and control.
 
-Protocols only, so that a driver needs to import nothing but values. Lachesis section 4 calls these the SPE drivers.
+Protocols only, so that an engine needs to import nothing but values. Lachesis section 4 calls engines SPE drivers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from treadle.values import Sample
 
 
 class Clock(Protocol):
-    """Seconds that only grow, and a way to let some of them pass."""
+    """A monotonic clock in seconds, and a way to sleep by it."""
 
     def now(self) -> float: ...
 
@@ -23,7 +23,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The time of this computer."""
+    """The monotonic clock of this computer."""
 
     def now(self) -> float:
         return time.monotonic()
@@ -36,12 +36,12 @@ class SystemClock:
 class Engine(Protocol):
     """A system that runs streaming queries.
 
-    One that answers at once from this very process, as a simulator, may have an attribute `in_process` that is true: it
-    is then called directly, without a limit of time. All others are asked in a thread of their own, always the same one
-    as long as they answer in time. It may change: whoever has to ask nobody else just now is called directly now.
+    An engine that answers at once, without another process, such as a simulator, may have an attribute `in_process`
+    that is true: the loop then calls it directly, without a timeout. Any other engine is called in a thread of its own,
+    always the same thread as long as it answers in time. The attribute may change from round to round.
 
-    One that can tell at once whether a look at it would find anything new may have a method `news() -> bool`, which is
-    called in each round, in the loop's own thread. While it says no, what was last seen holds and the round is short.
+    An engine that knows at once whether a sample would contain anything new may have a method `news() -> bool`, which
+    the loop calls in each round in its own thread. While it is False, the last sample holds and the round is short.
     """
 
     @property
@@ -49,13 +49,13 @@ class Engine(Protocol):
 
     @property
     def offers(self) -> frozenset[str]:
-        """The base metrics that it can be asked for."""
+        """The base metrics that it can measure."""
 
     def topology(self) -> Topology:
-        """What runs now. Whenever that differs from before, so does its version."""
+        """What runs now. Its version changes whenever anything else in it does."""
 
     def sample(self, wanted: frozenset[str], /) -> Sample:
         """The wanted base metrics at this moment, a row for each instance of the topology."""
 
     def knobs(self) -> Mapping[str, Knob]:
-        """What can be turned, by name."""
+        """The knobs that can be turned, by name."""

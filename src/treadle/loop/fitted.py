@@ -1,6 +1,6 @@
-"""Engines with knobs that they don't carry themselves: what a plug-in turns on kernel threads fits all that have some.
+"""Adds knobs of plug-ins to engines: a plug-in's knob for kernel threads works with every engine that has such threads.
 
-It knows which engine has kernel threads; what the knob does with them is the plug-in's own.
+It knows which engine has kernel threads, and not what the knob does with them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from treadle.values import Sample
 
 
 def fitted(engine: Engine, wanted: Iterable[str]) -> Engine:
-    """The engine with those of the wanted knobs that it lacks and a plug-in has; itself if there are none."""
+    """Return the engine with the wanted knobs that it lacks and a plug-in has; the engine itself if there are none."""
     missing = set(wanted) - engine.knobs().keys()
     added = missing & set(registry.names()) if missing else set()
     if not added or not _has_kernel_threads(engine):
@@ -58,7 +58,7 @@ class _Fitted:
 
 
 class _OnKernelThreads:
-    """A knob that is kept from the threads of a simulated kernel, whose ids are those of strangers here."""
+    """A knob that refuses threads of a simulated kernel: on this machine their ids belong to unrelated threads."""
 
     per: Per = "thread"
 
@@ -74,7 +74,7 @@ class _OnKernelThreads:
 
 
 def _has_kernel_threads(engine: Engine) -> bool:
-    """False only where its threads are seen to be none of the kernel's; one that can't be reached yet may have some."""
+    """False only if a thread in its topology is not the kernel's; an engine that can't be reached yet may have some."""
     try:
         return all(thread.pid for thread in engine.topology().threads)
     except Exception:

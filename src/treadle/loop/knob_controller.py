@@ -1,7 +1,7 @@
-"""One knob of one engine in the service of one binding: carries out what is wanted, and ends decisions that grew stale.
+"""Controls one knob of one engine for one binding: carries out orders, and ends decisions that became stale.
 
-A target whose priority is unknown keeps its last value; after too many rounds of that it is put back as it was found.
-One that serves somebody else by then is put back at once: what it has was never meant for that one.
+A target with an unknown priority keeps its last value; after too many such rounds it is put back as it was found. A
+target that serves another instance by then is put back at once, since its value was never meant for that instance.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ NONE = np.empty(0, dtype=np.int64)
 
 
 class AppliedChanges(NamedTuple):
-    """What was changed; `at` are the positions among the aim's targets."""
+    """Changes that were made; `at` are their positions among the targets of the order."""
 
     changes: Changes
     at: Ints
     failures: tuple[Failure, ...] = ()
     back: str = ""
-    """Why it was put back, if it was."""
+    """Why the targets were put back; empty if they were not."""
 
 
 class KnobController:
-    """`trouble` is the knob's own, so that a knob that fails is told once and not in every round."""
+    """Turns one knob for one binding. `trouble` belongs to the knob: failures are logged once, not in every round."""
 
     def __init__(self, enforcer: Enforcer, trouble: Trouble, stale_after: int) -> None:
         self.enforcer = enforcer
         self.trouble = trouble
         self.settled = False
-        """Whether nothing is left to do: nothing failed, and no unknown target grows older."""
+        """Whether nothing is left to do: nothing failed, and no unknown target is becoming stale."""
         self._stale_after = stale_after
         self._ages = _StaleCounter(stale_after)
         self._named: tuple[Target, ...] = ()
         self._absent: tuple[Target, ...] = ()
         self._topology: Topology | None = None
         self._owners: dict[Target, str] = {}
-        """Whom each target served when it was last seen."""
+        """Target -> id of the instance that it served in the last topology."""
         self._given: dict[Target, Value] = {}
-        """What we have turned each target to; others may have done so since, for bindings share an enforcer."""
+        """Target -> our last value for it; another binding may have changed it since, as bindings share an enforcer."""
 
     def carry_out(self, order: Order, now: float) -> tuple[KnobTargets, list[AppliedChanges]]:
-        """Turn the knob. The aim that comes back may have more targets: groups that are not named any more."""
+        """Turn the knob. The returned targets may be more than the order's: held groups that it no longer names."""
         aim, wanted = order.aim, order.wanted
         if self.enforcer.knob.per == "group":
             aim, wanted = self._with_absent(aim, wanted)
@@ -83,7 +83,7 @@ class KnobController:
         return [some for some in turned if len(some.at) or some.failures]
 
     def _in_other_hands(self, order: Order) -> Ints:
-        """What we have turned, and serves somebody now of whom nothing is known, or who is not ours at all."""
+        """Return the targets that we turned and that now serve another instance, of unknown priority or not ours."""
         topology, aim = order.part.topology, order.aim
         if topology is self._topology:
             return NONE
@@ -103,7 +103,7 @@ class KnobController:
         return np.array(positions, dtype=np.int64)
 
     def _with_absent(self, aim: KnobTargets, wanted: Column) -> tuple[KnobTargets, Column]:
-        """Threads end with the topology, but a group that is not named in a round may be back in the next: it ages."""
+        """Add held groups that an order does not name: a later one may name them, so they stay until they are stale."""
         if aim.targets != self._named:
             self._named = aim.targets
             self._absent = tuple(set(self.enforcer.held) - set(aim.targets))
@@ -130,7 +130,7 @@ class KnobController:
 
 
 def tell_left(outcomes: Outcomes) -> None:
-    """Say what was not put back because somebody else had changed it."""
+    """Log the values that were not put back because another program or user had changed them."""
     for change in outcomes.left:
         log.warning(
             "%s of %s is left at %s: somebody else has changed it since we set it to %s",
@@ -143,11 +143,11 @@ def tell_left(outcomes: Outcomes) -> None:
 
 
 _TOLD = np.iinfo(np.int64).min // 2
-"""So far from the limit that what is stale is told once."""
+"""A count so far below the limit that a stale target is reported only once."""
 
 
 class _StaleCounter:
-    """For how many rounds in a row each target has been unknown."""
+    """Counts for how many rounds in a row each target has been unknown."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -158,11 +158,11 @@ class _StaleCounter:
 
     @property
     def grow(self) -> bool:
-        """Whether any target is unknown that has not been told yet."""
+        """Whether any target is unknown and not yet reported as stale."""
         return not self._none and bool((self._count > 0).any())
 
     def step(self, aim: KnobTargets, wanted: Column) -> Ints | None:
-        """One more round; the positions that have just become too old, if there are any."""
+        """Count a round; return the positions of targets that have just become stale, None if there are none."""
         self._align(aim.targets)
         all_known = complete(wanted)
         if all_known and self._none:
@@ -176,7 +176,7 @@ class _StaleCounter:
         return stale
 
     def again(self, positions: list[int]) -> None:
-        """These could not be put back: they are stale once more in the next round."""
+        """Report these as stale again in the next round, since they could not be put back."""
         self._count[positions] = self._limit
 
     def _align(self, targets: tuple[Target, ...]) -> None:

@@ -1,7 +1,7 @@
-"""From rows to targets: which threads, instances or groups of which engine a schedule's priorities are meant for.
+"""Maps rows to targets: to which threads, instances or groups of which engine a schedule's priorities apply.
 
-All engines' rows stand in one view, so that one decision and one scale span them; targets keep the names that their own
-engine gave them. It carries out the two formats of Lachesis section 5.3, single priorities and groups.
+The rows of all engines are in one view, so that one decision and one scale span them; targets keep the names that their
+own engine gave them. It implements the two formats of Lachesis section 5.3, single priorities and groups.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ class KnobTargets(NamedTuple):
     targets: tuple[Target, ...]
     priority: Floats
     rows: Ints
-    """For each target the row of the view that speaks for it, or `NOBODY`."""
+    """For each target the row of the view that represents it (in a group the most urgent), or `NOBODY`."""
     mine: Bools
-    """Whether the target is the binding's at all; if it is, and its priority is unknown, then that ages."""
+    """Whether the target belongs to the binding; only then an unknown priority makes it stale."""
 
 
 class Part:
-    """One engine's topology, and the rows of the view where it stands."""
+    """One engine's topology, and its rows in the view."""
 
     def __init__(self, watch: Watch, topology: Topology, first: int) -> None:
         self.watch = watch
         self.topology = topology
         self.rows = slice(first, first + len(topology))
         self._threads: tuple[ThreadRef, ...] = topology.threads
-        self._place: Ints | None = None  # for a thread's position in the topology that among the targets
+        self._place: Ints | None = None  # a thread's position in the topology -> its position among the targets
         place = {thread: i for i, thread in enumerate(dict.fromkeys(topology.threads))}
         if len(place) < len(topology.threads):
             self._threads = tuple(place)
@@ -53,7 +53,7 @@ class Part:
         return KnobTargets(self.topology.ids, priority[self.rows], self._row_numbers, mine[self.rows])
 
     def threads(self, priority: Floats, helper: Floats | None, mine: Bools) -> KnobTargets:
-        """Helpers have priorities of their own where the policy gives them; otherwise they follow their main."""
+        """Return the threads. Helpers have the priorities that the policy gives them, otherwise that of their main."""
         rows = self.rows.start + self.topology.thread_row
         urgency = priority[rows]
         if helper is not None:
@@ -63,12 +63,12 @@ class Part:
         return KnobTargets(self._threads, urgency, rows, mine[rows])
 
     def groups(self, groups: Groups, priority: Floats, mine: Bools) -> KnobTargets:
-        """All groups, with a priority only for those that have members of known priority in this engine."""
+        """Return all groups, with a priority only for those that have members of known priority in this engine."""
         names, first, group_of = groups.names, self.rows.start, groups.of_row[self.rows]
         order = np.argsort(_lowest_if_unknown(priority[self.rows]), kind="stable")
         order = order[group_of[order] >= 0]
         rows = np.full(len(names), NOBODY)
-        rows[group_of[order]] = first + order  # the last one stays: the most urgent member
+        rows[group_of[order]] = first + order  # the last value remains: the most urgent member
         known = np.zeros(len(names), dtype=np.bool_)
         known[group_of[order[~np.isnan(priority[first + order])]]] = True
         here = np.zeros(len(names), dtype=np.bool_)
@@ -99,11 +99,11 @@ class View:
         parts = [part.topology for part in self.parts]
         self.topology = Topology.merge(parts) if parts else Topology((), ())
         self.everything = np.ones(len(self.topology), dtype=np.bool_)
-        """All rows. What covers all of them is this very array, so that nobody has to count."""
+        """A mask of all rows. Any mask that covers all rows is this very array, so a test with `is` is enough."""
         self.everything.flags.writeable = False
 
     def shows(self, watches: Sequence[Watch]) -> bool:
-        """Whether it is still what these engines run."""
+        """Whether it still has the current topologies of these engines."""
         return all(map(is_, self._seen, [watch.topology for watch in watches]))
 
     def snapshot(self) -> Snapshot:
@@ -112,11 +112,11 @@ class View:
         return Snapshot.concat([part.watch.snapshot() for part in self.parts], self.topology)
 
     def answered(self) -> bool:
-        """Whether anything is known in this round."""
+        """Whether any engine with rows answered in this round."""
         return True in [part.watch.fresh and len(part.topology) > 0 for part in self.parts]
 
     def fresh(self) -> Bools:
-        """The rows of the engines that answered in this round."""
+        """Return a mask of the rows of engines that answered in this round."""
         fresh = [part.watch.fresh for part in self.parts]
         if all(fresh):
             return self.everything
@@ -125,7 +125,7 @@ class View:
         )
 
     def rows_of(self, binding: Binding, before: Sequence[Binding]) -> Bools:
-        """The rows that are this binding's and none's `before` it."""
+        """Return a mask of the rows that belong to this binding and to none `before` it."""
         mine = np.zeros(len(self.topology), dtype=np.bool_)
         for part in self.parts:
             name, queries = part.watch.name, [query.name for query in part.topology.queries]
@@ -138,7 +138,7 @@ class View:
 
 
 def memberships(aim: KnobTargets, groups: Groups) -> NDArray[np.object_]:
-    """For each target the name of its group; None where its priority is unknown, or it has no group."""
+    """Return for each target the name of its group; None where its priority is unknown, or it has no group."""
     group_of = groups.of_row[aim.rows]
     known = ~np.isnan(aim.priority) & (group_of >= 0)
     wanted = np.full(len(aim.targets), None, dtype=np.object_)
@@ -151,10 +151,10 @@ def _lowest_if_unknown(priority: Floats) -> Floats:
 
 
 def _most_urgent(urgency: Floats, rows: Ints, place: Ints) -> tuple[Floats, Ints]:
-    """A thread that serves several instances has the highest of their priorities, as fused operators in Alg. 2."""
+    """Give a thread that serves several instances the highest of their priorities, like fused operators in Alg. 2."""
     order = np.argsort(_lowest_if_unknown(urgency), kind="stable")
     best = np.empty(place.max() + 1)
     best_row = np.empty(place.max() + 1, dtype=np.int64)
-    best[place[order]] = urgency[order]  # the last one stays
+    best[place[order]] = urgency[order]  # the last value remains
     best_row[place[order]] = rows[order]
     return best, best_row

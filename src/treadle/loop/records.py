@@ -1,8 +1,8 @@
 """Decision records: what was changed, from what to what, why, and on which metrics.
 
-Kept as columns for each round and made into objects only for those who read them, so that writing them costs little.
-Nothing of the topology they were made in is kept: there may be a new one in every round, and Python's collector has to
-walk over all that is remembered.
+Records are kept as columns for each round and become objects only when they are read, so that writing them costs
+little. They keep no reference to the topology: every round may have a new one, and Python's garbage collector has to
+traverse everything that is kept.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DecisionBatch:
     reason: str
     changes: Changes
     instances: Sequence[str]
-    """For each change, the id of the instance that it is about; empty for a group that has no members any more."""
+    """For each change, the id of its instance; empty for a group that has no members any more."""
     priority: Floats
     metrics: Mapping[str, Floats] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
@@ -90,7 +90,7 @@ class DecisionBatch:
 
 
 class DecisionLog:
-    """The latest decisions, oldest first: the last batch, and as many before it as hold no more than `size` in all."""
+    """The latest decisions, oldest first: the last batch, and earlier ones up to `size` decisions in total."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -98,7 +98,7 @@ class DecisionLog:
         self._length = 0
 
     def append(self, batch: DecisionBatch) -> int:
-        """Remember a batch, if anything changed; returns how much."""
+        """Keep a batch, if anything changed; return the number of changes."""
         count = len(batch.changes.rows)
         if count:
             self.batches.append(batch)
@@ -116,7 +116,7 @@ class DecisionLog:
 
 
 def log_changes(count: int, batches: list[DecisionBatch], *, dry_run: bool) -> None:
-    """One line for a round with changes, one for each decision at DEBUG."""
+    """Log one line for a round with changes, and at DEBUG one line for each decision."""
     changed = [batch for batch in batches if len(batch)]
     log.info(
         "%s %d: %s",

@@ -1,4 +1,4 @@
-"""A binding at work: the engines that it looks at, what it last decided on, and what has failed."""
+"""A binding at work: the engines that it samples, the samples of its last decision, and what has failed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Rule:
     number: int
     binding: Binding
     before: tuple[Binding, ...]
-    """Those of the same knob that come first."""
+    """Earlier bindings of the same knob, which have precedence."""
     watches: tuple[Watch, ...]
     trouble: Trouble
     due: float = math.nan
@@ -34,13 +34,13 @@ class Rule:
     view: View | None = None
     mine: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     seen: tuple[int, ...] | None = None
-    """The looks at its engines on which it last decided; None if it has to decide again whatever comes."""
+    """How many samples of each engine there were at its last decision; None if it must decide again in any case."""
     took: tuple[float, float] = (0.0, 0.0)
     """Seconds of the last decision, and of carrying it out."""
 
     @classmethod
     def of(cls, number: int, bindings: Sequence[Binding], watches: Iterable[Watch], longest_pause: float) -> Rule:
-        """That of one of several bindings, at the engines that it can serve."""
+        """Make the rule for the binding of this number, with the engines that can serve it."""
         binding = bindings[number]
         before = tuple(other for other in bindings[:number] if other.knob == binding.knob)
         trouble = Trouble(binding.where, binding.period, longest_pause)
@@ -50,7 +50,7 @@ class Rule:
         return tuple([watch.looks for watch in self.watches])
 
     def is_settled(self) -> bool:
-        """Whether there is nothing new to decide on, and nothing left to do about what was decided."""
+        """Whether there is no new sample to decide on, and nothing left to do for the last decision."""
         if not self.watches:
             return True
         return self.seen is not None and self.seen == self.looks() and all(watch.fresh for watch in self.watches)
@@ -64,7 +64,7 @@ class Rule:
         snapshot: Snapshot,
         now: float,
     ) -> DecisionBatch:
-        """What was changed at a knob, with the reason and the metrics that the policy has decided on."""
+        """Return what was changed at a knob, with the reason and the metrics on which the policy decided."""
         policy, rows, ids = self.binding.policy, aim.rows[turned.at], snapshot.topology.ids
         reason = schedule.reason
         metrics = {}

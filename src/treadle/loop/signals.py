@@ -1,7 +1,7 @@
 """Signals end the loop, but not in the middle of a round: they wait for its end, and everything is put back first.
 
-A second one does not wait for a round, since that may hang; it does wait while things are put back. Those that tell of
-a fault of the program itself (SIGSEGV and the like) are left alone: nothing can be trusted after them.
+A second signal does not wait for the round, since the round may hang; it does wait while values are put back. Signals
+for a fault of the program itself (SIGSEGV and the like) are not handled: nothing can be trusted after them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from types import FrameType
 from typing import Any, Literal
 
 ASKING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name))
-"""What people and systems end a program with."""
+"""The signals with which people and systems end a program."""
 _OTHERS = ["USR1", "USR2", "ALRM", "VTALRM", "PROF", "XCPU", "XFSZ", "PIPE", "ABRT", "POLL", "PWR", "STKFLT"]
 ENDING: tuple[int, ...] = (
     *ASKING,
     *(getattr(signal, f"SIG{name}") for name in _OTHERS if hasattr(signal, f"SIG{name}")),
     *(range(signal.SIGRTMIN, signal.SIGRTMAX + 1) if hasattr(signal, "SIGRTMIN") else ()),
 )
-"""All that end a program which does nothing about them."""
+"""All signals that end a program if it does not handle them."""
 
 
 class Signals:
@@ -33,13 +33,13 @@ class Signals:
         self._before: dict[int, Any] = {}
         self._phase: Literal["", "round", "restore"] = ""
         self._waiting: dict[int, Any] = {}
-        """The signals that wait, and what was there for them before us."""
+        """The signals that wait, and the handler that each had before ours."""
 
     def install(self) -> None:
-        """Python lets only the main thread do so. What would not end the program stays as it is.
+        """Install our handlers; do nothing outside of the main thread, where Python does not allow it.
 
-        That is what is ignored (as by nohup), what is not Python's, and what the program handles itself; but of the
-        signals that ask for an end its own handlers are called only after all is put back.
+        Signals that are ignored (as by nohup), or handled by the program itself or outside of Python, keep their
+        handlers. But for those in `ASKING` the program's own handlers are called only after everything is put back.
         """
         if threading.current_thread() is not threading.main_thread():
             return
@@ -53,14 +53,14 @@ class Signals:
                 signal.signal(number, self._handle)
 
     def remove(self) -> None:
-        """A handler that somebody set in the meantime stays."""
+        """Remove our handlers. A handler that the program has set in the meantime stays."""
         for number, before in list(self._before.items()):
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, before)
             del self._before[number]
 
     def hold(self, phase: Literal["round", "restore"]) -> _Hold:
-        """A signal within waits until the end."""
+        """Return a context in which signals wait until its end."""
         return _Hold(self, phase)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -73,21 +73,21 @@ class Signals:
             self._release("")
 
     def _release(self, phase: Literal["", "round", "restore"]) -> None:
-        """After a phase: put back, and let happen what the signals that waited are there for."""
+        """End a phase: put everything back, then pass on the signals that waited."""
         if self._waiting and phase != "restore":
             self._phase = "restore"
             try:
-                self._restore()  # here too, should an exception get lost on its way, or a handler raise none
+                self._restore()  # here too: the exception may be caught on its way, or the handler may raise none
             finally:
                 self._phase = ""
         for number in tuple(self._waiting):
             before = self._waiting.pop(number, None)
-            if before is not None:  # otherwise a further signal took this one along
+            if before is not None:  # otherwise a further signal has passed this one on already
                 _pass_on(number, before, inspect.currentframe())
 
 
 class _Hold:
-    """A phase in which signals wait. Not a generator, which costs each round several times as much."""
+    """A phase in which signals wait. Not a generator, which would cost each round several times as much."""
 
     def __init__(self, signals: Signals, phase: Literal["round", "restore"]) -> None:
         self._signals = signals
@@ -105,7 +105,7 @@ class _Hold:
 
 
 def _pass_on(number: int, before: Any, frame: FrameType | None) -> None:
-    """To the program's own handler; if it has none, end as Python and shells have it: 128 + n for signal n."""
+    """Call the program's own handler; if it has none, end as Python and shells do: exit code 128 + n for signal n."""
     if callable(before):
         before(number, frame)
     elif number == signal.SIGINT:
@@ -119,7 +119,7 @@ def _is_a_loops(handler: Any) -> bool:
 
 
 def _caught() -> set[int]:
-    """The signals that have a handler, also one that Python does not know of, as those of faulthandler."""
+    """Return the signals that have a handler, even one that Python does not know of, such as faulthandler's."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:

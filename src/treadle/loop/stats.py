@@ -1,4 +1,4 @@
-"""What the loop did and what it cost, for those who look at it from outside."""
+"""What the loop did and what it cost, for monitoring."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 WEIGHED = 16
-"""One round in so many is weighed: to ask the kernel for a thread's CPU time can cost as much as the round itself."""
+"""CPU time is measured in one of this many rounds: reading a thread's CPU time can cost as much as the round itself."""
 
 
 @dataclass
@@ -20,31 +20,31 @@ class Stats:
     """Decisions left out because the loop was late by more than their period."""
     changes: int = 0
     restored: int = 0
-    """Values that were put back in the end."""
+    """Values that were put back when an engine was removed, or at the end."""
     failures: dict[str, int] = field(default_factory=dict)
-    """By engine: how often it could not be looked at."""
+    """By engine: how often it could not be sampled."""
     policy_failures: dict[str, int] = field(default_factory=dict)
     knob_failures: dict[str, int] = field(default_factory=dict)
     """By `engine/knob`: values that could not be set."""
     troubles: dict[str, str] = field(default_factory=dict)
-    """What fails now, and how."""
+    """What fails now, with its last error."""
     cpu_seconds: float = 0.0
-    """CPU time of all rounds, of the loop's own thread, from the rounds that were weighed.
+    """CPU time of the loop's own thread in all rounds, estimated from the rounds in which it was measured.
 
-    What it takes to sample an engine is in it only where the engine is `in_process`.
+    The cost of sampling an engine is included only if the engine is `in_process`.
     """
     round_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
     phase_ms: dict[str, deque[float]] = field(default_factory=dict)
-    """What the parts of rounds took, as `all` those rounds themselves, and as `quiet` the ones without news."""
+    """Durations of the parts of rounds with new samples, of these rounds (`all`), and of rounds without (`quiet`)."""
     _cpu_weighed: float = field(default=0.0, repr=False)
     _weighed: int = field(default=0, repr=False)
 
     def round(self) -> _Round:
-        """Around a round: counts it and what it costs."""
+        """Return a context that counts a round and measures its cost."""
         return _Round(self)
 
     def spent(self, phase: str, seconds: float) -> None:
-        """Note what a part of a round took."""
+        """Add the duration of a part of a round."""
         known = self.phase_ms.get(phase)
         if known is None:
             known = self.phase_ms[phase] = deque(maxlen=1000)
@@ -56,7 +56,7 @@ class Stats:
 
 
 class _Round:
-    """A round under way. Not a generator, which costs each round several times as much."""
+    """A round in progress. Not a generator, which would cost each round several times as much."""
 
     def __init__(self, stats: Stats) -> None:
         self._stats = stats

@@ -1,9 +1,9 @@
-"""From a schedule to orders: the values that each engine's knob is to have (the translators of Lachesis section 5.3).
+"""Translates a schedule into orders: the target values of each engine's knob (the translators of Lachesis section 5.3).
 
-One scale spans the targets of all engines, so that their priorities compare; and rows, too, that have no thread at
-this moment, or whose engine did not answer, else all others would change places whenever a query is between two batches
-or an application is late. Membership comes before the
-groups' own values, since writing it is what makes a group.
+One scale spans the targets of all engines, so that their priorities compare. Rows that have no thread at the moment and
+rows of an engine that did not answer are on the scale too: otherwise all other values would change whenever a query is
+between two batches or an application is late. Orders for membership come before those for the groups' own values, since
+writing the membership makes the group.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT_GROUPING = "query"
 
 
 class Order(NamedTuple):
-    """What one knob of one engine is to be turned to; what is unknown in `wanted` stays as it is."""
+    """The values `wanted` for the targets of one knob of one engine; a target with an unknown value stays as it is."""
 
     part: Part
     knob: str
@@ -35,7 +35,7 @@ class Order(NamedTuple):
 
 
 def translate(binding: Binding, view: View, mine: Bools, schedule: Schedule, suffix: str = "") -> list[Order]:
-    """The orders for the rows that are `mine`. A `suffix` keeps groups of two bindings of one knob apart."""
+    """Return the orders for the rows in `mine`. `suffix` keeps the groups of two bindings of one knob apart."""
     priority, helper = schedule.scalar, schedule.helper
     fresh = view.fresh()
     if mine is not view.everything or fresh is not view.everything:
@@ -74,9 +74,9 @@ def translate(binding: Binding, view: View, mine: Bools, schedule: Schedule, suf
 def _with_outer(
     binding: Binding, outer: Groups, priority: Floats, mine: Bools, orders: list[Order], silent: Floats
 ) -> list[Order]:
-    """The groups around others too, on a scale of their own: they compete with each other, not with what is in them.
+    """Add the outer groups to the orders, on a scale of their own: they compete with each other, not with inner groups.
 
-    `silent` are priorities of those whose engine did not answer, which are on the scale all the same.
+    `silent` are the priorities of outer groups in engines that did not answer; these are on the scale too.
     """
     aims = [order.part.groups(outer, priority, mine) for order in orders]
     values = binding.to_scale.apply(np.concatenate([*(aim.priority for aim in aims), silent]), "linear")
@@ -93,12 +93,12 @@ def _together(one: KnobTargets, other: KnobTargets) -> KnobTargets:
 
 
 def _joined(columns: list[Floats]) -> Floats:
-    """In a row; with one engine, as most have it, there is nothing to copy."""
+    """Concatenate the columns; a single one, which is the usual case, is not copied."""
     return columns[0] if len(columns) == 1 else np.concatenate(columns or [np.empty(0)])
 
 
 def _groups(binding: Binding, view: View, schedule: Schedule, priority: Floats, suffix: str) -> Groups:
-    """The policy's own groups, or those of the binding's grouping."""
+    """Return the policy's own groups, or those of the binding's grouping."""
     groups = schedule.groups
     if groups is None:
         single = replace(schedule, priority=priority, helper=None)

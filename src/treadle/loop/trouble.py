@@ -1,4 +1,4 @@
-"""Contains what fails again and again: it is logged once, tried after pauses that double, and all else goes on."""
+"""Contains repeated failures: they are logged once and retried after pauses that double, and all other work goes on."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ TENFOLDS = frozenset(10**power for power in range(1, 10))
 
 @dataclass
 class Trouble:
-    """A streak of failures, tried again after a pause that doubles from `pause` up to `longest`.
+    """A streak of failures, with retries after pauses that double from `pause` up to `longest`.
 
-    The log has its begin, with a traceback where that is wanted, its end, and in between each tenfold of failures.
+    It logs the first failure (with a traceback if `traces`), the 10th, the 100th and so on, and the end of the streak.
     """
 
     what: str
     pause: float = 0.0
     longest: float = 0.0
     means: str = "its last decisions stay"
-    """What follows from the failure for those who read the log."""
+    """The consequence of the failure, for the log."""
     log: logging.Logger = LOG
     traces: bool = False
-    """Whether the begin is logged with the traceback."""
+    """Whether the first failure is logged with its traceback."""
     total: int = 0
     streak: int = 0
     error: str = ""
     retry_at: float = -math.inf
     news: bool = True
-    """Whether it changed since somebody last asked."""
+    """Whether it changed since the loop last counted failures."""
 
     def waits(self, now: float) -> bool:
         return now < self.retry_at
@@ -62,7 +62,7 @@ class Trouble:
 
 
 class Attempts:
-    """The parts of a thread's work, done repeatedly. One that fails is left alone for a while, and the others go on."""
+    """The parts of a thread's work, done repeatedly. A part that fails pauses for a while, and the others go on."""
 
     def __init__(self, pause: float, longest: float, log: logging.Logger) -> None:
         self._pause, self._longest, self._log = pause, longest, log
@@ -70,7 +70,7 @@ class Attempts:
         """By part, only those that fail."""
 
     def __call__(self, what: str, work: Callable[[], object]) -> bool:
-        """Do this part, unless it is too early after a failure; whether it is done."""
+        """Do this part unless it pauses after a failure; return whether it was done."""
         trouble, now = self._troubles.get(what), time.monotonic()
         if trouble is not None and trouble.waits(now):
             return False

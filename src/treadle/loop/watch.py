@@ -1,7 +1,7 @@
-"""Looks at one engine in each round, and contains what goes wrong there: its own rows become unknown, nothing else.
+"""Samples one engine in each round, and contains its failures: only the rows of this engine become unknown.
 
-A failing engine is tried again after pauses that double. Each is asked in a thread of its own, where it is left if it
-hangs, unless it says that it answers `in_process`.
+A failing engine is retried after pauses that double. Each engine is called in a thread of its own, which is abandoned
+if the call hangs, unless the engine is `in_process`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from treadle.values import Sample, Snapshot
 
 
 class Watch:
-    """One engine as the loop last saw it. `timeout` are the seconds it may take to answer, if there is a limit.
+    """One engine and its last sample. `timeout` is the number of seconds it may take to answer, None for no limit.
 
-    For `patience` a round waits for the answer; if it comes later, what was last seen holds until the round after.
+    A round waits `patience` seconds for the answer; until a later answer comes, the last sample holds.
     """
 
     def __init__(
@@ -48,23 +48,23 @@ class Watch:
         self.topology: Topology | None = None
         """None until the engine first answered."""
         self.fresh = False
-        """Whether the last look succeeded."""
+        """Whether the last call succeeded."""
         self.looks = 0
-        """How often it was looked at; a round in which there was no news counts as none."""
+        """The number of samples; a round without news adds none."""
         self.took: dict[str, float] = {}
-        """Seconds that the parts of the last look took."""
+        """Seconds that the parts of the last sample took."""
         self._news: Callable[[], bool] | None = getattr(engine, "news", None)
         self._metrics = frozenset(metrics)
         self._timeout = timeout
         self._patience = patience
         self._asker: _Asker | None = None
         self._asked = math.nan
-        """When the question was put that is not answered yet."""
+        """The start of the call that is not answered yet; NaN if there is none."""
         self._hanging: threading.Thread | None = None
         self._snapshot: Snapshot | None = None
 
     def look(self, now: float) -> None:
-        """Ask the engine, unless it has no news, or it is too early after a failure."""
+        """Sample the engine, unless it has no news or pauses after a failure."""
         try:
             if math.isnan(self._asked) and self.fresh and self._news is not None and not self._news():
                 return
@@ -89,7 +89,7 @@ class Watch:
             self.fresh = True
 
     def snapshot(self) -> Snapshot:
-        """The last look; if it failed, all unknown, and older than whatever the others saw."""
+        """Return the last snapshot; if the engine failed, one in which all is unknown and the time is -inf."""
         if self.fresh and self._snapshot is not None:
             return self._snapshot
         topology = self.topology or Topology((), ())
@@ -97,14 +97,14 @@ class Watch:
         return Snapshot(topology, -math.inf, dict.fromkeys(self._metrics, unknown))
 
     def rest(self) -> None:
-        """Keep no thread; the next look starts one again."""
+        """End the thread; the next `look` starts a new one."""
         self._asked = math.nan
         if self._asker is not None:
             self._asker.dismiss()
             self._asker = None
 
     def _may_wait(self) -> bool:
-        """Whether it has to be asked in a thread of its own, or is still busy there."""
+        """Whether the engine must be called in a thread of its own, or such a call still runs."""
         busy = not math.isnan(self._asked) or (self._hanging is not None and self._hanging.is_alive())
         return busy or not getattr(self.engine, "in_process", False)
 
@@ -117,7 +117,7 @@ class Watch:
         return topology, sample
 
     def _ask_with_patience(self, timeout: float) -> tuple[Topology, Sample] | None:
-        """The answer, if not to this question then to the last one; None if it may still come in time."""
+        """Return the answer to this call, or to the one that still runs; None if it may still arrive in time."""
         if self._hanging is not None and self._hanging.is_alive():
             raise EngineError("has still not answered", where=f"engine '{self.name}'")
         now = time.monotonic()
@@ -136,7 +136,7 @@ class Watch:
                 self._asker = asker
             else:
                 self._asked = math.nan
-            if answer is None and not waits:  # late, or a signal broke in: the thread ends with this question
+            if answer is None and not waits:  # late, or interrupted by a signal: the thread ends after this call
                 asker.dismiss()
                 self._hanging = asker.thread
         if waits:
@@ -155,11 +155,11 @@ class Watch:
 
 Answer = tuple[Topology, Sample] | BaseException
 SIGNALS = 0.2
-"""Seconds after which a signal is noticed, whichever thread it went to."""
+"""Seconds within which a signal is handled, whichever thread the kernel has given it to."""
 
 
 class _Asker:
-    """A thread that asks, again and again. It ends when it is dismissed, or nobody has this object any more."""
+    """A thread that calls the engine when asked to. It ends when it is dismissed, or this object is collected."""
 
     def __init__(self, name: str) -> None:
         self._questions: SimpleQueue[Callable[[], Answer] | None] = SimpleQueue()
@@ -172,9 +172,9 @@ class _Asker:
         self._questions.put(question)
 
     def answer(self, timeout: float) -> Answer | None:
-        """The answer, or what was raised instead; None if there is none in time.
+        """Return the answer, or the exception that was raised; None if there is neither in time.
 
-        A signal that the kernel gives to another thread wakes nobody who waits here, so it is looked for in between.
+        A signal that the kernel gives to another thread does not interrupt this wait, so the wait is cut into pieces.
         """
         end = time.monotonic() + timeout
         while True:
@@ -190,6 +190,6 @@ def _serve(questions: SimpleQueue[Callable[[], Answer] | None], answers: SimpleQ
     while (question := questions.get()) is not None:
         try:
             answers.put(question())
-        except BaseException as error:  # whoever asked decides what to do about it
+        except BaseException as error:  # the caller decides what to do about it
             answers.put(error)
-        del question  # not to keep the one alive who asked
+        del question  # a reference would keep the Watch alive

@@ -1,7 +1,7 @@
 """All metrics that Treadle knows: their units, their kinds after Haren (Table 1), and the formulas that derive them.
 
 It says what can be derived from what, not which way is taken: that depends on the engine (`plan.py`). Counters only
-grow; one that goes down belongs to a restarted instance, and what hangs on it is unknown for that round.
+grow; one that goes down belongs to a restarted instance, and metrics derived from it are unknown for that round.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from treadle.observe import graph
 from treadle.observe.metric import Formula, Inputs, Kind, Metric, Way
 
 LONGEST_PAUSE = 10.0
-"""Seconds. Counters may grow by lumps, one for each message or batch. But what one of them has grown by while another
-stood still for longer belongs to none of its tuples: an idle operator also uses the CPU at times."""
+"""Seconds. Counters may grow in steps, one for each message or batch. But if one counter stood still for longer than
+this, the growth of the other belongs to no tuple: an idle operator also uses the CPU at times."""
 FINEST_COST = 1e-9
 """Seconds. No clock resolves less, so a path that seems to cost nothing costs this much, and its rate stays finite."""
 
@@ -30,7 +30,7 @@ _PATH = Kind.DYNAMIC | Kind.ON_DOWNSTREAM | Kind.INTRINSIC
 
 
 def change(inputs: Inputs, counter: str) -> Floats:
-    """How much a counter grew since the last round; unknown where it is new or went down."""
+    """Return how much a counter grew since the last round; unknown where it is new or went down."""
     if counter not in inputs.before:
         return np.full(len(inputs.topology), np.nan)
     grown: Floats = inputs.now[counter] - inputs.before[counter]
@@ -39,9 +39,9 @@ def change(inputs: Inputs, counter: str) -> Floats:
 
 
 def ratio(top: str, bottom: str) -> Formula:
-    """The growth of one counter for each unit of another's; unknown in a round in which the other stood still.
+    """Return a formula: the growth of `top` per unit of growth of `bottom`; unknown while `bottom` stands still.
 
-    What the first grows by in such rounds is kept for the next in which both do.
+    The growth of `top` in such rounds is added in the next round in which `bottom` grows.
     """
     growth, pause = f"{top} without {bottom}", f"pause of {bottom} for {top}"
 
@@ -60,12 +60,12 @@ def ratio(top: str, bottom: str) -> Formula:
 
 
 def _kept(inputs: Inputs, name: str) -> Floats | float:
-    """Nothing where it is not known."""
+    """Return a kept column, 0 where it is unknown."""
     return _or(inputs.kept[name], 0.0) if name in inputs.kept else 0.0
 
 
 def per_second(counter: str) -> Formula:
-    """The growth of a counter for each second."""
+    """Return a formula: the growth of a counter per second."""
 
     def formula(inputs: Inputs) -> Floats:
         speed: Floats = change(inputs, counter) / inputs.seconds
@@ -75,7 +75,7 @@ def per_second(counter: str) -> Formula:
 
 
 def _queue(inputs: Inputs) -> Floats:
-    """Sent by the upstreams but not yet taken in: how Lachesis gets queues from Flink, which does not count them."""
+    """Tuples that upstreams have sent, less those taken in: Lachesis' way for Flink, which does not count queues."""
     waiting = graph.received(inputs.topology, _steady(inputs, "tuples_out")) - _steady(inputs, "tuples_in")
     return np.maximum(waiting, 0.0)
 
@@ -91,7 +91,7 @@ def _global_selectivity(inputs: Inputs) -> Floats:
 
 
 def _next_cost(inputs: Inputs) -> Floats:
-    """The fixed part is divided among the rows that wait here, and those that come when all upstream have run."""
+    """Divide a batch's fixed cost among the rows that wait here and those that arrive once all upstreams have run."""
     topology, now = inputs.topology, inputs.now
     if np.isnan(now["batch_cost"]).all():
         return now["cost"].copy()
@@ -104,7 +104,7 @@ def _next_cost(inputs: Inputs) -> Floats:
 
 
 def _or(column: Floats, other: float) -> Floats:
-    """The other value where it is unknown."""
+    """Replace unknown values by another."""
     return np.where(np.isnan(column), other, column)
 
 
@@ -118,7 +118,7 @@ def _global_rate(inputs: Inputs) -> Floats:
 
 
 def _steady(inputs: Inputs, counter: str) -> Floats:
-    """A counter, unknown where it went down."""
+    """Return a counter, unknown where it went down."""
     column = inputs.now[counter]
     if counter not in inputs.before:
         return column

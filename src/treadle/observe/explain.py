@@ -17,7 +17,7 @@ def explain(
     policy: str = "",
     metrics: Mapping[str, Metric] = METRICS,
 ) -> str:
-    """How each metric is had from an engine; the same error as the provider's where one can't be."""
+    """Show how each metric is obtained from an engine; raise the same error as the provider if one can't be."""
     wanted = list(dict.fromkeys(names))
     plan = make_plan(wanted, frozenset(offers), metrics=metrics, engine=engine_name, policy=policy)
     steps = {step.name: step for step in plan}
@@ -33,7 +33,7 @@ def explain(
 def _tree(
     name: str, steps: Mapping[str, Step], engine: str, shown: set[str], lead: str = "", branch: str = ""
 ) -> Iterator[tuple[str, str, str]]:
-    """(label, unit, where from) of a metric and of all below it; what stands above is not unfolded again."""
+    """Yield (label, unit, origin) of a metric and of all that it needs; a metric shown before is not expanded again."""
     step = steps[name]
     again = name in shown and bool(step.needs)
     shown.add(name)

@@ -1,7 +1,7 @@
 """How metrics change when operators run: Haren's kinds of features (section 3.1).
 
-Who runs operators cooperatively asks here whether a policy uses metrics that go stale while an operator is left alone.
-Haren also keeps a bitmap of whose metrics to update after whom; here a round computes whole columns, which costs less.
+Cooperative schedulers ask here whether a policy uses metrics that go stale while an operator does not run. Haren also
+keeps a bitmap of what to update after each operator; here a round computes whole columns, which costs less.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _ANYTHING = Kind.DYNAMIC | Kind.ON_UPSTREAM | Kind.ON_DOWNSTREAM | Kind.INTRINSI
 
 
 def features(names: Iterable[str], metrics: Mapping[str, Metric] = METRICS) -> dict[str, Kind]:
-    """The kind of each metric. One that only its engine knows may change in any way."""
+    """Return the kind of each metric. A metric that only its engine knows may change in any way."""
     return {name: metrics[name].kind if name in metrics else _ANYTHING for name in names}
 
 
 def intrinsic(names: Iterable[str], metrics: Mapping[str, Metric] = METRICS) -> frozenset[str]:
-    """The execution-intrinsic ones: while there are any, operators left alone must be run after the delay d."""
+    """Return the execution-intrinsic metrics: if there are any, an operator that did not run must run after delay d."""
     return frozenset(name for name, kind in features(names, metrics).items() if Kind.INTRINSIC in kind)

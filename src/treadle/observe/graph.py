@@ -1,7 +1,7 @@
-"""What flows along the edges of a topology: sums from upstream, and folds from the sinks upwards.
+"""Computes along the edges of a topology: sums from upstream, and folds from the sinks upwards.
 
-It knows rows, edges and levels, and nothing of where numbers come from. Sums over branches are sums, so a selectivity
-above 1 and a stream with several readers come out right. These are the path metrics of Lachesis Fig. 4.
+It knows rows, edges and levels, and nothing of where numbers come from. Values of branches are added up, which is right
+also for a selectivity above 1 and for a stream with several readers. These are the path metrics of Lachesis Fig. 4.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import numpy as np
 from treadle.model import Floats, Ints, Topology
 
 TRACE = 1e-9
-"""Of its rows in, what an engine says that a sink has put out which is known to have put out nothing. A sink that puts
-out exactly nothing is held to be one that does not count it."""
+"""The part of its input that an engine reports as the output of a sink if it is known that nothing was put out. An
+output of exactly 0 would mean that the sink does not count its output."""
 
 
 def global_selectivity(topology: Topology, selectivity: Floats) -> Floats:
     """S_i = s_i * sum_j share_ij * S_j: the results that leave the sinks for each tuple that enters i.
 
-    A tuple that reaches a sink is a result, so a sink that counts no output (or an unknown one) has S = 1. One that
-    counts, and has dropped all tuples so far, says so by a `TRACE`.
+    A tuple that reaches a sink is a result, so a sink without a counted output has S = 1. A sink that counts its output
+    and has dropped all tuples so far reports a `TRACE`.
     """
     sinks = topology.levels[0].rows
     at_sink = selectivity[sinks]
@@ -36,7 +36,7 @@ def global_cost(topology: Topology, cost: Floats, selectivity: Floats) -> Floats
 
 
 def received(topology: Topology, sent: Floats) -> Floats:
-    """What each row got of what its upstreams sent; NaN for sources, which are fed from outside."""
+    """Return how much each row got of what its upstreams sent; NaN for sources, which are fed from outside."""
     start, end, share = topology.edges
     total = _sums(end, share * sent[start], len(topology))
     total[topology.is_source] = np.nan
@@ -44,15 +44,15 @@ def received(topology: Topology, sent: Floats) -> Floats:
 
 
 def _fold(topology: Topology, result: Floats, factor: Floats) -> Floats:
-    """X_i = own_i + factor_i * sum_j share_ij * X_j, one pass over the levels, sinks first. `result` comes as `own`.
+    """X_i = own_i + factor_i * sum_j share_ij * X_j, one pass over the levels, sinks first. `result` starts as `own`.
 
-    Where nothing is passed on (a factor of 0), what is unknown further down does not matter.
+    Where nothing is passed on (a factor of 0), unknown values downstream do not matter.
     """
-    some_dry = len(factor) and not factor[factor.argmin()] > 0.0  # or unknown, which for numpy is the least of all
+    some_dry = len(factor) and not factor[factor.argmin()] > 0.0  # also if one is NaN, which argmin finds first
     for level in topology.levels[1:]:
         rows = level.rows
         below = level.share * result[level.edge_to]
-        if len(below) > len(rows):  # otherwise each has one edge, as in a chain, and there is nothing to add up
+        if len(below) > len(rows):  # otherwise each row has one edge, as in a chain, and nothing is added up
             below = _sums(level.edge_from, below, len(rows))
         below *= factor[rows]
         if some_dry:
@@ -62,5 +62,5 @@ def _fold(topology: Topology, result: Floats, factor: Floats) -> Floats:
 
 
 def _sums(group: Ints, value: Floats, count: int) -> Floats:
-    """The sum of the values of each group; numpy counts in integers where there are none."""
+    """Return the sum of the values of each group, as floats: without values numpy returns integers."""
     return np.bincount(group, value, count).astype(np.float64, copy=False)

@@ -14,7 +14,7 @@ from treadle.model import Floats, Topology
 
 
 class Kind(Flag):
-    """Haren's distinctions. A metric with none of the last three changes only when its own operator runs."""
+    """Haren's kinds of features. A metric with none of the last three changes only when its own operator runs."""
 
     STATIC = 0
     DYNAMIC = auto()
@@ -23,7 +23,7 @@ class Kind(Flag):
     ON_DOWNSTREAM = auto()
     """Dependent: changes when a downstream operator runs."""
     INTRINSIC = auto()
-    """Execution-intrinsic: can be measured only while its operator runs, so an operator left alone goes stale."""
+    """Execution-intrinsic: can be measured only while its operator runs, and goes stale while it does not."""
 
 
 class Inputs(NamedTuple):
@@ -32,7 +32,7 @@ class Inputs(NamedTuple):
     topology: Topology
     now: Mapping[str, Floats]
     before: Mapping[str, Floats]
-    """Empty in the first round and for rows that are new (NaN)."""
+    """Empty in the first round; NaN for rows that are new."""
     seconds: float
     """NaN in the first round."""
     kept: dict[str, Floats]

@@ -1,7 +1,7 @@
 """Which metrics to take from an engine and which to derive, decided once before the first round (Lachesis section 5.2).
 
-It knows names and needs, no values. What the engine offers is taken, the rest is derived by the first way that leads to
-what is offered, and what can't be had names the missing link.
+It knows names and needs, no values. A metric that the engine offers is taken, any other is derived by the first way
+that leads to offered ones; if there is no such way, the error names the missing metric.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from treadle.observe.metric import Metric, Way
 
 @dataclass(frozen=True)
 class Step:
-    """One metric of a plan: taken from the engine where it has no way, derived otherwise."""
+    """One metric of a plan: taken from the engine if `way` is None, derived otherwise."""
 
     metric: Metric
     way: Way | None
     level: int
-    """0 for what is taken; one more than the highest of its needs for what is derived."""
+    """0 for a metric that is taken; for a derived one, one more than the highest level of its needs."""
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ def make_plan(
     engine: str = "",
     policy: str = "",
 ) -> tuple[Step, ...]:
-    """The steps that lead to all `wanted` metrics, each once, needs before what needs them (Alg. 3 with its cache)."""
+    """Return the steps that lead to all `wanted` metrics, each once and after its needs (Alg. 3 with its cache)."""
     steps: dict[str, Step] = {}
     for name in wanted:
         gaps = _gaps(name, offers, metrics)
@@ -61,7 +61,7 @@ def plannable(name: str, offers: Collection[str], metrics: Mapping[str, Metric] 
 def _add(
     steps: dict[str, Step], name: str, offers: Collection[str], metrics: Mapping[str, Metric], above: tuple[str, ...]
 ) -> int:
-    """Put a metric that can be had into `steps`, after all it needs; returns its level."""
+    """Put a metric that can be had into `steps`, after all that it needs; return its level."""
     if name not in steps:
         way, level = None, 0
         if name not in offers:
@@ -75,9 +75,9 @@ def _add(
 def _gaps(
     name: str, offers: Collection[str], metrics: Mapping[str, Metric], above: tuple[str, ...] = ()
 ) -> list[tuple[str, ...]]:
-    """The chains from a metric to what is missing for it, on the way that misses least; empty if it can be had.
+    """Return the chains from a metric to its missing inputs, for the way that misses least; empty if it can be had.
 
-    A metric that would need itself is missing too: ways may be circular, plans are not.
+    A metric that would need itself counts as missing: ways may be circular, plans are not.
     """
     if name in offers:
         return []

@@ -1,7 +1,7 @@
-"""Turns what an engine sampled into a snapshot of all metrics that the policies want (Lachesis section 5.2, Alg. 3).
+"""Turns the sample of an engine into a snapshot of all metrics that the policies want (Lachesis section 5.2, Alg. 3).
 
-It follows a plan that was made once, computes each metric once per round, and keeps what one round must know of the
-last: counters and averages, by instance. It does not know where samples come from, nor who reads the snapshot.
+It follows a plan that was made once, computes each metric once per round, and keeps counters and averages for the next
+round, by instance. It does not know where samples come from, nor what reads the snapshot.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from treadle.values import Sample, Snapshot
 class Provider:
     """The metrics of one engine, round by round.
 
-    `tau` is the time constant of the averages in seconds (0: none), `forget` how long a metric that is measured no more
-    keeps its last average. `engine` and `policy` only name those who are to blame in an error.
+    `tau` is the time constant of the averages in seconds (0: none), `forget` the seconds for which a metric that is no
+    longer measured keeps its last average. `engine` and `policy` are only names for errors.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class Provider:
         return frozenset(step.name for step in self.plan)
 
     def update(self, topology: Topology, sample: Sample) -> Snapshot:
-        """A round: all columns of the plan. Whatever is in the data, NaN and infinities included, is no error."""
+        """Compute all columns of the plan for a round. No value in the data is an error, not even NaN or infinity."""
         now = {
             name: self._taken(name, sample.columns, len(topology)) for name in self.base
-        }  # a bad sample changes nothing
+        }  # first, since it raises for a bad sample, which must change nothing
         self._realign(topology)
         passed = sample.time - self._time
         seconds = passed if 0.0 < passed < math.inf else math.nan
@@ -77,9 +77,9 @@ class Provider:
         return Snapshot(topology, sample.time, now, {**totals, **sample.totals}, sample.estimated)
 
     def _derive(self, now: dict[str, Floats], inputs: Inputs, given: Mapping[str, Floats]) -> dict[str, float]:
-        """Complete the columns of this round, which `inputs` shows to the formulas; returns their totals.
+        """Complete the columns of this round, which formulas read through `inputs`; return their totals.
 
-        What is `given` goes before what is derived, and is not averaged: its engine knows over what it holds.
+        A `given` value replaces the derived one and is not averaged: its engine has chosen the time that it covers.
         """
         seconds = 0.0 if math.isnan(inputs.seconds) else inputs.seconds
         for name, formula, smoother in self._steps:
@@ -93,7 +93,7 @@ class Provider:
         return _queue_totals(now)
 
     def _taken(self, name: str, sampled: Mapping[str, Floats], rows: int) -> Floats:
-        """A sampled column as float64 of the right length. A copy, for an engine may reuse its buffers."""
+        """Return a sampled column as float64 of the right length; a copy, since an engine may reuse its buffers."""
         if name not in sampled:
             return np.full(rows, np.nan)
         try:
@@ -111,7 +111,7 @@ class Provider:
         return column
 
     def _realign(self, topology: Topology) -> None:
-        """Carry the history over to a topology whose rows are others or elsewhere, by instance id."""
+        """Carry the history over to a topology with other rows or another order, by instance id."""
         last, self._topology = self._topology, topology
         if topology is last or topology.ids == last.ids:
             return
@@ -124,14 +124,14 @@ class Provider:
 
 
 def _without_warnings() -> Context:
-    """A context in which numpy takes whatever comes. To enter it costs a fraction of what `np.errstate` does."""
+    """Return a context without warnings of numpy. Entering it costs a fraction of what `np.errstate` does."""
     context = copy_context()
     context.run(np.seterr, all="ignore")
     return context
 
 
 def _queue_totals(columns: Mapping[str, Floats]) -> dict[str, float]:
-    """The sum of the queues and their variance (the goal of QS, Lachesis section 6.2), over the rows that are known."""
+    """Return the sum and the variance of the known queues; the variance is the goal of QS (Lachesis section 6.2)."""
     if "queue" not in columns:
         return {}
     queue = columns["queue"]

@@ -1,7 +1,7 @@
-"""An exponential moving average that knows how much time passed, row by row.
+"""An exponential moving average, row by row, that takes the elapsed time into account.
 
 It knows nothing of metrics. The weight of a new value is 1 - exp(-age / tau), where age is the time since the row's
-last known value: rounds of any length, skipped rounds and rows measured rarely all end up at the same average.
+last known value: the average does not depend on how long rounds are, or how often rounds or values are left out.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Smoother:
         self._mean = np.full(rows, np.nan)
         self._age = np.zeros(rows)
         self._oldest = 0.0
-        """No age is above it; so most rounds need not look for what is to be forgotten."""
+        """An upper bound of all ages, so that most rounds need not search for averages that are too old."""
 
     def step(self, value: Floats, seconds: float) -> Floats:
-        """Take in a value measured `seconds` after the last. The first known one is taken as it is."""
+        """Add a value measured `seconds` after the last one. The first known value is taken as it is."""
         known = np.isfinite(value)
         self._age += seconds
         if self._tau > 0.0:
@@ -35,7 +35,7 @@ class Smoother:
             mean: Floats = self._mean - away
         else:
             mean = np.where(known, value, self._mean)
-        if len(mean) and math.isnan(mean[mean.argmin()]):  # for numpy the unknown is the least of all
+        if len(mean) and math.isnan(mean[mean.argmin()]):  # argmin finds NaN first
             first = known & np.isnan(mean)
             mean[first] = value[first]
         self._age[known] = 0.0

@@ -1,6 +1,6 @@
 """Pipelines on PySpark: named functions of DataFrames that run under Treadle's own scheduler.
 
-Importing this starts no JVM and needs no PySpark; running a pipeline does.
+Running a pipeline needs PySpark and starts a JVM; importing this package does neither.
 """
 
 from __future__ import annotations
@@ -16,6 +16,6 @@ __all__ = ["Kind", "Node", "Pipeline", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("placement", "workers"):  # where placement was until version 0.2
+    if name in ("placement", "workers"):  # the modules for placement until version 0.2
         return import_module("treadle.pipelines.api.placed")
     raise AttributeError(f"module 'treadle.pipelines' has no attribute '{name}'")

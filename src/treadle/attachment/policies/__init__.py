@@ -1,1 +1,1 @@
-"""Small policies around others: what an enforcer asks of priorities beyond what the policy itself decides."""
+"""Small policies that wrap others: what an enforcer needs of priorities beyond what the policy itself decides."""

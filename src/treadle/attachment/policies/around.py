@@ -1,6 +1,6 @@
-"""Small policies around others: what an enforcer asks of priorities beyond what the policy itself decides.
+"""Small policies that wrap others: what an enforcer needs of priorities beyond what the policy itself decides.
 
-They know rows and priorities, and no knob. `Seen` keeps what was last decided, for those who look on.
+They know rows and priorities, and no knob. `Seen` keeps the last decision, to show it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHOWN = ("queue", "external_queue", "tuples_out", "latency", "cost", "rate", "cp
 
 
 class Around(Policy):
-    """Decides as another policy does, and has its name, metrics and state."""
+    """Wraps another policy, and by default decides as it does, with its name, metrics and state."""
 
     def __init__(self, inner: Policy) -> None:
         self.inner = inner
@@ -47,7 +47,7 @@ class Around(Policy):
 
 
 class Seen(Around):
-    """Keeps the last snapshot and what was decided on it, and asks for the metrics that people look at."""
+    """Keeps the last snapshot with the decision on it, and also wants the metrics that are `SHOWN`."""
 
     def __init__(self, inner: Policy) -> None:
         super().__init__(inner)
@@ -61,10 +61,10 @@ class Seen(Around):
 
 
 class AdaptiveUnderAttach(Around):
-    """A learner, with what it can judge its candidates by where an application only is looked at (AMoS section 3.2).
+    """A learner that judges its candidates by what can be measured of an application from outside (AMoS section 3.2).
 
-    Rows that the application is done with in a second are its throughput, rows that wait in Kafka or are under way what
-    waits in total (`engines.spark.flow`). How old they are is not known.
+    Throughput is the rows that the application is done with in a second; the total queue is the rows that wait in Kafka
+    or are being processed (`engines.spark.kafka.flow`). The age of rows is unknown.
     """
 
     COLUMNS: ClassVar[Mapping[str, str]] = {
@@ -72,7 +72,7 @@ class AdaptiveUnderAttach(Around):
         "total_queue": "external_queue",
         "queue_variance": "queue",
     }
-    """By objective a metric that is measured together with it."""
+    """By the metric of an objective: a column that is measured together with it."""
 
     def __init__(self, inner: Adaptive, offers: Collection[str]) -> None:
         """Refuse candidates and objectives for which not enough is measured."""
@@ -96,11 +96,11 @@ class AdaptiveUnderAttach(Around):
 
 
 class ByShare(Around):
-    """Users' priorities as shares of the CPU: the ratio of two is that of their weights, up to `ratio` to 1.
+    """Users' priorities as shares of the CPU: the ratio of two priorities is that of their weights, up to `ratio` to 1.
 
-    Wider ones are drawn together until they fit, with 1, which is the priority of what nobody names, where it is. In
-    `strict` order only the order counts: the highest has `ratio` times the weight of the lowest, the others are between
-    them in even steps. In both cases what is worth least keeps its part of the CPU.
+    Wider ranges are compressed until they fit; 1, the priority of queries that no pattern matches, stays 1. With
+    `strict` only the order counts: the highest has `ratio` times the weight of the lowest, and the others are between
+    them in even steps. In both cases the lowest priority keeps some part of the CPU.
     """
 
     def __init__(self, inner: Policy, ratio: float, *, strict: bool) -> None:
@@ -115,7 +115,7 @@ class ByShare(Around):
 
 
 def bounded(priority: Floats, ratio: float, *, strict: bool) -> Floats:
-    """Priorities above 0, of which none is more than `ratio` times another; see `ByShare`. The unknown stay unknown."""
+    """Return priorities above 0, none more than `ratio` times another; see `ByShare`. Unknown ones stay unknown."""
     room = math.log(ratio)
     if strict:
         rank = dense_rank(priority[:, None])
@@ -126,18 +126,18 @@ def bounded(priority: Floats, ratio: float, *, strict: bool) -> Floats:
     logs = np.log(priority, where=positive, out=np.full(len(priority), np.nan))
     top, bottom = float(np.nanmax(logs)), float(np.nanmin(logs))
     squeeze = min(1.0, room / (top - bottom)) if top > bottom else 1.0
-    known = np.where(positive, logs * squeeze, top * squeeze - room)  # what is worth nothing has the least part
+    known = np.where(positive, logs * squeeze, top * squeeze - room)  # a priority of 0 gets the least part
     return np.where(np.isnan(priority), np.nan, np.exp(known))
 
 
 class WithinQuery(Around):
-    """Priorities compared only within a query, each over the whole scale: for threads in groups of their queries."""
+    """Compares priorities only within a query, each query over the whole scale: for threads in groups by query."""
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         schedule = self.inner.decide(snapshot)
         count = len(schedule.scalar)
         helper = schedule.scalar if schedule.helper is None else schedule.helper
-        both = np.concatenate([schedule.scalar, helper])  # on one scale, as they are compared
+        both = np.concatenate([schedule.scalar, helper])  # on one scale, since they are compared
         unit = np.full(2 * count, np.nan)
         for query in range(len(snapshot.topology.queries)):
             mine = np.tile(snapshot.topology.query_of == query, 2)
@@ -152,7 +152,7 @@ class WithinQuery(Around):
 
 
 class Grouped(Around):
-    """Says itself which rows are a group, by names that stay flat: a "/" in a query's name nests no group."""
+    """Sets the groups of rows itself, with flat names: a "/" in a query's name must not make a nested group."""
 
     def __init__(self, inner: Policy, kind: str) -> None:
         super().__init__(inner)
@@ -167,7 +167,7 @@ class Grouped(Around):
 
 
 class Nested(Around):
-    """A group for each query by the users' priorities, and in it one for each operator by those of the policy.
+    """A group for each query, with the user's priority, and in it one for each operator, with that of the policy.
 
     `ratio` and `strict` are those of `ByShare`.
     """
@@ -188,7 +188,7 @@ class Nested(Around):
 
 
 class Caps(Policy):
-    """The most CPUs that each query may use, by the pattern that fits its name."""
+    """The most CPUs that each query may use, by the first pattern that matches its name."""
 
     name: ClassVar[str] = "quota"
     steady = True
@@ -206,7 +206,7 @@ class Caps(Policy):
         return self._decided[1]
 
     def _cap(self, query: str) -> float:
-        """By its name, also where that has its application's before it: two have a query called so."""
+        """Match the query's name, also with its application's in front, as when two applications use the name."""
         for pattern, cpus in self._caps.items():
             if fnmatchcase(query, pattern) or fnmatchcase(query, f"*/{pattern}"):
                 return cpus
@@ -214,5 +214,5 @@ class Caps(Policy):
 
 
 def flat(name: str) -> str:
-    """A name without parts."""
+    """Escape "/" in a name, so that it has no parts."""
     return name.replace("%", "%25").replace("/", "%2F") if "/" in name else name

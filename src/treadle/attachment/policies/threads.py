@@ -1,4 +1,4 @@
-"""Policies around others that treat some threads apart: those that answer, start tasks, read sources, or help.
+"""Policies that wrap others and treat some threads differently: those that answer, start tasks, read sources, or help.
 
 They know what a thread is for, and no knob.
 """
@@ -19,11 +19,11 @@ from treadle.model import Floats, Topology
 from treadle.values import Schedule, Snapshot, dense_rank
 
 LEVELS = 30
-"""Among the rows of one kind, where sources run last. More than the benchmarks need, fewer than nice has."""
+"""Steps of priority among the rows of one kind in `SourcesLast`: more than the benchmarks need, fewer than nice has."""
 
 
 class _AroundAnswers(Around):
-    """Knows the rows of the threads by which a JVM answers, found once for each topology."""
+    """Finds the rows of the threads by which a JVM answers requests, once for each topology."""
 
     def __init__(self, inner: Policy) -> None:
         super().__init__(inner)
@@ -36,9 +36,9 @@ class _AroundAnswers(Around):
 
 
 class AnswersFirst(_AroundAnswers):
-    """The threads by which a JVM answers, and stops for garbage, are as urgent as the most urgent one.
+    """Makes the threads by which a JVM answers requests, and pauses to collect garbage, as urgent as the most urgent.
 
-    They have little to do, but all of the JVM waits for it, and so does whoever looks at its threads.
+    They have little to do, but the whole JVM waits for it, and so does a dump of its threads.
     """
 
     def decide(self, snapshot: Snapshot) -> Schedule:
@@ -53,10 +53,10 @@ class AnswersFirst(_AroundAnswers):
 
 
 class AnswersOrdinary(_AroundAnswers):
-    """The threads by which a JVM answers are left as they are: for real-time priorities.
+    """Leaves the threads by which a JVM answers requests as they are: for real-time priorities.
 
-    They run code of all kinds and wait for locks by yielding. As real-time threads they yield to nobody, so one that
-    waited for a lock of an ordinary stage kept that stage from ever giving it back: the whole application stood still.
+    They run code of all kinds and wait for locks by yielding. A real-time thread does not yield to ordinary ones, so
+    one that waited for a lock of an ordinary stage kept the stage from releasing it: the application stood still.
     """
 
     def decide(self, snapshot: Snapshot) -> Schedule:
@@ -71,15 +71,15 @@ class AnswersOrdinary(_AroundAnswers):
 
 
 class StartsFirst(Around):
-    """What a batch needs to begin is as urgent as the most urgent one, and compilers are held back.
+    """Makes the threads that start a batch as urgent as the most urgent one, and compilers less urgent.
 
-    Where a policy has something to say of the driver that holds, and compilers are left alone. Between two batches all
-    stages wait for their planner, a single thread; that is when the JVM's compilers have most to do, and without this
-    they take two fifths of a core.
+    If the policy itself sets priorities for the threads that start a batch, these hold, and compilers are left alone.
+    Between two batches all stages wait for their planner, a single thread. At that time the JVM's compilers have most
+    to do, and without this policy they take two fifths of a core.
     """
 
     HELD_BACK = 0.25
-    """Where they stand between the least urgent and the most urgent: what takes in more rows still waits for them."""
+    """Where compilers are between the least urgent (0) and the most urgent (1): sources still wait for them."""
 
     def __init__(self, inner: Policy) -> None:
         super().__init__(inner)
@@ -110,23 +110,23 @@ def _starts(operator: str) -> bool:
 
 
 def _rows(topology: Topology, are: Callable[[str], bool]) -> list[int]:
-    """Those of the engine itself whose names are so."""
+    """Return the rows of driver instances with a matching operator name."""
     rows = enumerate(topology.instances)
     return [row for row, each in rows if of_driver(each.query) and are(each.operators[0])]
 
 
 class SourcesLast(Around):
-    """Stages that read a source run after all others; among themselves, and the others too, as the policy says.
+    """Runs stages that read a source after all other stages; within each of the two kinds the policy decides.
 
-    A query of one stage only, as all are in micro-batches, takes its rows from the source and is done with them: it is
-    none of these.
+    A query with a single stage, as every query in micro-batches, is not affected: it takes rows from the source and is
+    done with them.
 
-    A fetch from Kafka costs as much for one row as for many, so a source that waits until the rest is done fetches many
-    at once. And a priority holds until the next reading of the counters, some tenths of a second: a source that goes
-    first has filled the queues behind it by then, with rows that are younger than those that should be served.
-    Under `by_class` that is so within each class of users' priorities only. Only the order counts, in even steps: by
-    distances, one source that is much behind would leave the others nothing, and HR's ratios would leave the costliest
-    query a share that the cheapest one needs.
+    A fetch from Kafka costs as much for one row as for many, so a source that waits until the other stages are done
+    fetches many rows at once. And a priority holds until the next reading of the counters, some tenths of a second: a
+    source that runs first has by then filled the queues behind it with rows that are younger than those to be served.
+    `by_class` does this within each class of users' priorities only. Only the order counts, in even steps: by
+    distances, a source with a large backlog would leave the others nothing, and HR's ratios would leave the most
+    expensive query a share that the cheapest one needs.
 
     It is for knobs of threads. A query as a whole is as urgent as its most urgent stage, also if that is its source.
     """
@@ -141,7 +141,7 @@ class SourcesLast(Around):
         known = own & ~np.isnan(schedule.scalar)
         sources = known & topology.is_source & ~topology.is_sink
         inside = known & ~sources
-        if not sources.any() or not inside.any() or schedule.helper is not None:  # which is on the same scale
+        if not sources.any() or not inside.any() or schedule.helper is not None:  # helpers are on the old scale
             return schedule
         reason = f"{schedule.reason}; sources last"
         classes = topology.priority if self._by_class else np.zeros(len(topology))
@@ -151,16 +151,16 @@ class SourcesLast(Around):
 
 
 def _levels(schedule: Schedule) -> Floats:
-    """Priorities in `LEVELS` even steps: copies of an operator whose rates or ages hardly differ are equally urgent."""
+    """Round priorities to `LEVELS` even steps: copies of an operator with nearly equal rates or ages share a step."""
     return np.rint(SCALES["unit"].apply(schedule.scalar, schedule.spacing) * LEVELS)
 
 
 class InProportion(Around):
-    """A stage with twice as many rows waiting gets twice the weight, for policies that decide by queues.
+    """Gives a stage with twice as many waiting rows twice the weight, for policies that decide by queues.
 
-    By distances, the longest queue is at the upper end of nice and nearly all others at the lower one. So its stage has
-    the core to itself until the next reading of the counters, and what it has put out by then is the longest queue.
-    One row more is counted everywhere, so that an empty queue has a weight, too.
+    By distances, the longest queue would be at the upper end of nice and nearly all others at the lower one. Its stage
+    would have the core to itself until the next reading of the counters, and its output would be the longest queue by
+    then. One row is added to each queue, so that an empty queue has a weight, too.
     """
 
     def decide(self, snapshot: Snapshot) -> Schedule:
@@ -186,10 +186,10 @@ def _without_helpers(schedule: Schedule) -> Schedule:
 
 
 class HelpersIfNamed(Around):
-    """Leaves helper threads as they are unless the policy says something of them.
+    """Leaves helper threads as they are unless the policy has priorities for them.
 
-    Four of five policies did more rows that way in one run of three repetitions (docs/attach.md). Why is not known: one
-    guess is that helpers of less urgent stages, with the nice of their mains, send their messages late.
+    Four of five policies processed more rows that way in one run of three repetitions (docs/attach.md). The reason is
+    not known: one guess is that helpers of less urgent stages, with the nice of their mains, send their messages late.
     """
 
     def decide(self, snapshot: Snapshot) -> Schedule:
@@ -198,10 +198,10 @@ class HelpersIfNamed(Around):
 
 
 class HelpersFirst(Around):
-    """Ranks, each row's helper threads just above its main: what waits for a helper must not keep it from running.
+    """Ranks each row's helpers just above its main: a main that waits for a helper must not keep it from running.
 
-    With `spare_least` those of the least urgent rows stand with their mains, which stay ordinary threads. A policy that
-    leaves helpers as they are is overruled: an ordinary helper under a real-time main is how nothing moves on.
+    With `spare_least` the helpers of the least urgent rows have the rank of their mains, which stay ordinary threads. A
+    policy that leaves helpers as they are is overruled: with an ordinary helper under a real-time main, work stops.
     """
 
     def __init__(self, inner: Policy, *, spare_least: bool = False) -> None:

@@ -1,8 +1,8 @@
-"""Keeps promises to the owners of queries that run already: measures each, asks the controller, drops what it says.
+"""Keeps promises for queries that run already: measures each query, asks the controller, and drops rows as it decides.
 
-It runs beside the rounds, in cycles of seconds, with an agent in each driver. What a query uses is known by its
-threads, which the rounds measure. Nothing is dropped of queries in Real-Time Mode, nor where it is not known what comes
-(`Query.keeps_all`). Stream-Economics section 5.
+It runs beside the rounds, in cycles of seconds, with an agent in each driver. The CPU use of a query is that of its
+threads, which the rounds measure. Nothing is dropped of queries in Real-Time Mode, nor where the rate of arriving rows
+is unknown (`Query.keeps_all`). Stream-Economics section 5.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from treadle.values import Snapshot
 log = logging.getLogger("treadle.attach")
 
 SAMPLES = 4
-"""Samples of what each query uses, in a cycle."""
+"""Samples of each query's CPU use in a cycle."""
 DRAIN = 4
-"""Cycles in which what waits is to be worked off."""
+"""Cycles in which the backlog should be processed."""
 SILENT = 5
-"""Cycles without a word from here after which an agent keeps all rows."""
+"""Cycles without a message from here after which an agent keeps all rows."""
 LONGEST_PAUSE = 32
-"""Cycles after which an agent that has failed is tried again, at most."""
+"""The most cycles after which a failed agent is tried again."""
 WORTH = 0.1
-"""A change of what is kept that is worth a line."""
+"""The least change of a query's kept part that is logged."""
 LAST = 1e9
-"""The priority of those of whom nothing may be dropped: their minimum gives way to none."""
+"""The priority of queries of which nothing may be dropped: their minimum is never lowered in favour of another's."""
 JUMP = 0.1
-"""Seconds between two cycles by which the wall clock differs from the monotonic one only if somebody has set it."""
+"""Seconds: if the wall clock and the monotonic clock diverge by more between two cycles, the wall clock was set."""
 
 Key = tuple[str, str]
-"""An application and the run of one of its queries."""
+"""The name of an application, and the run id of one of its queries."""
 
 
 class Quality:
-    """At work from `start` until it is closed.
+    """Keeps the promises in a thread of its own, from `start` until it is closed.
 
-    `applications` (their processes, by name) and what was `seen` in the last round are asked for again and again.
+    `applications` (processes by application name) and `seen` (the last round's snapshot) are called again and again.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Quality:
         self._seen = seen
         self._shedders: dict[str, Shedder] = {}
         self._troubles: dict[str, Trouble] = {}
-        """By application, with its agent."""
+        """By application: the failures of its agent."""
         self._suspended: dict[str, int] = {}
-        """By application: how often its agent has kept all rows, since it had heard nothing from here."""
+        """By application: how often its agent has kept all rows because it had received nothing from here."""
         self._attempt = Attempts(CYCLE, LONGEST_PAUSE * CYCLE, log)
         self._queries: dict[Key, Query] = {}
         self._controller: Controller | None = None
@@ -83,15 +83,15 @@ class Quality:
         self._looks: deque[tuple[float, Used]] = deque(maxlen=WINDOW * SAMPLES + 1)
         self._ending = threading.Event()
         self._ahead = time.time() - time.monotonic()
-        """Seconds by which the wall clock, by which Spark reports, is ahead of the monotonic one."""
+        """Seconds by which the wall clock, which Spark's reports use, is ahead of the monotonic one."""
         self._thread = threading.Thread(target=self._run, name="treadle-quality", daemon=True)
 
     def start(self) -> None:
-        """In a thread of its own."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Everything is kept again."""
+        """End the thread; all rows are kept again."""
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -137,7 +137,7 @@ class Quality:
             self._cores.close()
 
     def _cycle(self) -> None:
-        """One cycle. While that fails, whatever the reason is, nothing is dropped."""
+        """Run a cycle. While cycles fail, whatever the reason is, nothing is dropped."""
         if not self._attempt("keeping promises", self._step):
             for query in self._queries.values():
                 query.desired = 1.0
@@ -192,7 +192,7 @@ class Quality:
             log.warning("'%s' keeps all rows: %s", visible(query.name), why, extra=extra)
 
     def _note_jumps(self) -> None:
-        """See whether somebody has set the wall clock."""
+        """Measure all queries anew if the wall clock was set."""
         before, self._ahead = self._ahead, time.time() - time.monotonic()
         if abs(self._ahead - before) > JUMP:
             log.warning("the clock was set by %+.1f s: queries are measured anew", self._ahead - before)
@@ -200,7 +200,7 @@ class Quality:
                 query.forget(time.monotonic())
 
     def _timed(self, report: Report) -> Report:
-        """With times of the monotonic clock; those in the future are of a clock that was set since, and so unknown."""
+        """Convert times to the monotonic clock; one in the future is from before the clock was set: it is unknown."""
         latest = time.monotonic() + CYCLE
         began = [each.began - self._ahead for each in report.progress]
         known = [
@@ -210,7 +210,7 @@ class Quality:
         return report._replace(progress=tuple(known))
 
     def _reports(self, name: str, processes: Sequence[Process]) -> list[Report]:
-        """Of one application; nothing where that can't be, which is logged once."""
+        """Return the reports of one application; none if that fails, which is logged once."""
         trouble = self._troubles.get(name)
         if trouble is None:
             means = "nothing is dropped there"
@@ -236,7 +236,7 @@ class Quality:
         return reports
 
     def _leave(self, application: str, error: Exception) -> None:
-        """For a while: an agent that gets no CPU may be late."""
+        """Pause an application: its agent may be late because it gets no CPU."""
         if application in self._shedders:
             self._shedders.pop(application).close()
         # A newly loaded agent starts its counters at zero and drops nothing at first, so its queries start anew too.
@@ -244,7 +244,7 @@ class Quality:
         self._troubles[application].failed(time.monotonic(), error)
 
     def _sample(self) -> None:
-        """What each query has used since the last time: by its threads, and of the rest by how many tasks it had."""
+        """Add each query's CPU time since the last sample: that of its threads, and a part of the rest by its tasks."""
         now, used, snapshot = time.monotonic(), self._cores.read(), self._seen()
         self._looks.append((now, used))
         if len(self._looks) < 2 or snapshot is None or "cpu" not in snapshot.columns:
@@ -253,7 +253,7 @@ class Quality:
         runs: dict[tuple[str, str], str] = {}
         for (application, run), query in sorted(self._queries.items(), key=lambda item: item[0]):
             runs.setdefault((application, query.name), run)
-            runs[application, f"{query.name}-{run[:8]}"] = run  # as the second of one name is called
+            runs[application, f"{query.name}-{run[:8]}"] = run  # the name of a second query of one name
         cpu: dict[Key, float] = {}
         tasks: dict[Key, int] = {}
         for instance, cores in zip(snapshot.topology.instances, snapshot.columns["cpu"].tolist(), strict=True):
@@ -263,7 +263,7 @@ class Quality:
             key = instance.engine, runs[instance.engine, name]
             cpu[key] = cpu.get(key, 0.0) + (cores if cores == cores else 0.0) * passed
             tasks[key] = tasks.get(key, 0) + sum(thread.role is Role.MAIN for thread in instance.threads)
-        # A query whose tasks are over before they can be seen works, too.
+        # A query is at work even if its tasks end before they can be seen.
         working = {key: max(1, tasks.get(key, 0)) for key, used in cpu.items() if used > 0.0 or tasks.get(key)}
         working = working or dict.fromkeys(self._queries, 1)
         rest = max(0.0, ours - sum(cpu.values())) / max(1, sum(working.values()))
@@ -271,7 +271,7 @@ class Quality:
             query.use(now, cpu.get(key, 0.0) + rest * working.get(key, 0))
 
     def _follow(self, flowing: Mapping[Key, Query]) -> None:
-        """Another controller where there are other queries, which remembers what those that stay cost."""
+        """Make a new controller if the queries have changed; it takes over the costs of queries that stay."""
         names = _names(flowing)
         before = self._controller
         if before is not None and before.flow.tasks == tuple(names):
@@ -291,12 +291,12 @@ class Quality:
         rows, batches, cpu, held = np.array([query.done() for query in queries]).T
         kept = np.array([query.kept for query in queries])
         arriving = np.array([query.rate for query in queries])
-        # Of what waits no more than comes in that time: it may be days' worth, or held back by a limit of the query's.
+        # Count no more of a backlog than arrives in that time: it may be days' worth, or the query limits its batches.
         waiting = np.minimum([query.waiting for query in queries], arriving * DRAIN * CYCLE)
         (began, first), (now, last) = self._looks[0], self._looks[-1]
         ours, others = (np.subtract(last, first) / (now - began)).tolist()
         count = self._cores.count
-        # What comes to those that keep all is not known, and so not what they need: they count as other processes do.
+        # The input of queries that keep all rows is unknown, and so are their needs: they count as other processes.
         apart = sum(query.cores(began, now) for query in self._queries.values() if query.keeps_all is not None)
         behind = bool(waiting.sum() > arriving.sum() * CYCLE / 2)
         cores = room(count, max(0.0, ours - apart), others + apart, behind=behind)
@@ -316,7 +316,7 @@ class Quality:
         )
 
     def _drop(self) -> None:
-        """Send the drivers what differs."""
+        """Send the drivers the parts that have changed."""
         changed: dict[str, dict[str, float]] = {}
         for (name, run), query in self._queries.items():
             part = round(query.desired, 4)
@@ -336,7 +336,7 @@ class Quality:
 
 
 def _names(queries: Mapping[Key, Query]) -> list[str]:
-    """Of queries, told apart: by their run where two have one name."""
+    """Return unique names of the queries: with a part of the run id if two have one name."""
     names = [query.name for query in queries.values()]
     return [
         name if names.count(name) == 1 else f"{name}-{run[:8]}" for name, (_, run) in zip(names, queries, strict=True)

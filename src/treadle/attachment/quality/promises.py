@@ -1,6 +1,6 @@
-"""What the owners of running queries were promised: by patterns of query names, from a file or as a mapping.
+"""Reads and checks the promises for running queries: by patterns of query names, from a file or a mapping.
 
-Only reading and checking; who keeps them is `quality`.
+`keeper` keeps the promises.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from treadle.errors import ConfigError
 Given = str | Path | Mapping[str, Mapping[str, float]]
 """The path of a TOML file, or what its table `queries` would have."""
 ALL = Promise(0.0, 1.0)
-"""Of a query that no pattern names: nothing of it is dropped."""
+"""The promise of a query that no pattern matches: nothing of it is dropped."""
 _KEYS = ("priority", "min_accuracy")
 _EXAMPLE = '[queries."enrich-*"], priority = 1, min_accuracy = 0.2'
 
 
 def read(given: Given) -> dict[str, Promise]:
-    """Promises by pattern, in their order."""
+    """Return the promises by pattern, in their order."""
     if isinstance(given, Mapping):
         return _checked(given, "qod")
     where = str(given)
@@ -37,7 +37,7 @@ def read(given: Given) -> dict[str, Promise]:
 
 
 def of(name: str, promises: Mapping[str, Promise]) -> Promise:
-    """Of this query: that of the first pattern that fits."""
+    """Return the promise of this query: that of the first pattern that matches."""
     return next((promise for pattern, promise in promises.items() if fnmatchcase(name, pattern)), ALL)
 
 

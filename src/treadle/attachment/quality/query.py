@@ -1,7 +1,7 @@
-"""One run of a streaming query as its promise needs it: what comes to it, what waits, and what its batches use.
+"""What a promise needs to know of one run of a streaming query: arriving rows, backlog, and the CPU use of its batches.
 
-It is fed with Spark's progress and with samples of the CPU, all in seconds of the monotonic clock, which nobody sets.
-A batch that began at an unknown time (NaN) counts with its rows only.
+It is fed with Spark's progress and with samples of the CPU, all in seconds of the monotonic clock, which is never set.
+Of a batch that began at an unknown time (NaN) only the rows count.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from treadle.engines.spark.queries.progress import Progress
 
 CYCLE = 2.0
 MOST_SAMPLES = 4000
-"""How many samples of what a query uses are remembered."""
+"""The most samples of a query's CPU use that are kept."""
 WINDOW = 3
-"""Cycles over which work is averaged, if that is some batches."""
+"""Cycles over which work is averaged; more if they contain too few batches (`BATCHES`)."""
 BATCHES = 2
 ALWAYS = 0.8
-"""The part of its time from which on a query is in one batch after the other: what has come meanwhile has waited."""
+"""The part of the time from which on a query counts as always in a batch: rows that arrive in a batch then wait."""
 UNMEASURED = 30.0
-"""Seconds for which nobody sheds more in the place of one who comes before him but has not been measured yet."""
+"""Seconds for which a query does not shed more while one that has to shed before it has not been measured yet."""
 REAL_TIME = "it runs in Real-Time Mode, in which the plan stays as it is"
 ENDS = "its trigger ends it when it has read what was there, so nothing can be late"
 LAG_UNKNOWN = "the lag of its source is not known"
 
 
 class Done(NamedTuple):
-    """What a query did in its last batches, by second."""
+    """What a query did in its last batches, per second."""
 
     rows: float
     batches: float
@@ -59,26 +59,26 @@ class Query:
     keep: float = 1.0
     desired: float = 1.0
     told: float = 1.0
-    """The part that was last logged."""
+    """The kept part of rows that was last logged."""
     said: set[str] = field(default_factory=set)
     """The reasons for keeping all rows that were logged."""
     accuracy: float | None = None
-    """The part of its rows that it had lately; None if that is not known."""
+    """The part of its rows that was kept lately; None if that is not known."""
     rows: float = 0.0
     met: float = field(default_factory=time.monotonic)
     _lag_known: bool = True
-    """Whether its last batch says what its sources had beyond it; true until there was a batch."""
+    """Whether its last batch with rows reports the lag of its sources; true until there was a batch."""
     _since: float = -math.inf
-    """Batches that began before that are not measured."""
+    """Batches that began before this time are not measured."""
     _batches: deque[Progress] = field(default_factory=deque)
     _last: Progress | None = None
     _input: InputRate = field(default_factory=lambda: InputRate(WINDOW * CYCLE))
     _counted: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
-    """Rows that were read, those that came to the filter, and those that it has dropped."""
+    """Totals of rows that were read, that came to the filter, and that the filter has dropped."""
     _unseen: int = 0
-    """How often in a row nothing had come to the filter, although there ought to be one."""
+    """How often in a row no rows had come to the filter, although there should be a filter."""
     _used: list[tuple[float, float]] = field(default_factory=list)
-    """When, and the core seconds that it had used by then."""
+    """(time, core seconds that the query had used by then)."""
 
     def __post_init__(self) -> None:
         self._used.append((self.met, 0.0))
@@ -86,10 +86,10 @@ class Query:
 
     @property
     def keeps_all(self) -> str | None:
-        """Why nothing can be dropped of it, whatever its promise says; None if it can.
+        """Why no rows of it can be dropped, whatever its promise says; None if rows can be dropped.
 
-        Without a known lag all that is read would count as what has come. The fewer rows are kept the faster a source
-        is read, so more and more would be dropped of files or a backfill, which are not late.
+        Without a known lag all rows that are read would count as just arrived. The fewer rows are kept, the faster a
+        source is read, so more and more would be dropped of files or a backfill, which are not late.
         """
         if self.real_time:
             return REAL_TIME
@@ -99,7 +99,7 @@ class Query:
 
     @property
     def sheds(self) -> bool:
-        """Whether it may."""
+        """Whether rows of it may be dropped."""
         return self.promise.accuracy < 1.0 and self.keeps_all is None
 
     @property
@@ -108,7 +108,7 @@ class Query:
         return bool(self._batches)
 
     def comes_before(self, other: Query) -> bool:
-        """Whether it has to shed first, and can't yet."""
+        """Whether it must shed before the other query, but has not been measured yet."""
         first = self.sheds and self.promise.priority < other.promise.priority
         return first and not self.measured and time.monotonic() - self.met < UNMEASURED
 
@@ -120,7 +120,7 @@ class Query:
         self._input = InputRate(WINDOW * CYCLE)
 
     def hear(self, report: Report) -> None:
-        """What is new of it."""
+        """Take in a new report."""
         for each in report.progress:
             self._take(each)
         while len(self._batches) > BATCHES and _end(self._batches[-1]) - self._batches[1].began > WINDOW * CYCLE:
@@ -134,23 +134,23 @@ class Query:
 
     @property
     def kept(self) -> float:
-        """The part of its rows that it had; where Spark does not count that, the part that was set."""
+        """The part of its rows that was kept; where Spark does not count that, the part that was set."""
         return self.accuracy if self.accuracy is not None else self.keep
 
     def use(self, now: float, seconds: float) -> None:
-        """So many core seconds more."""
+        """Add core seconds that it has used until now."""
         self._used.append((now, self._used[-1][1] + seconds))
         if len(self._used) > MOST_SAMPLES or (self._batches and self._used[1][0] < self._batches[0].began - CYCLE):
             del self._used[0]
 
     def cores(self, begin: float, end: float) -> float:
-        """That it used on average, from one time to the other."""
+        """Return the cores that it used on average between two times."""
         when, used = np.array(self._used).T
         began, ended = np.interp([begin, end], when, used).tolist()
         return float(ended - began) / max(end - begin, 1e-3)
 
     def done(self) -> Done:
-        """Nothing if it has had no batch yet that is measured."""
+        """Return the work of its last batches; nothing if no batch has been measured yet."""
         if not self._batches:
             return NOTHING
         begin, end = self._batches[0].began, max(map(_end, self._batches))
@@ -168,11 +168,11 @@ class Query:
             self.rate = rate.arriving
         self.waiting = batch.unread + self._late(batch)
         if self._last is not None and batch.rows and batch.began >= self._since:
-            self._batches.append(batch)  # not the first, which compiles what the others use
+            self._batches.append(batch)  # not the first, in which code for later batches is compiled
         self._last = batch
 
     def _late(self, batch: Progress) -> float:
-        """Rows of a batch that had waited for the one before it for longer than a cycle."""
+        """Return how many rows of a batch had waited for longer than a cycle for the end of the batch before it."""
         before = self._last
         if before is None or before.seconds < ALWAYS * (batch.began - before.began):
             return 0.0

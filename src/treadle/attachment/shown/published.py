@@ -1,8 +1,8 @@
-"""What an attachment does, for `treadle top` in another process on this host.
+"""Publishes the status of an attachment, for `treadle top` in another process on this host.
 
-A socket for each process that is scheduled, in a folder that only the user of the attachment can write to. Both sides
-ask the kernel for the other's user: root and the attachment's own user are answered, and an answer is believed from
-root, from ourselves, and from the owner of the very process that it is about.
+There is a Unix socket for each scheduled process, in a folder that only the user of the attachment can write to. Both
+sides ask the kernel for the other's user. The attachment answers root and its own user; a reader trusts answers from
+root, from its own user, and from the owner of the process that the answer is about.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from treadle.linux.sockets import peer, waiting_connect
 log = logging.getLogger("treadle.attach")
 
 PATIENCE = 10.0
-"""Seconds for a whole answer: whoever schedules may be short of CPU."""
+"""Seconds for a whole answer: the process that schedules may be short of CPU."""
 LARGEST = 8 << 20
 """Bytes of an answer: enough for 10,000 threads."""
 PREFIX = "status-"
@@ -41,14 +41,14 @@ class _Open(NamedTuple):
 
 
 class Published:
-    """Answers from threads of its own, until it is closed."""
+    """The sockets of an attachment, each served by a thread of its own."""
 
     def __init__(self, status: Callable[[], Status]) -> None:
         self._status = status
         self._open: dict[Process, _Open] = {}
 
     def add(self, processes: Iterable[Process]) -> None:
-        """Answer for these, too. They must be claimed by us: a socket that is there already was left by a dead one."""
+        """Open sockets for these processes, which must be claimed by us: an old socket is left by a dead attachment."""
         try:
             folder = str(runtime_folder.runtime_folder())
             for process in processes:
@@ -58,7 +58,7 @@ class Published:
             log.warning("`treadle top` elsewhere can't show what is done here: %s", error, extra={"error": str(error)})
 
     def drop(self, processes: Iterable[Process]) -> None:
-        """Answer for these no more."""
+        """Close the sockets of these processes."""
         for process in processes:
             if (open_one := self._open.pop(process, None)) is not None:
                 with suppress(OSError):
@@ -95,13 +95,13 @@ class Published:
                     if peer(connection).uid in (0, os.geteuid()):
                         connection.sendall(json.dumps(self._status()).encode())
             except OSError:
-                continue  # the one that asked has gone
-            except Exception:  # whoever asks next must not wait for a thread that has ended
+                continue  # the client has disconnected
+            except Exception:  # the thread must go on, for the next client
                 log.exception("the status could not be given")
 
 
 def ask(applications: Iterable[Application]) -> Status | None:
-    """The status of the one that schedules one of these applications; None if nobody does, or does not answer us."""
+    """Return the status of the attachment that schedules one of these applications; None if none answers us."""
     for application in applications:
         for process in application.processes:
             for uid in _believed(process):
@@ -114,7 +114,7 @@ def ask(applications: Iterable[Application]) -> Status | None:
 
 
 def _believed(process: Process) -> list[int]:
-    """The users whose word counts for a process, each once."""
+    """Return the uids that are trusted to answer for a process, each once."""
     found = [0, os.geteuid()]
     with suppress(TargetGone):
         found.append(users.owner(process.pid, process.start_time))
@@ -122,7 +122,7 @@ def _believed(process: Process) -> list[int]:
 
 
 def _connect(folder: int, name: str, uid: int) -> socket.socket | None:
-    """A connection to a user's socket in a user's folder; None if nobody listens there, or somebody else."""
+    """Connect to a user's socket in the user's folder; None if no process of this user (or root) listens there."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         # Through a handle of the socket itself, since connect() would follow a link.
@@ -141,7 +141,7 @@ def _connect(folder: int, name: str, uid: int) -> socket.socket | None:
 
 
 def _answer(connection: socket.socket) -> Status | None:
-    """The status that comes; None where the other side hung up without one, as it does when it ends."""
+    """Receive the status; None if the other side disconnects without sending one, as it does when it ends."""
     with connection:
         where = f"process {peer(connection).pid}, which schedules it"
         try:
@@ -154,7 +154,7 @@ def _answer(connection: socket.socket) -> Status | None:
 
 
 def _sweep(folder: str, ours: Collection[str]) -> None:
-    """Remove the sockets that killed attachments have left: nobody listens there."""
+    """Remove the sockets that killed attachments have left, on which no process listens."""
     for name in os.listdir(folder):
         if name.startswith(PREFIX) and f"{folder}/{name}" not in ours:
             with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):

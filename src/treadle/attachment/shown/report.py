@@ -1,6 +1,6 @@
-"""What people are shown of an attachment: a row for each instance, with what its threads have and what was changed.
+"""What users see of an attachment: a row for each instance, with the scheduling of its threads and its last change.
 
-It reads what was last decided and what the kernel says of each thread; it decides and changes nothing.
+It reads the last decision and the kernel's values for each thread; it decides and changes nothing.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Row(TypedDict):
     threads: list[dict[str, Any]]
     queue: float | None
     queue_is_estimate: bool
-    """Whether it is made up from how often its thread is found idle, since nobody counts its rows."""
+    """Whether the queue is estimated from how often the thread is found idle, since its rows are not counted."""
     latency: float | None
-    """Seconds since the rows that it takes in now came into the system."""
+    """Seconds since the rows that it takes in now entered the system."""
     cost: float | None
     cpu: float | None
     wait: float | None
     priority: float | None
     change: str
-    """The last one."""
+    """The last change."""
     why: str
     changed: float | None
-    """When, on the clock of the loop."""
+    """The time of the last change, on the clock of the loop."""
 
 
 class Changes:
@@ -56,20 +56,20 @@ class Changes:
             self._last[decision.target] = decision
 
     def of(self, instance: Instance) -> Decision | None:
-        """The last one of its threads, or of the groups they may be in."""
+        """Return the last change of its threads, or of the groups they may be in."""
         operators = "+".join(instance.operators)
         groups = (flat(instance.query), flat(f"{instance.query}.{operators}"))
         found = [self._last[target] for target in (*instance.threads, *groups) if target in self._last]
         return max(found, key=lambda decision: decision.time, default=None)
 
     def keep(self, targets: Iterable[Target]) -> None:
-        """Forget threads that are gone."""
+        """Forget threads that are not among these targets."""
         there = set(targets)
         self._last = {t: change for t, change in self._last.items() if isinstance(t, str) or t in there}
 
 
 def rows(snapshot: Snapshot, schedule: Schedule, changes: Changes) -> list[Row]:
-    """All instances that have threads now."""
+    """Return a row for each instance that has threads now."""
     topology = snapshot.topology
     changes.keep(topology.threads)
     priority = schedule.scalar
@@ -103,7 +103,7 @@ def rows(snapshot: Snapshot, schedule: Schedule, changes: Changes) -> list[Row]:
 
 
 def net(decisions: Iterable[Decision]) -> list[Decision]:
-    """What comes of them all: for each target the last, as a change from what it had before the first."""
+    """Return the net changes: for each target the last decision, as a change from its value before the first one."""
     first: dict[tuple[str, str, Target], Decision] = {}
     last: dict[tuple[str, str, Target], Decision] = {}
     for decision in decisions:
@@ -115,23 +115,23 @@ def net(decisions: Iterable[Decision]) -> list[Decision]:
 
 
 def told(decision: Decision) -> str:
-    """A change in a few words."""
+    """Describe a change in a few words."""
     of = "" if isinstance(decision.target, ThreadRef) else f" of {label(decision.target)}"
     return f"{decision.knob}{of} {' -> '.join(ends(decision))}"
 
 
 def ends(decision: Decision) -> tuple[str, str]:
-    """From what to what."""
+    """Return the old and the new value as text."""
     return "?" if decision.before is None else _value(decision.before), _value(decision.after)
 
 
 def why(decision: Decision) -> str:
-    """The reason of a change in a few words."""
+    """Give the reason of a change in a few words."""
     return f"{decision.policy}: {decision.reason or 'decided'}"
 
 
 def record(decision: Decision) -> dict[str, Any]:
-    """A change as JSON has it."""
+    """Return a change as values for JSON."""
     thread = decision.target if isinstance(decision.target, ThreadRef) else None
     return {
         "time": round(decision.time, 6),
@@ -149,7 +149,7 @@ def record(decision: Decision) -> dict[str, Any]:
 
 
 def standing(pid: int, tid: int) -> str:
-    """What the kernel schedules a thread by, as it is now: `nice -5`, `RR 12`, `batch nice 0`; "-" if it has ended."""
+    """Return how the kernel schedules a thread now: `nice -5`, `RR 12`, `batch nice 0`; "-" if it has ended."""
     try:
         fields = stat.read(pid, tid)
     except OSError:
@@ -172,12 +172,12 @@ def _thread(thread: ThreadRef) -> dict[str, Any]:
 
 
 def _waits_inside(seen: Mapping[str, float]) -> bool:
-    """Whether the queue that is shown is that inside of the engine."""
+    """Whether the queue that is shown is inside of the engine, not outside in Kafka."""
     return _known(seen.get("external_queue")) is None and _known(seen.get("queue")) is not None
 
 
 def _queue(seen: Mapping[str, float]) -> float | None:
-    """What waits outside for a source, where that is known."""
+    """Return what waits outside for a source, if it is known, otherwise the input queue."""
     outside = _known(seen.get("external_queue"))
     return _known(seen.get("queue")) if outside is None else outside
 

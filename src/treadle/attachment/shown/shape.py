@@ -1,6 +1,6 @@
-"""The shape of an attachment's status as another process sends it: nothing else is shown or passed on.
+"""The schema of an attachment's status as another process sends it: an answer that does not fit is refused.
 
-Fields that are not known here are kept, so that a newer Treadle can be shown by an older one.
+Unknown fields are kept, so that an older Treadle can show the status of a newer one.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _Status(_Part):
 
 
 def read(text: bytes) -> dict[str, Any]:
-    """The status in an answer; an EngineError if it is none."""
+    """Parse the status in an answer; raise an EngineError if it is none."""
     try:
         return _Status.model_validate_json(text).model_dump()
     except ValidationError as error:

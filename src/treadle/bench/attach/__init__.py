@@ -1,1 +1,1 @@
-"""`treadle bench attach` and `loop`: what an attachment does for applications, and what it costs."""
+"""`treadle bench attach` and `loop`: the effect of an attachment on applications, and its cost."""

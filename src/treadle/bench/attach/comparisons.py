@@ -1,8 +1,8 @@
 """`treadle bench attach`: an unchanged application in Spark's Real-Time Mode under the OS alone and under Treadle.
 
-Contention is one urgent query against four that ask for more than there is; the chain is one query of five uneven
-stages, at rising rates. The application has one core for itself, broker, load and Treadle have the others. All variants
-take turns on one running application, and each begins with empty queues.
+Contention is one urgent query against four, which ask for more than the core can do; the chain is one query of five
+uneven stages, at rising rates. The application has one core for itself; broker, load and Treadle have the others. All
+variants take turns on one running application, and each begins with empty queues.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ CONTENTION: Mapping[str, dict[str, Any] | None] = {
     "realtime": {"priorities": URGENT, "enforce": "rt:low=0"},
     "realtime for all": {"priorities": URGENT, "enforce": "rt"},
 }
-"""What is given to `attach`; None: nobody attaches. Claims are about `treadle`: `treadle attach` with priorities and
-nothing else, so with the enforcer that it has by default."""
+"""Options of `attach`; None: not attached. Claims are about `treadle`: `treadle attach` with priorities and nothing
+else, so with the default enforcer."""
 CHAIN: Mapping[str, dict[str, Any] | None] = {
     "os": None,
     "treadle": {},
@@ -50,15 +50,15 @@ CHAIN: Mapping[str, dict[str, Any] | None] = {
 }
 COSTS = (20, 60, 30, 100, 40)
 STEP, STEPS = 1.05, 16
-"""Rates rise by this factor, so often until one is found that the OS alone does not keep up with."""
+"""Rates rise by this factor, at most this many times, until the OS alone does not keep up."""
 BELOW, RATES = 0.95, 8
-"""From this part of it on all variants are measured, at so many rates at most."""
+"""Part of that rate from which all variants are measured, and the maximum number of rates."""
 COMPARED, COMPARISONS = ("os", "treadle"), 3
-"""What is claimed is of these two, so at each rate they are measured so often."""
+"""The claims compare these two variants, so both are measured this many times at each rate."""
 AS_MUCH = 0.9
-"""The part of the rows of the OS alone that must be done still."""
+"""The least part of the rows per second of the OS alone."""
 BEHIND = 0.5
-"""Seconds of input that may wait at the end where a rate is said to be sustained."""
+"""Seconds of input that may wait at the end if a rate counts as sustained."""
 
 
 def run(
@@ -68,9 +68,9 @@ def run(
     seconds: float = 11.0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """The figures of each part, by variant."""
+    """Return the figures of each part, by variant."""
     tell = progress or (lambda *_: None)
-    from treadle.bench.attach import policies  # which is built on this
+    from treadle.bench.attach import policies  # imports this module
 
     goals = {"policies": policies.run, "uneven": policies.run_uneven, "batches": policies.run_batches}
     measures = {"contention": contention, "chain": chain, **goals}
@@ -93,7 +93,7 @@ def run(
 
 
 def contention(repetitions: int, seconds: float, tell: Progress, deaths: Deaths) -> dict[str, Any]:
-    """One urgent query that needs two thirds of the core, and four that each ask for a third."""
+    """Measure one urgent query that needs two thirds of the core, and four that each ask for a third."""
     queries = [Chain(name, (60, 60, 60)) for name in ("high", *(f"low{number}" for number in range(4)))]
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENTION}
     with Rig(queries) as rig:
@@ -121,7 +121,7 @@ def contention(repetitions: int, seconds: float, tell: Progress, deaths: Deaths)
 
 
 def chain(repetitions: int, seconds: float, tell: Progress, deaths: Deaths) -> dict[str, Any]:
-    """One query at rising rates; latencies are those at the first rate that the OS alone does not keep up with."""
+    """Measure one query at rising rates; latencies are those at the first rate that the OS alone can't sustain."""
     query = Chain("chain", COSTS)
     served = dict(CHAIN)
     refused: dict[str, str] = {}
@@ -142,12 +142,12 @@ def chain(repetitions: int, seconds: float, tell: Progress, deaths: Deaths) -> d
                 with deaths.noted(f"{name} at {rate:.0f} rows/s"):
                     try:
                         runs.setdefault(name, []).append(_tried(rig, query.name, served[name], rate, seconds))
-                    except EngineError as error:  # a policy whose metrics can't be had here
+                    except EngineError as error:  # the policy's metrics are missing here
                         if name in COMPARED or isinstance(error, StalledError):
                             raise
                         refused[name] = str(error)
                 if deaths:
-                    break  # the application may be stalled, and what came after would be measured on that
+                    break  # the application may be stalled, which would affect all later measurements
             found = {name: medians(each) for name, each in runs.items() if each}
             if deaths:
                 unfinished = {"unfinished": {f"{rate:.0f}": found}}
@@ -159,7 +159,7 @@ def chain(repetitions: int, seconds: float, tell: Progress, deaths: Deaths) -> d
 
 
 def turns(names: Sequence[str]) -> list[str]:
-    """Each in turn, and those that are compared again and again in between: near saturation one run tells little."""
+    """Return the order of runs: each variant once, `COMPARED` repeatedly, since a run near saturation says little."""
     others = [name for name in names if name not in COMPARED]
     return [name for part in range(COMPARISONS) for name in (*COMPARED, *others[part::COMPARISONS])]
 
@@ -178,9 +178,9 @@ def _tried(rig: Rig, query: str, options: dict[str, Any] | None, rate: float, se
 
 
 def _saturation(rig: Rig, query: str, capacity: float, seconds: float) -> float:
-    """The first rate that the OS alone does not keep up with, from somewhat below what a flooded query gets done.
+    """Return the first rate with which the OS alone does not keep up, beginning a little below the flooded capacity.
 
-    A JVM goes on compiling for minutes, so it is where to begin, not what is reported.
+    A JVM goes on compiling for minutes, so this rate is only a start for the measurements and is not reported.
     """
     rate = 0.85 * capacity
     for _ in range(STEPS):
@@ -191,14 +191,14 @@ def _saturation(rig: Rig, query: str, capacity: float, seconds: float) -> float:
 
 
 def worth_more(by_rate: Mapping[tuple[str, float], Mapping[str, float]], rates: Sequence[float]) -> bool:
-    """Whether a higher rate has something to tell: one of the compared has kept up with all so far."""
+    """Return whether a higher rate is worth measuring: one of `COMPARED` has kept up with all rates so far."""
     return any(all(by_rate[name, rate]["behind_s"] <= BEHIND for rate in rates) for name in COMPARED)
 
 
 def at_saturation(
     by_rate: Mapping[tuple[str, float], Mapping[str, float]], rates: Sequence[float], names: Sequence[str]
 ) -> dict[str, Any]:
-    """The figures of all at the first rate that the OS alone does not keep up with."""
+    """Return the figures of all variants at the first rate with which the OS alone does not keep up."""
     saturated = next((rate for rate in rates if by_rate["os", rate]["behind_s"] > BEHIND), rates[-1])
     figures: dict[str, Any] = {"saturation_rows_per_s": saturated}
     for name in names:
@@ -212,7 +212,7 @@ def at_saturation(
 
 
 def claims(found: Mapping[str, Any], parts: Sequence[str]) -> Claims:
-    """What ought to hold of `treadle`, the variant with the defaults, in the parts that were to be measured."""
+    """Return the claims about `treadle`, the variant with the defaults, for the parts that were measured."""
 
     def ratio(part: str, figure: str, over: str, under: str) -> Callable[[], float]:
         return lambda: found[part][over][figure] / max(found[part][under][figure], 1.0)

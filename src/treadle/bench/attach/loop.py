@@ -1,9 +1,8 @@
-"""`treadle bench loop`: what `treadle attach` itself costs, at 50 ms over applications with 100 and with 1,000 threads.
+"""`treadle bench loop`: the cost of `treadle attach` itself, at 50 ms over applications with 100 and 1,000 threads.
 
-Counted is the CPU of Treadle's processes and of what works for it inside of the JVM, while a policy decides by rows
-that the agent counts five times a second. Whether the agent slows the application down is seen by its rows a second,
-with and without the agent in turns. Beside it, what doing the same with a `jstack` and `renice` processes costs, as the
-published code of Lachesis does it.
+It is the CPU of Treadle's processes and of its threads inside of the JVM, while a policy decides by rows that the agent
+counts five times a second. Turns with and without the agent compare the application's rows per second. The baseline is
+the cost of the same by a `jstack` and `renice` processes, as in the published code of Lachesis.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from treadle.workloads.realtime import Chain
 Progress = Callable[[str, float], None]
 PERIOD = 0.05
 POLICY = "queue-size"
-"""One that needs the rows that are counted inside of tasks."""
+"""A policy that needs the rows that are counted inside of tasks."""
 HUNDRED = tuple(
     Chain(name, costs)
     for name, costs in (
@@ -45,31 +44,31 @@ HUNDRED = tuple(
         ("falling", (40, 20, 10)),
     )
 )
-"""Together a hundred threads that are scheduled, those of Spark itself among them."""
+"""Queries with together a hundred threads that are scheduled, Spark's own among them."""
 THOUSAND = tuple(Chain(f"chain-{number}", (5, 10, 5, 10, 5)) for number in range(30))
-"""Likewise a thousand."""
+"""The same with a thousand threads."""
 BATCH = "30 minutes"
-"""None begins while it is measured."""
+"""Interval of batches: none begins during a measurement."""
 WARM = 20.0
-"""Seconds after which the JVM has compiled the most of it."""
+"""Seconds after which the JVM has compiled most of the application."""
 LOAD, QUIET, FLOOD = 0.9, 0.5, 1.3
-"""Parts of what the application can do at most that it is given to do: under load, in a quiet interval, flooded."""
+"""Parts of the application's capacity that it gets: under load, in a quiet interval, flooded."""
 FIRST_RATE = 100.0
-"""Rows a second, of all queries, with which it is warmed up."""
+"""Rows per second of all queries for warming up."""
 STARTS = 3
 SETTLE = 20.0
-"""Seconds until the JVM has compiled most of the agent, too."""
+"""Seconds until the JVM has compiled most of the agent too."""
 PAUSE, TURN, PAIRS = 2.0, 5.0, 8
-"""Seconds before and of a turn with or without the agent, and the number of pairs of turns."""
+"""Seconds before a turn and of a turn, with or without the agent, and the number of pairs of turns."""
 OWN = ("treadle-agent", "Attach Listener")
-"""Threads of the JVM that work for Treadle alone, as the kernel calls them: by at most 15 characters."""
+"""JVM threads that work for Treadle alone, by the kernel's names, which have at most 15 characters."""
 SHARED = ("VM Thread",)
-"""What works for Treadle when it dumps threads."""
+"""JVM threads that also work for Treadle when it dumps threads."""
 DUMPS = 10
 
 
 def run(*, seconds: float = 40.0, progress: Progress | None = None) -> dict[str, Any]:
-    """The figures."""
+    """Run all parts, and return the figures."""
     tell = progress or (lambda *_: None)
     figures: dict[str, Any] = {}
     deaths = Deaths()
@@ -103,7 +102,7 @@ def run(*, seconds: float = 40.0, progress: Progress | None = None) -> dict[str,
 
 
 def claims(figures: Mapping[str, Any]) -> Claims:
-    """What ought to hold. Without `jstack` and `renice` there is nothing to compare a round with."""
+    """Return the claims. The one about `jstack` and `renice` is left out where these are not installed."""
     made = [
         at_least("threads, about a hundred", lambda: figures["hundred"]["threads"], 100),
         at_most("100 threads: cores, in all", lambda: figures["hundred"]["cpu_fraction"], 0.01),
@@ -122,10 +121,10 @@ def claims(figures: Mapping[str, Any]) -> Claims:
 
 
 def measure(pid: int, seconds: float) -> dict[str, Any]:
-    """In this process: the CPU of all that works for it while it is attached, and what parts of a round take.
+    """Attach from this process; return the CPU of all that works for Treadle, and the times of the parts of a round.
 
-    `threads` are those that are scheduled, `round_ms` medians: `all` and its parts of the rounds in which there was
-    anything new to decide on, `quiet` of the others.
+    `threads` are those that are scheduled. `round_ms` are medians: `all` and its parts of rounds with new data to
+    decide on, `quiet` of the others.
     """
     with attach(pid, policy=POLICY, enforce="nice", period=PERIOD) as attachment:
         time.sleep(SETTLE)
@@ -151,7 +150,7 @@ def measure(pid: int, seconds: float) -> dict[str, Any]:
 
 
 def _over(seconds: float, *clocks: Callable[[], float]) -> list[float]:
-    """By how much each of these grows in a second, seen over so many."""
+    """Return by how much each clock grows per second, measured over `seconds`."""
     began, first = time.perf_counter(), [clock() for clock in clocks]
     time.sleep(seconds)
     last, passed = [clock() for clock in clocks], time.perf_counter() - began
@@ -159,19 +158,19 @@ def _over(seconds: float, *clocks: Callable[[], float]) -> list[float]:
 
 
 def _cpu_time() -> float:
-    """Seconds, of all threads of this process and of those that it has started: the guardian."""
+    """Return the CPU seconds of this process and of its children: the guardian."""
     children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
     used = [float(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) * 1e-9 for pid in set(children)]
     return time.process_time() + sum(used)
 
 
 def _named(pid: int, names: Sequence[str]) -> list[Path]:
-    """The threads of a process that have one of these names, by their folders."""
+    """Return the folders of a process's threads with these names."""
     return [task for task in Path(f"/proc/{pid}/task").iterdir() if _comm(task) in names]
 
 
 def _thread_time(tasks: Sequence[Path]) -> float:
-    """CPU seconds of these threads, of which none ends while it is measured."""
+    """Return the CPU seconds of these threads, none of which may end during the measurement."""
     return sum(float((task / "schedstat").read_text().split()[0]) * 1e-9 for task in tasks)
 
 
@@ -183,21 +182,21 @@ def _comm(task: Path) -> str:
 
 
 def _capacity(rig: Rig) -> float:
-    """Rows a second that all queries can do together, once the JVM has compiled most of what they use."""
+    """Return the capacity of all queries together in rows per second, once the JVM has compiled most of their code."""
     rig.measure(_even(rig, FIRST_RATE), WARM)
     return rig.capacity(WARM / 8)
 
 
 def _even(rig: Rig, rate: float) -> dict[str, float]:
-    """So many rows a second, the same for each query."""
+    """Divide a rate in rows per second evenly among the queries."""
     names = [query.name for query in rig.queries.values()]
     return dict.fromkeys(names, rate / len(names))
 
 
 def _cost(rig: Rig, rate: float, seconds: float) -> dict[str, Any]:
-    """The loop in a quiet interval, and the cost of one thread dump to the JVM's own thread.
+    """Measure the loop in a quiet interval, and the cost of a thread dump in the JVM's own thread.
 
-    That thread collects garbage too, so what it does for Treadle, a dump in every `RARELY` seconds, is measured apart.
+    That thread collects garbage too, so its work for Treadle, a dump every `RARELY` seconds, is measured separately.
     """
     pid = rig.application.pid
     with rig.flowing(_even(rig, QUIET * rate)):
@@ -211,9 +210,9 @@ def _cost(rig: Rig, rate: float, seconds: float) -> dict[str, Any]:
 
 
 def _with_and_without(rig: Rig, rate: float) -> dict[str, float]:
-    """Rows a second of the flooded application, and an interval of 95 % of what the agent makes of them.
+    """Return rows per second of the flooded application with and without the agent, and the interval of their ratio.
 
-    Pairs of turns begin with the agent and without it, one after the other: a JVM becomes faster all the time.
+    In pairs of turns the one with the agent is alternately first and second, since a JVM becomes faster all the time.
     """
     rig.produce(_even(rig, rate))
     found: dict[bool, list[float]] = {True: [], False: []}
@@ -228,7 +227,7 @@ def _with_and_without(rig: Rig, rate: float) -> dict[str, float]:
 
 
 def compared(with_it: Sequence[float], without: Sequence[float]) -> dict[str, float]:
-    """Means of both, and the mean ratio of the pairs with its interval, on a logarithmic scale."""
+    """Return the means of both, and the mean ratio of the pairs with its interval, on a logarithmic scale."""
     logs = [math.log(one / other) for one, other in zip(with_it, without, strict=True)]
     spread = statistics.variance(logs) / len(logs)
     ratio = estimates.of_sums(statistics.fmean(logs), spread, spread**2 / (len(logs) - 1))
@@ -243,7 +242,7 @@ def compared(with_it: Sequence[float], without: Sequence[float]) -> dict[str, fl
 
 @contextmanager
 def _agent(pid: int) -> Iterator[None]:
-    """Treadle looks at the application through its agent, with the policy's metrics, and changes nothing."""
+    """Attach with the agent and the policy's metrics, without changing anything."""
     command = [_program(), "attach", "--pid", str(pid), "--policy", POLICY, "--dry-run", "--agent"]
     attached = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -262,7 +261,7 @@ def _program() -> str:
 
 
 def _apart(pid: int, seconds: float) -> dict[str, Any]:
-    """In a process that does nothing else."""
+    """Run `measure` in a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", __name__, str(pid), str(seconds)], stdout=subprocess.PIPE, text=True, check=False
     )
@@ -273,9 +272,9 @@ def _apart(pid: int, seconds: float) -> dict[str, Any]:
 
 
 def _first_priority(pid: int) -> float:
-    """Seconds from the command until a thread of the application has another nice than before.
+    """Return the seconds from the command until the nice of a thread of the application changes.
 
-    By a policy that needs no history: that of queues would wait for some to differ.
+    The policy needs no history: queue-size would wait until queues differ.
     """
     command = [_program(), "attach", "--pid", str(pid), "--policy", "random", "--for", "10s"]
     before = _nices(pid)
@@ -285,7 +284,7 @@ def _first_priority(pid: int) -> float:
         while all(before.get(tid, nice) == nice for tid, nice in _nices(pid).items()):
             if attached.poll() is not None:
                 raise EngineError("treadle attach ended without a change", remedy="run it by hand and see why")
-            time.sleep(0.02)  # to look is not free, and it is on the core of what is looked for
+            time.sleep(0.02)  # polling uses the application's core
         return round(time.perf_counter() - began, 3)
     finally:
         attached.terminate()
@@ -303,11 +302,11 @@ def _nices(pid: int) -> dict[str, int]:
 
 
 def _by_processes(pid: int, threads: int) -> float | None:
-    """Milliseconds for one round: a thread dump by `jstack`, a `renice` for each thread. None without them."""
+    """Return the milliseconds of one round: a thread dump by `jstack`, a `renice` per thread. None without them."""
     jstack, renice = Path(jars.java()).resolve().with_name("jstack"), shutil.which("renice")
     if not jstack.exists() or renice is None:
         return None
-    own = str(os.getpid())  # which has this nice already: the application stays as it is
+    own = str(os.getpid())  # has this nice already, so the application stays unchanged
     nice = str(os.getpriority(os.PRIO_PROCESS, 0))
     began = time.perf_counter()
     subprocess.run([str(jstack), str(pid)], stdout=subprocess.DEVNULL, check=False)

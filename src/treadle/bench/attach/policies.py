@@ -2,7 +2,7 @@
 
 Five queries of different cost, selectivity and rate ask for nearly all of one core, or for more: in Real-Time Mode with
 three stages each, or in micro-batches with a shuffle into 200 partitions. All policies and the OS alone take turns on
-one running application. The queues are read by a second observer, in each variant alike, so that it costs all the same.
+one running application. A second observer reads the queues in each variant, so that it costs all the same.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ QUERIES = (
 )
 PARTITIONS, SLOTS = 200, 4
 LOADS = {"near": 0.95, "above": 1.15}
-"""Parts of what the core can do."""
+"""Parts of the capacity of the core."""
 EVEN, UNEVEN = (1, 1, 1, 1, 1), (3, 2, 1, 1, 1)
-"""How much work each query asks for, in proportion."""
+"""The work that each query asks for, in proportion."""
 VARIANTS: Mapping[str, dict[str, Any] | None] = {
     "os": None,
     "random": {"policy": "random"},
@@ -63,25 +63,25 @@ GOALS = {
     "chain": "rows_inside",
     "multi-class": "high_mean_ms",
 }
-"""By policy the figure that it is to make smallest."""
+"""By policy: the figure that should be smallest under it."""
 PERIOD = 0.5
-"""Seconds between two looks at what waits."""
+"""Seconds between two samples of the queues."""
 
 
 def run(
     repetitions: int, seconds: float, tell: Progress, deaths: Deaths, loads: Sequence[str] = tuple(LOADS)
 ) -> dict[str, Any]:
-    """By load and variant the figures of each repetition, and how they compare with the OS alone."""
+    """Return by load and variant the means of all repetitions, and the ratios to the OS alone."""
     return _run(Rig(QUERIES), QUERIES, EVEN, repetitions, seconds, SETTLE, tell, deaths, loads)
 
 
 def run_uneven(
     repetitions: int, seconds: float, tell: Progress, deaths: Deaths, loads: Sequence[str] = ("above",)
 ) -> dict[str, Any]:
-    """The same where two queries ask for more than others.
+    """Run the same with two queries that ask for more than the others.
 
-    Where all ask for as much, the OS makes all equally late, since it divides the core evenly: that is what FCFS and
-    queue-size aim at. Here it makes two of them late alone.
+    If all ask for the same, the OS divides the core evenly and makes all equally late: the goal of FCFS and queue-size.
+    Here it makes only two of them late.
     """
     return _run(Rig(QUERIES), QUERIES, UNEVEN, repetitions, seconds, SETTLE, tell, deaths, loads)
 
@@ -89,7 +89,7 @@ def run_uneven(
 def run_batches(
     repetitions: int, seconds: float, tell: Progress, deaths: Deaths, loads: Sequence[str] = ("near",)
 ) -> dict[str, Any]:
-    """The same in micro-batches, which last for seconds: so does it take longer to know them, and to measure."""
+    """Run the same in micro-batches. They last for seconds, so settling and measuring take longer."""
     queries = [replace(query, costs=query.costs[:2]) for query in QUERIES]
 
     def start(servers: str, core: int | None) -> realtime.Application:
@@ -128,7 +128,7 @@ def _run(
 
 
 def claims(found: Mapping[str, Any], part: str = "policies") -> Claims:
-    """Each policy is best at its own goal among all, and better than the OS by more than chance; `random` is not."""
+    """Return the claims: each policy is best at its own goal and significantly better than the OS; `random` is not."""
     made: Claims = []
     for level, variants in found.items():
         load = level if part == "policies" else f"{part}, {level}"
@@ -157,10 +157,10 @@ def claims(found: Mapping[str, Any], part: str = "policies") -> Claims:
 
 
 def _warmed_up(rig: Rig, queries: Sequence[Chain], seconds: float) -> float:
-    """Hashes a second that the core can do under the OS alone, once the JVM is warm.
+    """Return the hashes per second of the core under the OS alone, once the JVM is warm.
 
-    A first attachment makes the JVM load and compile the agent, and a JVM under another scheduler compiles anew. The
-    variant that comes first would pay for that, and the others would have less to do than was meant.
+    A first attachment makes the JVM load and compile the agent, and a JVM under another scheduler compiles again.
+    Otherwise the first variant would pay for that, and the others would have less load than intended.
     """
     first = _work(rig.flooded(_rates(1.0, queries), seconds), queries)
     for name in WARM_UPS:
@@ -170,17 +170,17 @@ def _warmed_up(rig: Rig, queries: Sequence[Chain], seconds: float) -> float:
 
 
 def _work(done: Mapping[str, float], queries: Sequence[Chain]) -> float:
-    """Hashes a second, from the rows a second that come out of each query."""
+    """Return the hashes per second for the rows per second that come out of each query."""
     return sum(done[query.name] * sum(query.costs) for query in queries)
 
 
 def _hashes(query: Chain) -> float:
-    """For a row that comes in. What is dropped is dropped before it is hashed."""
+    """Return the hashes per input row. Rows are dropped before they are hashed."""
     return sum(query.costs) * query.keeps / SIXTEEN
 
 
 def _rates(work: float, queries: Sequence[Chain], shares: Sequence[float] = EVEN) -> dict[str, float]:
-    """Rows a second of each query, which together ask for so many hashes a second."""
+    """Return the rows per second of each query that together need `work` hashes per second."""
     each = work / sum(shares)
     return {query.name: each * share / _hashes(query) for query, share in zip(queries, shares, strict=True)}
 
@@ -202,7 +202,7 @@ def _observed(pid: int) -> Iterator[list[Floats]]:
                 inner = [row for row, each in enumerate(topology.instances) if not of_driver(each.query)
                          and (not topology.is_source[row] or each.operators == (WHOLE,))]  # fmt: skip
                 queue = sample.columns["queue"][inner]
-                # Of micro-batches it is known but for what has come since the query last asked.
+                # Queues of micro-batches are estimated only for rows that arrived since the query's last request.
                 stages = [row for row in inner if topology.instances[row].operators != (WHOLE,)]
                 if inner and not sample.estimated["queue"][stages].any() and not np.isnan(queue).any():
                     found.append(queue)
@@ -233,7 +233,7 @@ def _figures(outcome: Outcome, queues: Sequence[Floats], seconds: float) -> dict
 
 
 def _compared(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, Any]:
-    """Means of all repetitions, and for each goal by how much it is less than the OS's: an interval of 95 %."""
+    """Return the means of all repetitions, and for each goal the ratio of the OS to the variant: a 95 % interval."""
     made: dict[str, Any] = {}
     for name, each in runs.items():
         if not each:

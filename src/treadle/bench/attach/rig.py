@@ -30,27 +30,29 @@ from treadle.workloads.realtime import Application, Chain, Started
 Progress = Callable[[str, float], None]
 BATCH = "10 seconds"
 KNOWN = 10.0
-"""Seconds in which an attachment comes to know the queries, at most."""
+"""Maximum seconds until an attachment knows the queries."""
 SETTLE = 2.0
 WARM, TWICE, WARM_UPS = 1.03, 2, 14
-"""An application is warm when it was not faster by this factor so often in a row; how often it is tried, at most."""
+"""An application is warm if its speed did not rise by this factor, this many times in a row; the maximum number of
+tries."""
 FIRST_FLOOD, FLOOD, ENOUGH = 2000.0, 1.4, 0.9
-"""Rows a second of each query at first, then so many times what was done. It was a flood if less was done than so."""
+"""Rows per second of each query at first; the factor on the throughput for the next rate; the part of its rows of which
+less must be finished for a rate to be a flood."""
 PATIENCE = 120.0
-"""Seconds for which what waits is worked off after each measurement."""
+"""Maximum seconds for working off waiting rows after each measurement."""
 MOMENTS = 200
-"""At which it is counted what waits."""
+"""Number of moments at which waiting rows are counted."""
 
 
 @contextmanager
 def attached(rig: Rig, options: dict[str, Any] | None) -> Iterator[None]:
-    """Attach with these options for as long as the block lasts, which begins when the queries are known; or don't."""
+    """Attach with these options for the block, which begins when the queries are known; don't attach if None."""
     if options is None:
         yield
         return
     with attach(rig.application.pid, **options) as attachment:
-        # To be asked by its UI for the first time costs an application a second of its core, which `first_priority_s`
-        # of `bench loop` is about. What is compared here is what comes after.
+        # The first request to its UI costs an application a second of its core, which `first_priority_s` of `bench
+        # loop` measures. Here the time after that is compared.
         limit = time.monotonic() + KNOWN
         while not attachment.status()["rows"] and time.monotonic() < limit:
             time.sleep(0.05)
@@ -63,15 +65,15 @@ class Outcome:
     """One measurement, by query."""
 
     ages: Mapping[str, Floats]
-    """In seconds: of the rows that came in while it was measured, when they came out."""
+    """Ages in seconds, when they came out, of the rows that came in during the measurement."""
     rows: Mapping[str, int]
-    """That came out while it was measured."""
+    """Rows that came out during the measurement."""
     left: Mapping[str, int]
-    """That had come in but not out at its end."""
+    """Rows inside the query at the end."""
     queued: Mapping[str, Ints]
-    """That had come in but not out, at even moments of it."""
+    """Rows inside the query at evenly spaced moments."""
     switches: float
-    """Context switches a second of all threads of the application."""
+    """Context switches per second of all threads of the application."""
 
 
 class StalledError(EngineError):
@@ -79,7 +81,7 @@ class StalledError(EngineError):
 
 
 class _Mark(NamedTuple):
-    """What had been counted at a moment, in nanoseconds; rows by sink, switches by thread."""
+    """The counters at a moment, in nanoseconds; rows by sink, switches by thread."""
 
     time: int
     sent: Mapping[str, int]
@@ -97,7 +99,7 @@ class Rig:
         batch: str = BATCH,
         application: Callable[[str, int | None], Started] | None = None,
     ) -> None:
-        """`application` starts one, given the broker's address and a core; by default one with these queries."""
+        """Prepare the queries. `application` starts the application, given the broker's address and a core."""
         self._start = application or (lambda servers, core: Application(queries, servers, batch=batch, core=core))
         self.queries = {query.sink: query for query in queries}
         self._seen = dict.fromkeys(self.queries, 0)
@@ -115,7 +117,7 @@ class Rig:
                 closing.callback(os.sched_setaffinity, 0, cores)
             folder = Path(tempfile.mkdtemp(prefix="treadle-"))
             closing.callback(shutil.rmtree, folder, ignore_errors=True)
-            jars.fetch("jolokia")  # without it `attach` does not know how far behind its queries are
+            jars.fetch("jolokia")  # without Jolokia `attach` does not know the lag of its queries
             broker = Broker.start(folder, free_port())
             closing.callback(broker.stop)
             _make_topics(broker.bootstrap, [*self.queries, *(query.source for query in self.queries.values())])
@@ -130,13 +132,13 @@ class Rig:
         self._closing.close()
 
     def capacity(self, seconds: float) -> float:
-        """Rows a second of all queries when they are flooded alike."""
+        """Return the rows per second of all queries when they are flooded equally."""
         return sum(self.flooded({query.name: 1.0 for query in self.queries.values()}, seconds).values())
 
     def flooded(self, mix: Mapping[str, float], seconds: float) -> dict[str, float]:
-        """Rows a second that come out of each query when there is more of such a mix than can be done.
+        """Return the rows per second that come out of each query under more load of this mix than can be processed.
 
-        It is flooded again until the JVM has compiled what it uses: when it does not get faster any more.
+        Flooding is repeated until it gets no faster: then the JVM has compiled the code.
         """
         best: dict[str, float] = {}
         warm = 0
@@ -155,7 +157,7 @@ class Rig:
 
     @contextmanager
     def flowing(self, rates: Mapping[str, float]) -> Iterator[None]:
-        """Let so much come in for as long as the block lasts."""
+        """Generate load at these rates during the block."""
         self.produce(rates)
         try:
             yield
@@ -164,13 +166,13 @@ class Rig:
             self._work_off()
 
     def measure(self, rates: Mapping[str, float], seconds: float, settle: float = SETTLE) -> Outcome:
-        """Let so much come in for so long, and wait until all of it is out."""
+        """Generate load at these rates for `seconds`, and wait until all rows are out."""
         return self.follow([rates], seconds, settle)[0]
 
     def follow(self, phases: Sequence[Mapping[str, float]], seconds: float, settle: float = SETTLE) -> list[Outcome]:
-        """Each phase for so long, one after the other without a pause, and wait until all is out.
+        """Run each phase for `seconds`, one after the other without a pause, and wait until all rows are out.
 
-        Rows flow for `settle` seconds before anything is measured.
+        Rows flow for `settle` seconds before the measurement.
         """
         marks = []
         with self.flowing(phases[0]):
@@ -187,7 +189,7 @@ class Rig:
         return _Mark(time.time_ns(), dict(self._sent), dict(self._seen), self._switches())
 
     def _between(self, start: _Mark, end: _Mark) -> Outcome:
-        """Once all is out."""
+        """Return the outcome between two marks; all rows must be out."""
         seconds = (end.time - start.time) / 1e9
         switched = sum(count - start.switches.get(tid, 0.0) for tid, count in end.switches.items())
         by_query = {query.name: sink for sink, query in self.queries.items()}
@@ -201,29 +203,29 @@ class Rig:
 
     @property
     def seen(self) -> int:
-        """Output rows of all queries that were consumed so far."""
+        """Output rows of all queries consumed so far."""
         return sum(self._seen.values())
 
     def sent(self, query: str) -> int:
-        """Rows sent to a query until rates were last set, without those that its filter drops."""
+        """Return the rows sent to a query until rates were last set, without those that its filter drops."""
         return next(self._sent[sink] for sink, each in self.queries.items() if each.name == query)
 
     def came(self, query: str) -> float:
-        """Rows that the broker has of a query's topic at this moment."""
+        """Return the rows that the broker has of a query's topic now."""
         from confluent_kafka import TopicPartition
 
         source = next(each.source for each in self.queries.values() if each.name == query)
         return float(self._consumer.get_watermark_offsets(TopicPartition(source, 0), timeout=5.0)[1])
 
     def produce(self, rates: Mapping[str, float]) -> None:
-        """By query so many rows a second from now on; of one that is not named, nothing more."""
+        """Set the rows per second by query from now on; queries that are not named get none."""
         by_topic = {query.source: rates[query.name] for query in self.queries.values() if query.name in rates}
         sent = self._producer.rates(by_topic)
         for sink, query in self.queries.items():
             self._sent[sink] = query.put_out(sent.get(query.source, 0))
 
     def take(self, seconds: float) -> None:
-        """Read what the queries put out for this many seconds."""
+        """Read the queries' output for this many seconds."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.take_some()
@@ -245,7 +247,7 @@ class Rig:
             self.take_some()
 
     def _switches(self) -> dict[int, float]:
-        """By thread; of one that has ended nothing is known any more."""
+        """Return the context switches by thread, without threads that have ended."""
         pid = self.application.pid
         threads = tuple((pid, int(name)) for name in os.listdir(f"/proc/{pid}/task"))
         counts = self._times.switches(threads)
@@ -254,12 +256,12 @@ class Rig:
 
 
 def queued(rows: Ints) -> dict[str, float]:
-    """Rows that wait, at some moments: their mean and their variance."""
+    """Return mean and variance of the waiting rows at some moments."""
     return {"queued_rows": float(rows.mean()), "queue_variance": float(rows.var())}
 
 
 def _inside(came: list[tuple[int, int]], since: int, until: int) -> Ints:
-    """How many rows were under way at each moment: all that are still to come out have come in by then."""
+    """Return how many rows were inside at each moment, once all have come out."""
     begun, ended = np.array(came, dtype=np.int64).reshape(-1, 2).T
     moments = np.linspace(since, until, MOMENTS, dtype=np.int64)
     return np.searchsorted(np.sort(begun), moments, "right") - np.searchsorted(np.sort(ended), moments, "right")
@@ -274,7 +276,7 @@ def _ages(came: list[tuple[int, int]], since: int, until: int) -> Floats:
 def _make_topics(servers: str, names: Sequence[str]) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-    client = AdminClient({"bootstrap.servers": servers})  # what is under way ends with it
+    client = AdminClient({"bootstrap.servers": servers})  # pending requests end with the client
     for made in client.create_topics([NewTopic(name, 1) for name in names]).values():
         made.result()
 

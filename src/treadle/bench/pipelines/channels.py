@@ -1,7 +1,7 @@
-"""`treadle bench channels`: how fast rows of 100 bytes go through a hop, out of a channel and into another.
+"""`treadle bench channels`: the speed of rows of 100 bytes through a hop, from one channel to another.
 
 The embedded channel, the same segments read by a Python Data Source, Spark's own file source and sink on Parquet, and
-Kafka, in one session, one after the other and again: rows a second from the start of the query to its end.
+Kafka take turns in one session. The speed is in rows per second from the start of the query to its end.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float], None]
 OTHERS = ("python_source", "parquet", "kafka")
-"""What the embedded channel is compared with."""
+"""Kinds of channel that the embedded one is compared with."""
 SCHEMA = "id long, arrived timestamp, v double, payload string"
 
 
 def run(*, rows: int = 2_000_000, repetitions: int = 3, progress: Progress | None = None) -> dict[str, Any]:
-    """Rows a second by kind of channel, medians; the first repetition only warms up."""
+    """Return the rows per second by kind of channel, medians; the first repetition only warms up."""
     from treadle.pipelines.spark.session import session
 
     tell = progress or (lambda *_: None)
@@ -72,7 +72,7 @@ def run(*, rows: int = 2_000_000, repetitions: int = 3, progress: Progress | Non
 
 
 def claims(figures: Mapping[str, float]) -> Claims:
-    """What ought to hold: the embedded channel, which is the default, is no slower than what it could have been."""
+    """Return the claims: the embedded channel, the default, is not slower than its alternatives."""
 
     def ratio(other: str) -> float:
         return figures["embedded_rows_per_s"] / figures[f"{other}_rows_per_s"]
@@ -87,7 +87,7 @@ def _rows(spark: SparkSession, count: int) -> DataFrame:
 
 
 class _Medium:
-    """A kind of channel: how to fill the first one, and a hop from it to a new one."""
+    """A kind of channel, with code to fill the first one, and for a hop from there to a new one."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
@@ -101,7 +101,7 @@ class _Medium:
         raise NotImplementedError
 
     def hop(self, number: int) -> float:
-        """Seconds for all rows to go through."""
+        """Return the seconds in which all rows go through."""
         writer = self._query(number).option("checkpointLocation", str(self.folder / f"checkpoint{number}"))
         began = time.perf_counter()
         writer.trigger(availableNow=True).start().awaitTermination()
@@ -126,7 +126,7 @@ class _Embedded(_Medium):
 
 
 class _PythonSource(_Embedded):
-    """What the embedded channel could have been: its segments read in Python, in processes of Spark's."""
+    """An alternative to the embedded channel: its segments are read in Python, in processes of Spark."""
 
     def _rows(self) -> DataFrame:
         self.spark.dataSource.register(_source())
@@ -134,7 +134,7 @@ class _PythonSource(_Embedded):
 
 
 def _source() -> Any:
-    """Made here, so that Spark's workers get the class by value."""
+    """Return the class; it is defined here, so that Spark's workers get it by value."""
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
     class Reader(DataSourceStreamReader):
@@ -157,7 +157,7 @@ def _source() -> Any:
                 reader = pa.ipc.open_file(file)
                 for number in range(reader.num_record_batches):
                     batch = reader.get_batch(number)
-                    # Without its schema, in which columns are marked as never null: Spark refuses that.
+                    # Without the schema, which marks columns as never null: Spark refuses that.
                     yield pa.RecordBatch.from_arrays(batch.columns, names=batch.schema.names)
 
         def _segments(self) -> list[str]:

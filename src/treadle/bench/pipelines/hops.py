@@ -1,6 +1,6 @@
-"""`treadle bench hops`: what a small batch costs on Spark's default set-up and on Treadle's, and what idle hops cost.
+"""`treadle bench hops`: the cost of a small batch on Spark's default set-up and on Treadle's, and that of idle hops.
 
-The same hops read and write the same channels in both; each set-up has a process and a JVM of its own, in turns.
+In both the same hops read and write the same channels; each set-up has its own process and JVM, in turns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SETUPS = ("spark", "treadle")
 
 
 def run(*, repetitions: int = 2, seconds: float = 20.0, warm: float = 20.0, progress: Progress | None = None) -> Any:
-    """Batches per second and CPU for each batch, by set-up; idle hops on Treadle's."""
+    """Return batches per second and CPU per batch by set-up, and the cost of idle hops on Treadle's."""
     tell = progress or (lambda *_: None)
     found: dict[str, list[dict[str, float]]] = {setup: [] for setup in SETUPS}
     deaths = Deaths()
@@ -52,7 +52,7 @@ def run(*, repetitions: int = 2, seconds: float = 20.0, warm: float = 20.0, prog
 
 
 def claims(figures: Mapping[str, Any]) -> Claims:
-    """What ought to hold: the settings of `treadle.session()` are there to make small batches cheap."""
+    """Return the claim: with the settings of `treadle.session()` small batches are not slower."""
     return [
         at_least(
             "batches/s of small hops, treadle : Spark's default set-up",
@@ -63,7 +63,7 @@ def claims(figures: Mapping[str, Any]) -> Claims:
 
 
 def pipeline(hops: int) -> Pipeline:
-    """So many operators that read one feed, each into a sink that keeps nothing."""
+    """Build a pipeline of operators that read one feed, each with a sink that keeps nothing."""
     p = Pipeline("small-hops")
     p.feed("numbers", schema="id long, v double")
     for number in range(hops // 2):
@@ -101,7 +101,7 @@ def _main() -> None:
 
 
 def _busy(running: Run, order: dict[str, Any]) -> dict[str, float]:
-    """Rows come all the time, a few at once, so that every hop always has a small batch to do."""
+    """Measure busy hops: a few rows are fed all the time, so that every hop always has a small batch to run."""
     feed, stop = running.feed("numbers"), threading.Event()
     rows = [{"id": number, "v": 0.5} for number in range(20)]
 
@@ -129,7 +129,7 @@ def _busy(running: Run, order: dict[str, Any]) -> dict[str, float]:
 
 def _idle(running: Run, order: dict[str, Any]) -> dict[str, float]:
     feed = running.feed("numbers")
-    feed.append([{"id": 1, "v": 0.5}])  # every hop has run once
+    feed.append([{"id": 1, "v": 0.5}])  # so that every hop runs once
     while not running.drained():
         time.sleep(0.1)
     time.sleep(order["warm"] / 2)

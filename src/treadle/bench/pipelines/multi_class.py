@@ -1,8 +1,8 @@
 """Measures Haren's multi-class workload on Spark under several schedulers: same session, same input, one after another.
 
-In the one session Spark's FAIR mode is on: what has no pool is in the default one, which is FIFO inside, so that is
+The session has Spark's FAIR mode on. Queries without a pool are in the default one, which is FIFO inside, so this is
 Spark's FIFO. Latency is that of results. Rows that still wait at the end count too, with their age so far, for as many
-results as they will make: who starves queries can't hide it.
+results as they will make: so a scheduler can't hide that it starves queries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float], None]
 LOOK = 0.25
-"""Seconds between two looks at the queues."""
+"""Seconds between two samples of the queues."""
 
 _FIFO = {"enforce": "none", "policy": "none"}
 VARIANTS: Mapping[str, dict[str, Any]] = {
@@ -46,13 +46,13 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
     "fifo, hops": {"layout": "hops", **_FIFO},
     "treadle, hops": {"layout": "hops", "policy": "multi-class"},
 }
-"""What can be compared: Spark's own two schedulers, Treadle for this very scenario, and single policies, with a query
-for each of the 13; and the first and the third with a query for each operator and sink."""
+"""Variants: Spark's own two schedulers, Treadle for this scenario, and single policies, with a query for each of the
+13; and the first and the third with a query for each operator and sink."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One run: latencies by class, what got done, what waited."""
+    """One run: latencies by class, throughput and waiting rows."""
 
     variant: str
     high: tuple[Part, ...]
@@ -60,7 +60,7 @@ class Measured:
     waiting_high: tuple[Part, ...]
     waiting_low: tuple[Part, ...]
     rows_per_s: float
-    """Source rows of which all results are out."""
+    """Source rows per second of which all results are out."""
     queued: tuple[tuple[float, float, float], ...]
     """Over time: seconds since the start, rows in all channels, variance over hops."""
     began: float
@@ -68,7 +68,7 @@ class Measured:
     cpu: Mapping[str, float] = field(default_factory=dict)
 
     def figures(self) -> dict[str, float]:
-        """In milliseconds and rows."""
+        """Return the figures in milliseconds and rows."""
         high = summarise([*self.high, *self.waiting_high])
         low = summarise([*self.low, *self.waiting_low])
         every = summarise([*self.high, *self.low, *self.waiting_high, *self.waiting_low])
@@ -100,7 +100,7 @@ def measure(
 ) -> Measured:
     """Run the workload once, in a folder of its own that is removed afterwards.
 
-    A variant that is none of `VARIANTS` is what `options` say.
+    A variant that is not in `VARIANTS` is defined by `options`.
     """
     folder = Path(tempfile.mkdtemp(prefix="treadle-"))
     tell = progress or (lambda *_: None)
@@ -126,7 +126,7 @@ def measure(
                 "slot_idle_share": (run.gate.stats.idle - before) / took / run.gate.slots,
             }
             measured = _measured(run, queries, variant, began, took, queued, cpu)
-            run.stop(timeout=1.0)  # what Spark alone has taken on may last for long
+            run.stop(timeout=1.0)  # batches under Spark alone may last for long
             return measured
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -174,7 +174,7 @@ def _measured(
 
 
 def results(query: Chain, hop: Hop, layout: str) -> float:
-    """How many results a row makes, on average, that a hop of the query reads."""
+    """Return the mean number of results of a row that a hop of the query reads."""
     if layout == "fused":
         return query.selectivity
     return 1.0 if hop.name == query.name else math.prod(query.keeps[int(hop.name.rpartition("_")[2]) :])

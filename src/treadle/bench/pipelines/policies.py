@@ -1,8 +1,8 @@
-"""`treadle bench pipelines --part policies`: whether HR and Chain are each best at their own goal, in both layouts.
+"""`treadle bench pipelines --part policies`: are HR and Chain each best at their own goal, in both layouts?
 
 Lachesis' synthetic queries ask for more than the machine has. In the workload of `--part classes` HR and Chain hardly
-differ, since its queries differ far less in what they keep than in what they cost. All variants take turns in one
-session; what is compared is compared within a repetition.
+differ, since the selectivities of its queries differ far less than their costs. All variants take turns in one session;
+figures are compared within a repetition.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float], None]
 LAYOUTS = {"fused": 20, "hops": 8}
-"""By layout the number of queries: about as many of Spark's own, as in `hops` each operator is one."""
+"""By layout: the number of queries. Spark runs about as many queries in both, since in `hops` each operator is one."""
 LOAD = 0.9
-"""What they ask for, a share of all cores: with what Spark takes for each batch, more than there is."""
+"""Load as a share of all cores: with Spark's cost for each batch it exceeds the capacity."""
 POLICIES: Mapping[str, dict[str, Any]] = {
     "fifo": {"enforce": "none", "policy": "none"},
     "random": {"policy": "random"},
@@ -33,13 +33,13 @@ POLICIES: Mapping[str, dict[str, Any]] = {
     "hr": {"policy": "highest-rate"},
     "chain": {"policy": "chain"},
 }
-"""What is compared: Spark alone, and policies at the gate."""
+"""The variants: Spark alone, and policies at the gate."""
 GOALS = {"hr": "mean_ms", "chain": "queued_rows"}
-"""By policy the figure that it is to make smallest: the mean latency of results, and the rows that wait anywhere."""
+"""By policy: the figure that should be smallest under it: mean latency of results, or rows that wait anywhere."""
 EQUAL = 1.05
-"""How many times the best of the others a policy's figure may be that is equal to it."""
+"""A policy's figure of up to this factor times the best of the others counts as equal."""
 Runs = Mapping[str, Sequence[Mapping[str, float]]]
-"""By variant the figures of each repetition."""
+"""By variant: the figures of each repetition."""
 
 
 def run(
@@ -52,12 +52,12 @@ def run(
     seconds: float,
     warm: float,
 ) -> dict[str, list[dict[str, float]]]:
-    """By variant, as "hops: chain", the figures of each repetition."""
+    """Return by variant, as "hops: chain", the figures of each repetition."""
     queries = {layout: synthetic.chains(unit, LOAD, count) for layout, count in LAYOUTS.items()}
     turns = [f"{layout}: {policy}" for policy in POLICIES for layout in LAYOUTS]
     found: dict[str, list[dict[str, float]]] = {turn: [] for turn in turns}
     total = repetitions * len(turns)
-    for layout in LAYOUTS:  # the JVM compiles what these queries use, which the first variants would else pay for
+    for layout in LAYOUTS:  # the JVM compiles the code of these queries, or the first variants would pay for it
         measure(spark, queries[layout], layout, seconds=1.0, warm=warm, layout=layout, **POLICIES["fifo"])
 
     def measure_one(turn: str, number: int) -> None:
@@ -76,7 +76,7 @@ def run(
 
 
 def figures(runs: Runs) -> dict[str, Any]:
-    """Means of all repetitions, and of each goal how much more it is than that of the policy whose goal it is."""
+    """Return the means of all repetitions, and for each goal the ratio to the policy with that goal."""
     made: dict[str, Any] = {}
     for turn, each in runs.items():
         if not each:
@@ -90,7 +90,7 @@ def figures(runs: Runs) -> dict[str, Any]:
 
 
 def claims(runs: Runs) -> Claims:
-    """HR and Chain are each best at their goal, or equal to the best, and better at it than the other and than FIFO."""
+    """Return the claims: HR and Chain are each best or equal at their goal, better than the other and than FIFO."""
     made: Claims = []
     for layout in LAYOUTS:
         for policy, figure in GOALS.items():
@@ -107,7 +107,7 @@ def claims(runs: Runs) -> Claims:
 
 
 def _against(runs: Runs, layout: str, policy: str, others: Sequence[str], figure: str) -> list[float]:
-    """By repetition, a policy's figure in units of that of the best of the others; a KeyError where one is missing."""
+    """Return by repetition the ratio of a policy's figure to that of the best other; KeyError if one is missing."""
 
     def of(name: str) -> Sequence[Mapping[str, float]]:
         if not runs.get(f"{layout}: {name}"):

@@ -1,8 +1,8 @@
 """`treadle bench pipelines`: Spark's FIFO and FAIR against Treadle and its policies on queries that fill the machine.
 
-All variants take turns in one session, several times, so that what the machine does meanwhile hits all alike. The part
-`classes` is the multi-class workload, with Spark's default set-up, which needs a session of its own, in a process of
-its own. The part `policies` is in `pipeline_policies`.
+All variants take turns in one session, several times, so that other load affects all alike. The part `classes` is the
+multi-class workload; Spark's default set-up needs its own session, in its own process. The part `policies` is in
+`policies`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float], None]
 MEANT_FOR = {"hr": "mean_ms", "chain": "queued_rows", "fcfs": "max_ms", "qs": "queue_variance"}
-"""What each policy is meant to make small."""
+"""The figure that each policy should make small."""
 ON_DEFAULT_SETUP = "fifo on Spark's default set-up"
 
 
@@ -39,9 +39,9 @@ def run(
     default_setup: bool = True,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """The figures of each variant, and what follows from them: medians over the repetitions, or means with intervals.
+    """Return the figures of each variant, medians over the repetitions or means with intervals, and the claims.
 
-    `load` is what the queries of `classes` ask for as a share of all cores, before what Spark takes for each batch.
+    `load` is the load of `classes` as a share of all cores, without Spark's cost for each batch.
     """
     from treadle.pipelines.spark.session import session
 
@@ -50,7 +50,7 @@ def run(
     spark.sparkContext.setLogLevel("OFF")  # a batch that is stopped half-way is no error here
     unit = calibrate(spark)
     queries = multi_class.chains(unit, load)
-    measure(spark, queries, "fifo", seconds=1.0, warm=warm)  # the JVM compiles what all will use
+    measure(spark, queries, "fifo", seconds=1.0, warm=warm)  # the JVM compiles the common code
     deaths = Deaths()
     found: dict[str, Any] = {}
     held: Claims = []
@@ -95,7 +95,7 @@ def _classes(
 
 
 def claims(figures: Mapping[str, Any], variants: Sequence[str] = tuple(VARIANTS)) -> Claims:
-    """What ought to hold of `treadle`, which is the gate by its defaults, and of policies that were to be measured."""
+    """Return the claims about `treadle`, which is the gate with its defaults, and about policies among `variants`."""
 
     def ratio(figure: str, over: str, under: str) -> Callable[[], float]:
         return lambda: figures[over][figure] / figures[under][figure]

@@ -1,6 +1,6 @@
-"""The sinks of a pipeline as their owners see them: counts the rows that each is given, and can let one stall.
+"""Counts the rows that each sink of a pipeline gets, and can make a sink stall.
 
-The count is Spark's own (`Observation`), in the sink's function and with its own action, so Treadle has no part in it.
+The count is Spark's own (`Observation`), in the sink's function and with its own action, independent of Treadle.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Consumers:
-    """Of all sinks that are functions, from before the pipeline starts. Each must use its rows by one action."""
+    """Counters of all sinks that are functions, set before the start. Each must use its rows by one action."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._counts: dict[str, dict[int, int]] = {}
@@ -30,11 +30,11 @@ class Consumers:
 
     @property
     def rows(self) -> Mapping[str, int]:
-        """By sink: all that it was given so far. A batch that is repeated counts once."""
+        """By sink: the rows that it got so far. A batch that is repeated counts once."""
         return {name: sum(batches.copy().values()) for name, batches in self._counts.items()}
 
     def stall(self, sink: str) -> None:
-        """Let it finish no batch any more; comes back when it has begun with one."""
+        """Let a sink finish no batch any more; return when it has begun one."""
         self._go_on[sink].clear()
         self._stalled[sink].wait()
 

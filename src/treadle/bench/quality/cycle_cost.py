@@ -1,6 +1,6 @@
-"""What a cycle of the quality controller costs, over so many tasks: Stream-Economics gives that figure in section 7.4.
+"""The cost of a cycle of the quality controller by number of tasks, a figure of Stream-Economics section 7.4.
 
-Applications of five tasks with two sinks, on workers of which each has more to do than it can.
+Applications have five tasks with two sinks; each worker has more work than it can do.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 from treadle.decide.quality import Controller, Flow, Measured, Promise
 
 WARM_UP = 3
-"""Cycles that are not timed: the first compiles, or reads what was compiled before."""
+"""Cycles that are not timed: the first compiles, or loads compiled code."""
 PRIORITIES = 5
 ON_A_WORKER = 40
 
 
 def cycle_ms(tasks: int, cycles: int, seed: int = 1) -> float:
-    """The median milliseconds of a whole cycle: measurements in, the part of each stream out."""
+    """Return the median milliseconds of a whole cycle, from measurements to the part of each stream."""
     random = np.random.default_rng(seed)
     flow = _flow(tasks, random)
     controller = Controller(flow)
@@ -33,7 +33,7 @@ def cycle_ms(tasks: int, cycles: int, seed: int = 1) -> float:
 
 
 def _flow(tasks: int, random: np.random.Generator) -> Flow:
-    """A source, two operators, a sink behind both and one behind the second, as often as fit."""
+    """Build a flow of a source, two operators, a sink behind both and one behind the second, as often as fit."""
     inputs: dict[str, tuple[str, ...]] = {}
     promises: dict[str, Promise] = {}
     for number in range(max(1, tasks // 5)):

@@ -1,7 +1,4 @@
-"""What a course of events under promises comes to: how well they were kept, and what waited.
-
-It knows what was seen cycle by cycle, and nothing of how it was run.
-"""
+"""Figures of a run under promises: how well promises were kept, and how many rows waited."""
 
 from __future__ import annotations
 
@@ -21,27 +18,27 @@ if TYPE_CHECKING:
 
 ERROR = 0.02
 RATE_ERROR = 0.01
-"""Aims: how far the accuracy may be from what was decided, on average, and the estimated input from the true one."""
+"""Aims: the mean difference of the accuracy from the decided one, and of the estimated input rate from the true one."""
 STALL = 2
-"""Cycles after which it must show that a sink has stalled."""
+"""Cycles after which the stall of a sink must show."""
 PERIODS = 2
-"""So many cycles a sink may be below its minimum."""
+"""Cycles for which a sink may be below its minimum."""
 SETTLES = 10.0
-"""Seconds after a change of the load, of which the growth of what waits is not told."""
+"""Seconds after a change of the load that are left out of the growth of waiting rows."""
 LAST = 5
-"""Cycles at the end of all."""
+"""Number of cycles at the end of the run."""
 AT_MINIMUM = 0.03
-"""An accuracy that is so much above the minimum counts as that."""
+"""An accuracy up to this much above the minimum counts as the minimum."""
 TURN = 0.03
-"""The part of its input that a query may lose on average while a lower priority could still have been shed."""
+"""The mean part of its input that a query may lose while a lower priority could still have been shed."""
 WARM_UP = 60.0
-"""Seconds that a query which has moved may take to come to its minimum: as long as it is waited for."""
+"""Seconds within which a moved query must reach its minimum: as long as Treadle waits for it."""
 STANDS, GROWS = 0.05, 0.1
-"""Parts of the input by which what waits grows, where it counts as bounded and as growing without bound."""
+"""Growth of waiting rows, as a part of the input, up to which it counts as bounded, and from which as unbounded."""
 
 
 class Look(NamedTuple):
-    """At a moment: rows that wait by channel, rows taken so far by source, core seconds so far of Spark and others."""
+    """A sample: waiting rows by channel, rows taken so far by source, core seconds so far of Spark and of others."""
 
     time: float
     waiting: Mapping[str, int]
@@ -49,11 +46,11 @@ class Look(NamedTuple):
     spark: float
     others: float
     workers: Mapping[str, tuple[float, float]] = {}
-    """By worker of a cluster the cores that are used there by the pipeline, and by others."""
+    """By worker of a cluster: the cores used there by the pipeline, and by others."""
 
 
 class Cycle(NamedTuple):
-    """What a cycle of the controller saw and decided: by sink, and the input rate by source."""
+    """What a cycle of the controller measured and decided: by sink, and the input rate by source."""
 
     time: float
     promised: Mapping[str, float]
@@ -62,7 +59,7 @@ class Cycle(NamedTuple):
 
 
 class Course:
-    """What was seen of one run, and the phases with their begin and the rates of their sources."""
+    """The record of one run, with the start and the rates of each phase."""
 
     def __init__(self, began: float, topics: Mapping[str, str]) -> None:
         self.began = began
@@ -74,11 +71,11 @@ class Course:
         self.promises: Mapping[str, Mapping[str, Any]] = {}
         self.results: dict[str, Any] = {}
         self.consumed: Mapping[str, int] = {}
-        """By sink: the rows that its owner was given from the end of the first phase until all were worked off."""
+        """By sink: the rows that it got from the end of the first phase until all were processed."""
         self.fed_by: Mapping[str, Sequence[str]] = {}
-        """By sink: the topics whose rows come to it."""
+        """By sink: the topics that feed it."""
         self.stall_cycles = 0
-        """After how many cycles it showed that a sink had stalled."""
+        """Cycles after which the stall of a sink showed."""
         self.sent: Injector | None = None
 
     def begin(self, now: float, phase: Phase, rates: Mapping[str, float]) -> None:
@@ -86,11 +83,11 @@ class Course:
 
     @property
     def warm(self) -> float:
-        """When the first phase was over."""
+        """The end of the first phase."""
         return self.phases[1][0] if len(self.phases) > 1 else self.began
 
     def overload(self) -> tuple[float, float, float]:
-        """The last phase with the highest load: begin, end, and rows a second that come to all sources."""
+        """Return begin and end of the last phase with the highest load, and the rows per second to all sources."""
         highest = max(phase.pressure for _, phase, _ in self.phases)
         ends = [begin for begin, _, _ in self.phases[1:]] + [self.ended]
         return [
@@ -100,7 +97,7 @@ class Course:
         ][-1]
 
     def waiting(self) -> tuple[Floats, Floats]:
-        """Times, and all rows that waited then."""
+        """Return the times of all samples, and the rows that waited then."""
         return (
             np.array([look.time for look in self.looks]),
             np.array([sum(look.waiting.values()) for look in self.looks], dtype=np.float64),
@@ -110,7 +107,7 @@ class Course:
 def figures(
     scenario: Scenario, able: Mapping[str, float], without: Course, with_: Course, cycle: float
 ) -> dict[str, Any]:
-    """All figures, and what is claimed of them."""
+    """Return all figures, and the claims about them."""
     under, longest = _under(with_)
     rate_errors, late_errors = _rate_errors(with_)
     queries = _queries(with_)
@@ -147,7 +144,7 @@ def figures(
 
 
 def claims(found: Mapping[str, Any], rate: float, cycle: float, leaves: str = "") -> Claims:
-    """What ought to hold. Where a sink `leaves` its worker, minima can't be had before it has done so."""
+    """Return the claims. Where a sink `leaves` its worker, minima can't be kept before it has moved."""
     queries = found["queries"]
     below = WARM_UP if leaves else PERIODS * cycle
     until = " that ends with a move" if leaves else ""
@@ -184,7 +181,7 @@ def claims(found: Mapping[str, Any], rate: float, cycle: float, leaves: str = ""
 
 
 def _queries(course: Course) -> dict[str, dict[str, float]]:
-    """By sink, means over all cycles once warm, and over those of the overload."""
+    """Return by sink means over all cycles once warm, and over cycles of the overload."""
     begin, end, _ = course.overload()
     pairs = _pairs(course)
     settled = [(before, after) for before, after in pairs if begin + SETTLES <= before.time and after.time <= end]
@@ -206,18 +203,18 @@ def _queries(course: Course) -> dict[str, dict[str, float]]:
 
 
 def _by_rows(course: Course, sink: str, parts: list[float]) -> float:
-    """The mean of what there was in each cycle, by the rows that came in it to the topics of the sink."""
+    """Return the mean of `parts` over cycles, weighted by the rows that arrived in the sink's topics."""
     weights = [_came(course, sink, before.time, after.time) for before, after in _pairs(course)]
     return round(float(np.average(parts, weights=weights)), 4)
 
 
 def _apart(queries: Mapping[str, Mapping[str, float]], what: str) -> float:
-    """How far that is from what the owners of the sinks have counted, on average."""
+    """Return the mean difference of a figure from what the consumers of the sinks counted."""
     return _mean([abs(each[what] - each["consumed"]) for each in queries.values()])
 
 
 def _consumed(course: Course, sink: str) -> float:
-    """The part of all rows once warm that the owner of the sink has counted."""
+    """Return the part of all rows once warm that the consumer of the sink counted."""
     return round(course.consumed[sink] / _came(course, sink, course.warm, course.ended), 4)
 
 
@@ -227,10 +224,10 @@ def _came(course: Course, sink: str, start: float, end: float) -> float:
 
 
 def _out_of_turn(course: Course) -> dict[str, float]:
-    """For two sinks of different priority the part that the higher lost while the lower had more than its minimum.
+    """For two sinks return the part that the higher priority lost while the lower one had more than its minimum.
 
-    In the cycles in which it was so, over all cycles: means of both would mix a moment in which there is too little for
-    the higher with one in which there is enough for the lower.
+    The sum over cycles in which that was so is divided by the number of all cycles. Means of both sinks would mix
+    moments with too little for the higher with moments with enough for the lower.
     """
     return {
         f"{high} before {low}": _mean(
@@ -246,7 +243,7 @@ def _out_of_turn(course: Course) -> dict[str, float]:
 
 
 def _pairs(course: Course) -> list[tuple[Cycle, Cycle]]:
-    """Each decision once warm, and the cycle that saw what became of it."""
+    """Return each cycle once warm, with the next one, which measured its effect."""
     return [(before, after) for before, after in pairwise(course.cycles) if before.time >= course.warm]
 
 
@@ -256,7 +253,7 @@ def _accuracy_errors(course: Course) -> list[float]:
 
 
 def _under(course: Course) -> tuple[float, float]:
-    """Seconds that sinks were below their minimum, all in all, and the longest stretch of one."""
+    """Return the seconds that sinks were below their minimum: the sum, and the longest stretch of one sink."""
     total = longest = 0.0
     for name, each in course.promises.items():
         stretch = 0.0
@@ -271,7 +268,7 @@ def _under(course: Course) -> tuple[float, float]:
 
 
 def _rate_errors(course: Course) -> tuple[list[float], list[float]]:
-    """The estimate against what came in the time that it is of, and against the rate at which rows came at its end."""
+    """Return the errors of the estimated rate against the mean rate of its interval, and the rate at the end."""
     assert course.sent is not None
     errors, late = [], []
     for before, after in _pairs(course):
@@ -285,19 +282,19 @@ def _rate_errors(course: Course) -> tuple[list[float], list[float]]:
 
 
 def _lag(course: Course) -> tuple[float, float, float]:
-    """Rows that waited at the end of the overload, by how many a second they grew in it, and the most there were."""
+    """Return the waiting rows at the end of the overload, their growth per second in it, and the highest number."""
     begin, end, _ = course.overload()
     times, rows = course.waiting()
     settled = min(begin + SETTLES, (begin + end) / 2)
     inside = (times >= settled) & (times <= end)
-    if inside.sum() < 2:  # a short one, on a machine that does much else
+    if inside.sum() < 2:  # a short overload on a busy machine
         inside = (times >= begin) & (times <= end)
     growth = float(np.polyfit(times[inside], rows[inside], 1)[0])
     return float(rows[inside][-5:].mean()), growth, float(rows[times >= course.warm].max())
 
 
 def _others(course: Course) -> float:
-    """What other processes used in the overload, broker and injector among them."""
+    """Return the cores that other processes used in the overload, broker and injector among them."""
     begin, end, _ = course.overload()
     inside = [look for look in course.looks if begin <= look.time <= end]
     return (inside[-1].others - inside[0].others) / (inside[-1].time - inside[0].time)

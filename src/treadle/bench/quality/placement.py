@@ -1,7 +1,7 @@
-"""A scenario of `treadle bench quality` on a cluster whose workers come one after the other (Stream-Economics, 7.1).
+"""Runs a scenario of `treadle bench quality` on a cluster to which workers are added (Stream-Economics, 7.1).
 
-Each worker has one core of this machine. Broker, driver and load are on the core of the worker that comes last, which
-is so one that is busy with other things.
+Each worker has one core of this machine. Broker, driver and load share the core of the last worker, so that is one
+worker with other load.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONFIG = {"spark.executor.memory": "768m", "spark.driver.host": "127.0.0.1", "sp
 
 
 class ClusterPlace(Place):
-    """A session on a cluster, to which workers are added as the phases say."""
+    """A session on a cluster, with as many workers as the phase requires."""
 
     def __init__(
         self, spark: SparkSession, servers: str, scenario: Scenario, unit: float, cycle: float, cluster: Cluster
@@ -60,7 +60,7 @@ class ClusterPlace(Place):
         return {name: (worker["used"], worker["used_by_others"] or 0.0) for name, worker in found.items()}
 
     def results(self, run: Run, made: Made, sent: Mapping[str, int]) -> dict[str, Any]:
-        """Who has moved, and whether every row came to every sink once."""
+        """Return the moves, and whether every row reached every sink once."""
         status, came = _status(run), sum(sent.values())
         taken = {sink: run.hops[sink].tuples_in for sink in status["sinks"]}
         return {
@@ -73,7 +73,7 @@ class ClusterPlace(Place):
 
 
 class Cluster:
-    """A master, and as many workers as are wanted, each on a core of its own."""
+    """A master and a variable number of workers, each on a core of its own."""
 
     def __init__(self, standalone: Standalone, cores: Sequence[int]) -> None:
         self._standalone = standalone
@@ -81,7 +81,7 @@ class Cluster:
         self._count = 0
 
     def have(self, count: int) -> None:
-        """So many from now on; the last that came go first."""
+        """Add or kill workers until there are `count`; the last added are killed first."""
         if count > len(self._cores):
             remedy = f"run it where there are {count} cores"
             raise EngineError(f"there are {len(self._cores)} cores only", where="bench quality", remedy=remedy)
@@ -94,7 +94,7 @@ class Cluster:
 
 
 def run(scenario: Scenario, *, cycle: float, pace: float, plot: Path | None, progress: Progress) -> dict[str, Any]:
-    """The figures of a scenario, on a cluster and a broker of its own."""
+    """Run a scenario on a cluster and a broker of its own; return the figures."""
     cores = sorted(os.sched_getaffinity(0))
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="treadle-"))

@@ -19,7 +19,7 @@ GREY = "#8c8c8c"
 
 
 def draw(scenario: Scenario, without: Course, with_: Course, path: Path) -> None:
-    """Four charts with one axis of time, phases marked."""
+    """Draw four charts with one axis of time, phases marked."""
     figure = figures.figure(9, 9)
     cpu, accuracy, rate, lag = charts = figure.subplots(4, 1, sharex=True, height_ratios=(1, 2, 2, 2))
     figure.suptitle(scenario.what)
@@ -41,9 +41,9 @@ def draw(scenario: Scenario, without: Course, with_: Course, path: Path) -> None
 
 
 def _cpu(axes: Any, course: Course) -> None:
-    """Cores in use: those of Spark with its Python workers, and of all others, broker and injector among them.
+    """Draw the cores used by Spark with its Python workers, and by others, broker and injector among them.
 
-    Of a cluster, what the pipeline uses of each worker, and with others (dotted).
+    On a cluster: the cores of each worker that the pipeline uses, and the sum with others (dotted).
     """
     looks = course.looks[::4]
     for name, colour in zip(sorted({name for look in looks for name in look.workers}), COLOURS, strict=False):
@@ -61,7 +61,7 @@ def _cpu(axes: Any, course: Course) -> None:
 
 
 def _accuracy(axes: Any, course: Course) -> None:
-    """What each sink has had in a cycle, what it was to have (dotted), and its minimum (thin)."""
+    """Draw the accuracy of each sink in each cycle, its target (dotted), and its minimum (thin)."""
     times = [cycle.time - course.began for cycle in course.cycles]
     for (name, promise), colour in zip(course.promises.items(), COLOURS, strict=False):
         had = [100 * cycle.accuracy[name] for cycle in course.cycles]
@@ -74,7 +74,7 @@ def _accuracy(axes: Any, course: Course) -> None:
 
 
 def _throughput(axes: Any, course: Course) -> None:
-    """By source: rows a second that were taken, that were thought to come, and that came (dashed)."""
+    """Draw by source the rows per second that were taken, the estimated input rate, and the true one (dashed)."""
     ends = [begin for begin, _, _ in course.phases[1:]] + [course.ended]
     for source, colour in zip(course.topics, COLOURS, strict=False):
         looks = course.looks[::4]

@@ -1,7 +1,7 @@
-"""`treadle bench quality`: whether promises are kept under more load than the machine can do (Stream-Economics, 7).
+"""`treadle bench quality`: are promises kept under more load than the machine can process (Stream-Economics, 7)?
 
-First it is measured what the machine can do of the scenario's work. Then the same load comes twice, on the same session
-and broker: without shedding, and with it.
+First the capacity of the machine for the scenario's work is measured. Then the same load is run twice, on the same
+session and broker: without shedding, and with it.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float], None]
 LOOK = 0.5
-"""Seconds between two looks at the queues."""
+"""Seconds between two samples of the queues."""
 PARTITIONS = 2
 FIRST_ROWS = 2_000
 """Rows of each source in the first backlog."""
 LONG_ENOUGH = 6.0
-"""Seconds that a backlog must take to tell what the machine can do."""
+"""Seconds that a backlog must take to show the capacity of the machine."""
 SETTLED, TWICE = 1.05, 2
-"""A backlog that was worked off so many times as fast as all before: the JVM still compiles. If none was so often in a
-row, it is warm."""
+"""A backlog processed this many times as fast as all before shows that the JVM still compiles; after this many others
+in a row it is warm."""
 LEAST = 4
-"""Looks and cycles in each phase."""
+"""Least number of samples and cycles in each phase."""
 STARTING = 180.0
-"""Seconds that the broker may take, on a machine that does much else."""
+"""Seconds that the broker may take to start, on a busy machine."""
 ALL = 10**9
 MOST_CYCLES = 10
-"""In which a sink that stalls must show, or it never does."""
+"""Cycles within which a stall must show."""
 
 
 class Place:
-    """A session and a broker, and a scenario to be run there."""
+    """A session and a broker, and the scenario that is run on them."""
 
     def __init__(self, spark: SparkSession, servers: str, scenario: Scenario, unit: float, cycle: float) -> None:
         self.spark = spark
@@ -61,24 +61,24 @@ class Place:
         self.cycle = cycle
 
     def start(self, made: Made, folder: Path, options: Mapping[str, Any]) -> Run:
-        """Its pipeline."""
+        """Start the pipeline of the scenario."""
         run: Run = made.pipeline.start(self.spark, folder=folder, **options)
         return run
 
     def begin(self, phase: Phase) -> None:
-        """Whatever a phase needs besides its load."""
+        """Prepare a phase, apart from its load."""
 
-    def workers(self, run: Run) -> dict[str, tuple[float, float]]:  # noqa: ARG002 - there is one place only
-        """By worker the cores that are used there by the pipeline, and by others."""
+    def workers(self, run: Run) -> dict[str, tuple[float, float]]:  # noqa: ARG002 - only clusters have workers
+        """Return by worker the cores used there by the pipeline, and by others."""
         return {}
 
     def results(self, run: Run, made: Made, sent: Mapping[str, int]) -> dict[str, Any]:  # noqa: ARG002 - as above
-        """What is to be told of it besides, once all rows are worked off that each source was sent."""
+        """Return more figures, once all rows that were sent to each source are processed."""
         return {} if made.figures is None else made.figures(sent)
 
     @contextmanager
     def running(self, *, shed: bool) -> Iterator[tuple[Run, Injector, Made, Consumers, Mapping[str, str]]]:
-        """The scenario's pipeline on topics of its own, and what fills them: source -> topic."""
+        """Run the scenario's pipeline on topics of its own, with an injector that fills them: source -> topic."""
         prefix = f"{uuid.uuid4().hex[:8]}-"
         topics = {source: f"{prefix}{source}" for source in self.scenario.rows}
         make_topics(self.servers, topics.values())
@@ -90,7 +90,7 @@ class Place:
         try:
             with self.start(made, folder, options) as run, Injector(self.servers, rows) as fill:
                 yield run, fill, made, consumers, topics
-                run.stop(timeout=1.0)  # what had to wait is of no interest
+                run.stop(timeout=1.0)  # rows that still wait don't matter
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -103,7 +103,7 @@ def run(
     plot: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """The figures of a scenario, on a session and a broker of its own. `pace` makes all phases so much shorter."""
+    """Run a scenario on a session and a broker of its own; return the figures. `pace` multiplies all lengths."""
     from treadle.broker import Broker, free_port
     from treadle.pipelines.spark.session import session
     from treadle.workloads.burn import calibrate
@@ -132,7 +132,7 @@ def run(
 def measure(
     place: Place, *, pace: float = 1.0, plot: Path | None = None, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """What the machine can do, then the course of events without shedding and with it."""
+    """Measure the capacity of the machine, then run the scenario without shedding and with it."""
     tell = progress or (lambda *_: None)
     tell("measuring what the machine can do", 0.1)
     place.begin(place.scenario.phases[0])
@@ -145,7 +145,7 @@ def measure(
         def told(part: float, number: int = number, what: str = what) -> None:
             tell(what, 0.2 + 0.4 * (number + part))
 
-        place.begin(place.scenario.phases[0])  # before there is a pipeline that a worker could be taken from
+        place.begin(place.scenario.phases[0])  # before a pipeline runs that could lose a worker
         with deaths.noted(what):
             courses[shed] = _course(place, able, shed=shed, pace=pace, tell=told)
     if deaths:
@@ -159,10 +159,10 @@ def measure(
 
 
 def capacity(place: Place) -> dict[str, float]:
-    """Source -> rows a second at which its application alone keeps the whole machine busy, nothing shed.
+    """Return by source the rows per second at which its application alone keeps the machine busy without shedding.
 
-    Backlogs are worked off, each at least as large as the last, until the JVM has got no faster `TWICE` in a row by
-    such that take long enough. A JVM that still compiles would be given an overload that is none later.
+    Backlogs are processed, each at least as large as the last, until the JVM has got no faster `TWICE` in a row on
+    backlogs that take long enough. A JVM that still compiles has too low a capacity: the overload would be none later.
     """
     found: dict[str, float] = {}
     with place.running(shed=False) as (run, fill, _, _, topics):
@@ -189,7 +189,7 @@ def _drained(run: Run) -> None:
 def _course(
     place: Place, able: Mapping[str, float], *, shed: bool, pace: float, tell: Callable[[float], None]
 ) -> Course:
-    """Run all phases once; what was seen, phase by phase."""
+    """Run all phases once, and return the record."""
     scenario = place.scenario
     whole = sum(phase.seconds for phase in scenario.phases) * pace
     cores = Cores([jvm.pid(place.spark)])
@@ -233,7 +233,7 @@ def _course(
 
 
 def _stall(run: Run, consumers: Consumers) -> int:
-    """Let the sink of the highest priority stall: the cycles after which less than half of its accuracy is left."""
+    """Stall the sink of the highest priority; return the cycles after which less than half of its accuracy is left."""
     sinks = _quality(run)["sinks"]
     sink = max(sinks, key=lambda name: sinks[name]["priority"])
     while (before := _quality(run)["sinks"][sink]["accuracy"]) in (None, 0.0) or run.hops[sink].batches == 0:
@@ -257,7 +257,7 @@ def _quality(run: Run) -> dict[str, Any]:
 
 
 def _enough(course: Course, before: tuple[int, int], shed: bool) -> bool:
-    """Whether something can be said of a phase, also of a short one on a machine that does much else."""
+    """Return whether a phase has enough samples and cycles, also if it is short and the machine is busy."""
     looks, cycles = before
     return len(course.looks) >= looks + LEAST and (not shed or len(course.cycles) >= cycles + LEAST)
 
@@ -288,7 +288,7 @@ def _note_cycle(run: Run, course: Course) -> None:
 
 
 def make_topics(servers: str, topics: Iterable[str]) -> None:
-    """Each with some partitions, so that one query can use several cores."""
+    """Create topics with several partitions, so that one query can use several cores."""
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     wanted = [NewTopic(topic, PARTITIONS) for topic in topics]

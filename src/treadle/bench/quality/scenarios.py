@@ -1,7 +1,7 @@
-"""The scenarios of `treadle bench quality`: which pipeline, which rows, and how the load changes, by number.
+"""The scenarios of `treadle bench quality` by number: the pipeline, the rows, and how the load changes.
 
-1 to 3 are those of Stream-Economics section 7, 4 and 5 are ours. A load is a part of what the machine, or one
-worker, can do, as measured.
+1 to 3 are those of Stream-Economics section 7, 4 and 5 are ours. A load is a part of the measured capacity of the
+machine, or of one worker.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ ROW = 200e-6
 
 
 class Phase(NamedTuple):
-    """For so many seconds each application asks for such a part of the machine."""
+    """A number of seconds in which each application gets a constant load."""
 
     seconds: float
     load: tuple[float, ...]
     workers: int = 0
-    """Of a cluster, each with one core; 0 where it runs in one session on the whole machine."""
+    """Workers of a cluster, each with one core; 0: one session on the whole machine."""
 
     @property
     def pressure(self) -> float:
-        """All loads together, as a part of what there is."""
+        """The sum of all loads, as a part of the capacity."""
         return sum(self.load) / max(self.workers, 1)
 
 
 class Made(NamedTuple):
-    """A pipeline, and what else its results say, given the rows that each source was sent."""
+    """A pipeline, and a function for more figures, which gets the number of rows sent to each source."""
 
     pipeline: Pipeline
     figures: Callable[[Mapping[str, int]], dict[str, Any]] | None = None
@@ -40,9 +40,9 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class Scenario:
-    """`make` is given the seconds that a hash takes, and the prefix of its topics.
+    """A pipeline and its load. `make` gets the seconds that a hash takes, and the prefix of its topics.
 
-    `applications` have each some sources, with the function that makes the rows; the first phase is to warm up.
+    Each of `applications` has sources, with the function that makes their rows; the first phase is for warming up.
     """
 
     what: str
@@ -50,9 +50,9 @@ class Scenario:
     applications: Sequence[Mapping[str, str]]
     phases: Sequence[Phase]
     instances: Mapping[str, int] = field(default_factory=dict)
-    """By sink: on how many workers it may be at once, if not on one."""
+    """By sink: the number of workers on which it may run at once, if not one."""
     leaves: str = ""
-    """The sink that Alg. 2 chooses to leave its worker, where minima of all can't be paid for."""
+    """The sink that Alg. 2 moves from its worker when the CPU is too little for all minima."""
 
     @property
     def rows(self) -> dict[str, str]:
@@ -94,8 +94,8 @@ SCENARIOS: dict[str, Scenario] = {
         "Taxi Drives, drivers and cells alike: a second worker is idle until the first can't pay for both minima",
         _taxi((0.4, 0.6)),
         (_TAXI,),
-        # A worker waits between batches, so thrice of what it can do needs 1.9 cores only, and the minima half of that:
-        # more than one worker has, and less than both, of which the second is busy with the load as well.
+        # A worker waits between batches, so three times its capacity needs 1.9 cores only, and the minima half of that:
+        # more than one worker has, and less than both have, of which the second shares its core with the load.
         (Phase(40, (0.5,), 1), Phase(20, (0.5,), 2), Phase(90, (3.0,), 2)),
         instances={"cells": 2},
         leaves="cells",

@@ -1,7 +1,7 @@
 """A standalone Spark cluster on this machine: a master, and workers that each have cores of their own.
 
-For what needs several workers and has one machine. A worker has more task slots than cores, since how much runs there
-is not for slots to say.
+It is for benchmarks that need several workers. A worker has more task slots than cores, so that slots don't limit what
+runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OPENS = ("java.lang", "java.lang.invoke", "java.net", "java.nio", "java.util", 
 
 
 class Standalone:
-    """The master, from when it is made, and the workers that are added to it."""
+    """The master, which starts with the object, and the workers that are added to it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -51,12 +51,12 @@ class Standalone:
         self.close()
 
     def add(self, name: str, cores: Collection[int] | None = None) -> None:
-        """One more worker, that has only these cores."""
+        """Start a worker, limited to these cores."""
         size = ("--cores", str(SLOTS), "--memory", MEMORY, "--work-dir", str(self._folder / name))
         self._workers[name] = self._start("worker.Worker", (*size, self.master), {"TREADLE_WORKER": name}, cores)
 
     def kill(self, name: str) -> None:
-        """As a machine that loses its power: the worker and all that it has started, at once."""
+        """Kill a worker and all that it has started, like a power failure of its machine."""
         _end(self._workers.pop(name), signal.SIGKILL)
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class Standalone:
 
 
 def _end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
-    """With the executors that a worker has started, which are in its session."""
+    """End a process and its session, which includes the executors of a worker."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, how)
     try:

@@ -1,7 +1,7 @@
-"""What Treadle's own speed is measured against: a control round in plain Python, and a chain of operators in SimPy.
+"""Baselines for Treadle's own speed: a control round in plain Python, and a chain of operators in SimPy.
 
-Both do the work that ours does and give the same results; `core.py` checks that they do. Written as one would
-write them without numpy or numba: objects, dictionaries and generators, with whatever can be prepared prepared.
+Both do the same work as Treadle and give the same results, which `core.py` checks. They are written as usual without
+numpy or numba: objects, dictionaries and generators, with everything prepared that can be.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Reading:
 
 
 class PlainRound:
-    """A control round by a loop over instances: metrics, highest rate first, niceness, and what of it is new.
+    """A control round by a loop over instances: metrics, highest rate first, niceness, and the changes.
 
-    `tau` and `forget` are those of `observe.Provider`, whose formulas these are.
+    `tau` and `forget` are those of `observe.Provider`, which has the same formulas.
     """
 
     def __init__(self, topology: Topology, tau: float, forget: float) -> None:
@@ -49,7 +49,7 @@ class PlainRound:
         self._sinks_first = [self._operators[row] for level in topology.levels for row in level.rows.tolist()]
 
     def __call__(self, now: float, readings: Mapping[str, Reading]) -> tuple[dict[str, float], str]:
-        """The new niceness of the instances for which it changes, and the reason."""
+        """Return the new niceness of the instances for which it changes, and the reason."""
         seconds = now - self._time
         self._time = now
         for operator in self._sinks_first:
@@ -65,7 +65,7 @@ class PlainRound:
 
 
 def niceness(rates: Mapping[str, float]) -> dict[str, float]:
-    """`decide.transform.nice` for logarithmic priorities: the kernel's ladder, or min-max where it is too short."""
+    """Same as `decide.transform.nice` for logarithmic priorities: exact ratios, or min-max if they exceed the range."""
     if not rates or min(rates.values()) == max(rates.values()):
         return dict.fromkeys(rates, 0.0)
     logs = {name: math.log(rate) if rate > 0 else -math.inf for name, rate in rates.items()}
@@ -85,7 +85,7 @@ def niceness(rates: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What came out of a chain of operators: results, their mean latency, when the last one left, and CPU seconds."""
+    """Output of a chain of operators: results, their mean latency, when the last one left, and CPU seconds."""
 
     results: int
     mean_latency: float
@@ -94,7 +94,7 @@ class Delivery:
 
 
 def simpy_chain(costs: Sequence[float], arrivals: Sequence[float]) -> Delivery:
-    """A chain on one processor: each operator is a process that takes a tuple, waits for the CPU, and passes it on."""
+    """Run a chain on one processor: each operator is a process that takes a tuple, waits for the CPU, and sends it."""
     simpy = need_simpy()
     env = simpy.Environment()
     cpu = simpy.Resource(env, capacity=1)
@@ -125,7 +125,7 @@ def simpy_chain(costs: Sequence[float], arrivals: Sequence[float]) -> Delivery:
 
 
 def need_simpy() -> Any:
-    """The module, which only this comparison needs."""
+    """Return the module `simpy`, which only this comparison needs."""
     try:
         import simpy
     except ImportError:
@@ -139,7 +139,7 @@ def need_simpy() -> Any:
 
 @dataclass(slots=True)
 class _Average:
-    """`observe.smooth.Smoother` of one value."""
+    """Same as `observe.smooth.Smoother`, for one value."""
 
     tau: float
     forget: float
@@ -160,7 +160,7 @@ class _Average:
 
 @dataclass(slots=True)
 class _Ratio:
-    """`observe.catalogue.ratio` of one instance."""
+    """Same as `observe.catalogue.ratio`, for one instance."""
 
     kept: float = 0.0
     paused: float = 0.0
@@ -175,7 +175,7 @@ class _Ratio:
 
 @dataclass(slots=True)
 class _Operator:
-    """An instance: where it sends, what was last read of it, and its metrics."""
+    """An instance: its consumers, its last counters, and its metrics."""
 
     name: str
     cost: _Average
@@ -190,7 +190,7 @@ class _Operator:
     global_rate: float = math.nan
 
     def observe(self, now: Reading, seconds: float) -> None:
-        """The metrics of this round; those of all consumers must be there already."""
+        """Compute the metrics of this round, after those of all consumers."""
         before, self.before = self.before, now
         if before is None:
             return
@@ -212,7 +212,7 @@ class _Operator:
         else:
             self.global_selectivity = selectivity * results
             self.global_cost = cost + selectivity * further
-        self.global_rate = self.global_selectivity / max(self.global_cost, FINEST_COST)  # NaN, being first, stays
+        self.global_rate = self.global_selectivity / max(self.global_cost, FINEST_COST)  # max keeps a NaN that is first
 
 
 def _growth(before: float, now: float) -> float:

@@ -1,4 +1,4 @@
-"""Several policies on one scenario, side by side: run them, set their figures in a table, and draw them."""
+"""Compares policies on one scenario: runs them, puts their figures into a table, and draws them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class Figure:
-    """A column of the table: what it is called, where it stands in a summary, and whether less is better."""
+    """A column of the table: its title, its key in a summary, and whether less is better."""
 
     title: str
     key: str
@@ -33,7 +33,7 @@ class Figure:
 
 
 def seconds(value: float) -> str:
-    """A duration as a person reads it."""
+    """Format a duration for people."""
     for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
         if value < limit:
             return f"{value * factor:.3g} {unit}"
@@ -41,7 +41,7 @@ def seconds(value: float) -> str:
 
 
 def count(value: float) -> str:
-    """A number of tuples as a person reads it."""
+    """Format a number of tuples for people."""
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
@@ -67,7 +67,7 @@ def compare(
     resolve: Callable[[str], str] = str,
     progress: Progress | None = None,
 ) -> list[Outcome]:
-    """Each policy meets the same arrivals, costs and luck. `resolve` spells a policy out where a name stands for it."""
+    """Run each policy with the same arrivals, costs and random numbers; `resolve` turns its name into a spec."""
     outcomes: list[Outcome] = []
     for number, spec in enumerate(policies):
 
@@ -82,7 +82,7 @@ def compare(
 
 
 def relabelled(outcome: Outcome, label: str) -> Outcome:
-    """The same outcome under the name that the user gave the policy."""
+    """Return the outcome with the name that the user gave the policy."""
     return replace(outcome, label=label)
 
 
@@ -92,7 +92,7 @@ def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def table(outcomes: Sequence[Outcome], title: str = "") -> Table:
-    """A row per policy and class; the best of a column stands out. Narrow enough for 80 columns."""
+    """Build a table with a row per policy and class, the best of each column marked. It fits 80 columns."""
     rows = [(name, outcome.summary()) for name, outcome in zip(names(outcomes), outcomes, strict=True)]
     dropped = any(summary["dropped"] for _, summary in rows)
     figures = (*FIGURES, DROPPED) if dropped else FIGURES
@@ -120,7 +120,7 @@ def table(outcomes: Sequence[Outcome], title: str = "") -> Table:
 
 
 def names(outcomes: Sequence[Outcome]) -> list[str]:
-    """What the policies are called where room is short: an adaptive one by its learner, if that tells it apart."""
+    """Return short names of policies: an adaptive one has that of its learner, if that is unique."""
     short = [_LEARNER.sub(r"adaptive \1", outcome.label) for outcome in outcomes]
     return short if len(set(short)) == len(short) else [outcome.label for outcome in outcomes]
 
@@ -129,7 +129,7 @@ _LEARNER = re.compile(r"^adaptive:(?:.*,)?learner=\(?([a-z]+)[^@]*")
 
 
 def _best(figure: Figure, values: Sequence[float]) -> float | None:
-    """The best value, if they differ at all."""
+    """Return the best value, if not all are equal."""
     low, high = min(values), max(values)
     return None if low == high else low if figure.less_is_better else high
 
@@ -140,7 +140,7 @@ def _cell(figure: Figure, value: float, best: float | None) -> str:
 
 
 def check_plot(path: Path) -> None:
-    """Whether a plot can be written there; asked before the work is done."""
+    """Raise ConfigError if no plot can be written there; called before the runs."""
     figures.check()
     if not path.parent.is_dir():
         raise ConfigError(f"there is no folder '{path.parent}'", where=str(path), remedy="make it first")
@@ -151,7 +151,7 @@ def check_plot(path: Path) -> None:
 
 
 def plot(outcomes: Sequence[Outcome], path: Path) -> None:
-    """Latency, queued tuples and results over time, a line per policy, as PNG (or what the file's ending says)."""
+    """Draw latency, queued tuples and results over time, a line per policy, as PNG (or by the file's ending)."""
     check_plot(path)
     labels = names(outcomes)
     figure = figures.figure(10, 9.5)
@@ -198,7 +198,7 @@ def _extent(axis: Any) -> tuple[float, float]:
 
 
 def _over_time(outcome: Outcome, points: int = 120) -> tuple[Floats, Floats, Floats]:
-    """In each of `points` equal pieces of time: mean latency of the highest class, and all results per second."""
+    """Return for `points` equal intervals the time, mean latency of the highest class, and all results per second."""
     end = max(outcome.counters["now"], 1e-9)
     edges = np.linspace(0.0, end, points + 1)
     results = outcome.results

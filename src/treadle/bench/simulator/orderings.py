@@ -1,4 +1,4 @@
-"""What `treadle demo --simulator` shows: the orderings that the papers report, measured, and said to hold or not."""
+"""The demo of `treadle demo --simulator`: measures the orderings that the papers report, and whether they hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEARNERS = ("roulette", "ucb", "thompson")
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence with its numbers, and whether this run bears it out."""
+    """A sentence with its numbers, and whether it holds in this run."""
 
     text: str
     holds: bool
@@ -25,7 +25,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison: its table, what is claimed of it, and its picture."""
+    """One comparison: its outcomes, table and claims."""
 
     name: str
     outcomes: Sequence[Outcome]
@@ -39,7 +39,7 @@ class Part:
 def run(
     progress: compare.Progress | None = None, names: Collection[str] | None = None, most_seeds: int = 3
 ) -> list[Part]:
-    """All comparisons, or some by name, on as many seeds as each needs, or fewer; a minute or two."""
+    """Run all comparisons, or some by name, on up to `most_seeds` seeds each; it takes a minute or two."""
     every = (
         ("haren-multi-class-bursts", 1, urgent_queries_stay_fast),
         ("haren-single-class", 2, papers_orderings),
@@ -87,7 +87,7 @@ def urgent_queries_stay_fast(runs: Sequence[Sequence[Outcome]]) -> tuple[Claim, 
 
 
 def papers_orderings(runs: Sequence[Sequence[Outcome]]) -> tuple[Claim, ...]:
-    """Haren section 7.3 and Lachesis section 6.3: each policy is best at what it is for, and chance helps nobody."""
+    """Haren section 7.3 and Lachesis section 6.3: each policy is best at its goal, random no better than the OS."""
     figures = [{outcome.label: outcome.summary() for outcome in outcomes} for outcomes in runs]
 
     def best(policy: str, key: str, what: str) -> Claim:
@@ -115,7 +115,7 @@ def papers_orderings(runs: Sequence[Sequence[Outcome]]) -> tuple[Claim, ...]:
 
 
 def adaptive_keeps_up(runs: Sequence[Sequence[Outcome]]) -> tuple[Claim, ...]:
-    """AMoS section 4.2: who chooses among policies does about as well as the best of them, unaided."""
+    """AMoS section 4.2: an adaptive policy is about as good as the best of its candidates."""
     over: dict[str, list[float]] = {}
     for outcomes in runs:
         means = {_learner(outcome.label): outcome.summary()["mean_latency"] for outcome in outcomes}
@@ -145,5 +145,5 @@ def _of(runs: Sequence[Sequence[Outcome]]) -> str:
 
 
 def _learner(label: str) -> str:
-    """The learner of an adaptive policy; any other policy as it is."""
+    """Return the learner of an adaptive policy, or any other policy unchanged."""
     return label.removeprefix("adaptive:learner=").partition(",")[0]

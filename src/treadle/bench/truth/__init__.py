@@ -1,1 +1,1 @@
-"""`treadle bench truth`: what Treadle measures, against a count made independently of it."""
+"""`treadle bench truth`: Treadle's figures, compared with counts made independently of them."""

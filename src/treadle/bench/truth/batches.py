@@ -1,8 +1,8 @@
-"""How true Treadle's figures of a query in micro-batches are, against counts of the application's own.
+"""Compares Treadle's figures of a query in micro-batches with the application's own counts.
 
-Rows in and out are counted by the query (`workloads/tapped_batches.py`). What waits is what the broker has, less what
-the application's own listener has seen batches read; the age of the oldest such row follows from when the broker had
-it. What rows cost is what the kernel says of the threads of tasks and of Python's workers.
+Rows in and out are counted by the query (`workloads/tapped_batches.py`). The queue is the rows that the broker has,
+less those that batches have read by the application's own listener; the age of its oldest row is how long the broker
+has had that row. The cost of rows is the kernel's CPU time of task threads and Python workers.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from treadle.workloads.tapped_batches import TappedBatches
 
 METRICS = ("queue", "tuples_in", "tuples_out", "head_age", "cpu_time")
 RATES = (400.0, 2500.0, 400.0)
-"""Rows a second, one after the other: small batches, large ones, and small ones again."""
+"""Rows per second in turn: small batches, large ones, and small ones again."""
 WARM = 10
-"""Batches before the figures are compared."""
+"""Batches that run before figures are compared."""
 QUERY = Chain("batched", ())
 TASK = "Executor task"
-"""What the kernel knows of the name of a task's thread."""
+"""The kernel's name of a task's thread, which is cut off."""
 
 
 class Moment(NamedTuple):
-    """What Treadle says of the query, and what the broker and the kernel say at the same time."""
+    """Treadle's figures of the query, and those of the broker and the kernel at the same time."""
 
     time: float
     said: Mapping[str, float]
     came: float
     """Rows in the topic."""
     cpu: float
-    """Seconds that all threads of tasks and Python's workers have used."""
+    """CPU seconds of all task threads and Python workers."""
 
 
 def run(*, seconds: float = 20.0, progress: Progress = lambda *_: None) -> dict[str, Any]:
-    """The figures; each phase of the load lasts so long."""
+    """Return the figures; each phase of the load lasts `seconds`."""
     with tempfile.TemporaryDirectory(prefix="treadle-") as folder:
         taps, batches = Path(folder, "taps"), Path(folder, "batches")
         progress("starting Spark", 0.0)
@@ -72,7 +72,7 @@ def run(*, seconds: float = 20.0, progress: Progress = lambda *_: None) -> dict[
 
 
 def claims(found: Mapping[str, Any]) -> Claims:
-    """What ought to hold of a query in micro-batches."""
+    """Return the claims about a query in micro-batches."""
     return claims_of("micro-batch", found)
 
 
@@ -89,7 +89,7 @@ def _watch(engine: SparkEngine, provider: Provider, rig: Rig, seconds: float) ->
 
 
 def _task_cpu(times: ThreadTimes, pid: int) -> float:
-    """Seconds of all threads that have worked on tasks, which Spark keeps for a minute, and of Python's workers."""
+    """Return the CPU seconds of all task threads, which Spark keeps for a minute, and of Python workers."""
     names = {int(file.parent.name): _text(file) for file in Path(f"/proc/{pid}/task").glob("*/comm")}
     tasks = [(pid, tid) for tid, name in names.items() if name.startswith(TASK)]
     workers = [(child, child) for child in _descendants(pid)]
@@ -103,13 +103,13 @@ def _descendants(pid: int) -> list[int]:
 
 
 def compare(moments: Sequence[Moment], taps: Taps, batches: Floats) -> dict[str, Any]:
-    """`batches` are times and rows of all that were done."""
+    """Compare figures and counts; `batches` has the time and rows of each finished batch."""
     when = np.array([moment.time for moment in moments])
     said = {name: np.array([moment.said[name] for moment in moments]) for name in METRICS}
     came = np.array([moment.came for moment in moments])
     done = np.append(0.0, np.cumsum(batches[:, 1]))[np.searchsorted(batches[:, 0], when, side="right")]
     true = came - done
-    # The broker's counts at other moments tell when it had the oldest row that no batch has read.
+    # The broker's counts over time show when it got the oldest row that no batch has read.
     age = when - np.interp(done + 1.0, came, when)
     waits = (true > 0.0) & (done + 1.0 >= came[0])
     taken, left = (taps.at(taps.rows, place, when) for place in ("in", "out"))

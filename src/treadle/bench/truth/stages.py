@@ -1,10 +1,10 @@
-"""`treadle bench truth`: how true Treadle's figures of an application that it only looks at are.
+"""`treadle bench truth`: how exact are Treadle's figures of an application that it only observes?
 
-The application counts its own rows by expressions in its queries (`workloads/tapped.py`), and writes every 2 ms how
-many have passed each place, when the last of them was made, and the CPU time of the threads that passed them. None of
-this comes from Spark's counters, on which Treadle's figures rest. Both are read on the same clock and compared at the
-moments of Treadle's readings, while the load is below what the application can do, above it, and below it again.
-`truth_batches` does the like with micro-batches.
+The application counts its own rows by expressions in its queries (`workloads/tapped.py`). Every 2 ms it writes how many
+have passed each place, when the last of them was made, and the CPU time of the threads that passed them, independently
+of Spark's counters, on which Treadle's figures rest. Both use the same clock and are compared at the moments of
+Treadle's readings, while the load is below the application's capacity, above it, and below it again. `batches` does the
+same with micro-batches.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from treadle.workloads.tapped import STAGES, Tapped
 AGES, RATIOS = ("head_age", "latency"), ("cost", "selectivity")
 METRICS = ("queue", "external_queue", "tuples_in", "tuples_out", "cpu_time", "output_queue", *AGES, *RATIOS)
 PHASES = (0.7, 1.4, 0.7)
-"""Parts of what the application can do that come in, one after the other."""
+"""Loads in turn, as parts of the application's capacity."""
 BATCH = "10 seconds"
 
 
 class Moment(NamedTuple):
-    """What Treadle says of all stages at a time; each column has one value a stage, all partitions together."""
+    """Treadle's figures of all stages at a time; each column has one value per stage, for all partitions together."""
 
     time: float
     columns: Mapping[str, Floats]
 
 
 def run(*, seconds: float = 20.0, progress: Progress | None = None) -> dict[str, Any]:
-    """The figures of Real-Time Mode and of micro-batches; each phase of the load lasts so long."""
+    """Return the figures of Real-Time Mode and of micro-batches; each phase of the load lasts `seconds`."""
     tell = progress or (lambda *_: None)
     batched = batches.run(seconds=seconds, progress=lambda what, done: tell(f"micro-batch: {what}", 0.4 * done))
     stages, rate = _real_time(seconds, lambda what, done: tell(f"real time: {what}", 0.4 + 0.6 * done))
@@ -87,7 +87,7 @@ def _real_time(seconds: float, tell: Progress) -> tuple[dict[str, Any], float]:
 
 
 def claims(figures: Mapping[str, Mapping[str, Any]]) -> Claims:
-    """What ought to hold of each stage."""
+    """Return the claims about each stage."""
     made = [claim for stage, found in figures.items() for claim in claims_of(stage, found)]
     for stage, found in figures.items():
         made.append(at_most(f"{stage}: selectivity for decisions", found["decided_selectivity_error"], 0.02))
@@ -101,7 +101,7 @@ def _start(query: Chain, servers: str, file: Path, core: int | None) -> Tapped:
 
 
 def _capacity(rig: Rig, file: Path, seconds: float) -> float:
-    """Rows a second that the first stage takes when it is flooded, once the JVM has compiled what it uses."""
+    """Return the rows per second of the first stage when it is flooded, once the JVM has compiled the code."""
     rig.produce({"tapped": 3000.0})
     rig.take(seconds)
     rig.produce({})
@@ -114,7 +114,7 @@ def _capacity(rig: Rig, file: Path, seconds: float) -> float:
     rig.take(0.5 * seconds)
     last = read_latest(file)
     rig.produce({})
-    # What comes out at the end, in rows that came in: in the middle rows may pile up.
+    # Output at the end, in input rows: rows may queue in between.
     took = (last.rows["aggregate in"][-1] - first.rows["aggregate in"][-1]) / (last.times[-1] - first.times[-1])
     rate = took * last.rows["filter in"][-1] / last.rows["filter out"][-1]
     _work_off(rig, file)
@@ -131,7 +131,7 @@ def _work_off(rig: Rig, file: Path) -> None:
 
 
 def _watch(engine: SparkEngine, provider: Provider, rig: Rig, seconds: float) -> list[Moment]:
-    """All moments at which Treadle has read the counters."""
+    """Return all moments at which Treadle has read the counters."""
     found: list[Moment] = []
     for when, snapshot in readings(engine, provider, rig, seconds):
         instances = snapshot.topology.instances
@@ -145,7 +145,7 @@ def _watch(engine: SparkEngine, provider: Provider, rig: Rig, seconds: float) ->
 
 
 def _together(name: str, column: Floats, of_stage: Any) -> Floats:
-    """Of all partitions of each stage: ages are those of the oldest, ratios are means, all else adds up."""
+    """Combine the partitions of each stage: ages by the maximum, ratios by the mean, all else by the sum."""
     if name in AGES:
         found = np.full(len(STAGES), np.nan)
         np.fmax.at(found, of_stage, column)
@@ -165,7 +165,7 @@ def _stage(number: int, stage: str, when: Floats, said: Mapping[str, Floats], ta
     cpu = taps.at(taps.cpu, f"{stage} in", when)
     name = "queue" if number else "external_queue"
     queue = said[name][:, number]
-    # The application does not count what waits in Kafka, so the source's queue has nothing to be compared with.
+    # The application does not count rows that wait in Kafka, so the source's queue can't be compared.
     true = taps.at(taps.rows, f"{STAGES[number - 1]} out", when) - taken if number else np.full(len(when), np.nan)
     age = when - taps.at(taps.created, f"{stage} in", when)
     waits = (true > 0.0) & (queue > 0.0)

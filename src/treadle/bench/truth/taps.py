@@ -1,6 +1,6 @@
-"""What an application counts itself (`workloads/java/treadle/tap/Tap.java`), and how far Treadle's figures are off.
+"""Counts of an application itself (`workloads/java/treadle/tap/Tap.java`), and the errors of Treadle's figures.
 
-Both parts of `treadle bench truth` watch and compare in the same way.
+Both parts of `treadle bench truth` use it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ PERIOD = 0.05
 WINDOW = 2.0
 """Seconds over which rates, selectivities and costs are compared."""
 FEW_ROWS, SMALL_PART = 20.0, 0.05
-"""An error of a queue that is one of these is small."""
+"""The error of a queue is small up to the larger of both: some rows, or a part of the true queue."""
 LONGEST_LINES = 8192
-"""Bytes of two lines of counts, at most."""
+"""Maximum bytes of two lines of counts."""
 
 
 class Taps(NamedTuple):
-    """What the application has counted: at these times, by place, all partitions together."""
+    """The application's counts: at these times, by place, for all partitions together."""
 
     times: Floats
     rows: Mapping[str, Floats]
     created: Mapping[str, Floats]
-    """When the last row was made, on the same clock; of several partitions the one that is furthest behind."""
+    """When the last row was made, on the same clock; the earliest of several partitions."""
     cpu: Mapping[str, Floats]
 
     def at(self, what: Mapping[str, Floats], place: str, when: Floats) -> Floats:
@@ -44,12 +44,12 @@ class Taps(NamedTuple):
 
 
 def read_taps(file: Path) -> Taps:
-    """The whole file; a place that is not there yet has counted nothing."""
+    """Read the whole file; a place that is not there yet has counted 0."""
     return _taps(file.read_text())
 
 
 def read_latest(file: Path) -> Taps:
-    """The last counts alone."""
+    """Read only the last counts."""
     with file.open("rb") as text:
         text.seek(max(0, file.stat().st_size - LONGEST_LINES))
         last = text.read().decode()
@@ -76,7 +76,7 @@ def _taps(text: str) -> Taps:
 
 
 def readings(engine: SparkEngine, provider: Provider, rig: Rig, seconds: float) -> Iterator[tuple[float, Snapshot]]:
-    """Whenever the engine has read the counters of tasks anew: when that was, and all that is known then."""
+    """Yield whenever the engine has read the counters of tasks anew: the time, and the snapshot."""
     end, last = time.monotonic() + seconds, -math.inf
     while time.monotonic() < end:
         began = time.monotonic()
@@ -90,7 +90,7 @@ def readings(engine: SparkEngine, provider: Provider, rig: Rig, seconds: float) 
 
 
 def queue_error(queue: Floats, true: Floats) -> dict[str, float]:
-    """A queue that is not known is a large error."""
+    """Return the errors of a queue; an unknown queue is a large error."""
     off = np.abs(queue - true)
     return {
         "median_rows": median(off),
@@ -101,7 +101,7 @@ def queue_error(queue: Floats, true: Floats) -> dict[str, float]:
 
 
 def rate_errors(when: Floats, said: Mapping[str, Floats], true: Mapping[str, Floats]) -> dict[str, float]:
-    """Of rows `in` and `out` and seconds of `cpu`, all counted from some beginning on."""
+    """Return the errors of rates, from counters of rows `in` and `out` and seconds of `cpu`."""
     mine, truly = ({key: _grown(when, column) for key, column in each.items()} for each in (said, true))
     return {
         "rate_error": median(_part(mine["in"], truly["in"])),
@@ -111,12 +111,12 @@ def rate_errors(when: Floats, said: Mapping[str, Floats], true: Mapping[str, Flo
 
 
 def decided_error(when: Floats, column: Floats, top: Floats, bottom: Floats) -> float:
-    """Of a metric on which decisions rest, against the growth of two counts."""
+    """Return the error of a metric used for decisions, against the ratio of the growth of two counters."""
     return median(_part(column, _grown(when, top) / _grown(when, bottom)))
 
 
 def claims_of(name: str, found: Mapping[str, Any]) -> Claims:
-    """What ought to hold of a stage or query."""
+    """Return the claims about a stage or query."""
     made: Claims = []
     if (queue := found["queue_error"]) is not None:
         made.append(at_most(f"{name}: queue, part of moments with a large error", queue["large"], 0.5))
@@ -125,7 +125,7 @@ def claims_of(name: str, found: Mapping[str, Any]) -> Claims:
 
 
 def _grown(when: Floats, column: Floats) -> Floats:
-    """By how much it has grown over each window."""
+    """Return the growth of a counter over each window."""
     known = np.isfinite(column)
     if not known.any():
         return np.full(len(when), np.nan)
@@ -139,6 +139,6 @@ def _part(value: Floats, true: Floats) -> Floats:
 
 
 def median(column: Floats) -> float:
-    """Of what is known."""
+    """Return the median of the finite values."""
     known = column[np.isfinite(column)]
     return round(float(np.median(known)), 5) if len(known) else float("nan")

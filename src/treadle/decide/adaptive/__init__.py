@@ -1,6 +1,6 @@
 """AMoS, "Adaptive Multi-Objective Scheduling Selection": a policy that chooses among policies, with several learners.
 
-Here stand the public names and the ways to make them from words. How things are scored and learned is in the modules.
+This module has the public names and creates policies and learners from text; the other modules score and learn.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LEARNERS: dict[str, type[Learner]] = {kind.name: kind for kind in (Roulette, Ucb
 
 
 def learner(name: str, **parameters: float) -> Learner:
-    """A learner by its name."""
+    """Create a learner by its name."""
     known = ", ".join(LEARNERS)
     if name not in LEARNERS:
         raise ConfigError(f"there is no learner '{name}'", where="policy 'adaptive'", remedy=f"use one of {known}")
@@ -70,14 +70,14 @@ def create(
     rng: np.random.Generator | int = 0,
     **options: Any,
 ) -> Adaptive:
-    """An adaptive policy; a learner may be given by name, a generator by its seed. `options` go to `Adaptive`."""
+    """Create an adaptive policy; `learner` may be a name and `rng` a seed. `options` go to `Adaptive`."""
     chosen = _by_name(learner) if isinstance(learner, str) else learner
     generator = np.random.default_rng(rng) if isinstance(rng, int) else rng
     return Adaptive(candidates, objectives, chosen, generator, **options)
 
 
 def spelt_out(spec: str, usual: Mapping[str, str]) -> str:
-    """The text of a policy; if it is this one, with the usual options where it leaves them out."""
+    """Return the spec of a policy; for an adaptive one, with the `usual` options that it does not set itself."""
     name, given = parse(spec)
     if name not in NAMES:
         return spec

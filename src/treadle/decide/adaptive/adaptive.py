@@ -1,7 +1,6 @@
 """AMoS: a policy that puts one of several policies in charge and learns which serves the objectives best (section 3).
 
-It knows when to reassess, what its candidates did and why one was chosen. What they do with a snapshot it doesn't know,
-nor does it touch the system: the candidate in charge makes the schedule, for any policies whatever.
+Of a snapshot it reads only time and totals. The candidate in charge makes the schedule, so any policy can be one.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _WHERE = "policy 'adaptive'"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Who was put in charge, when and why, with Eq. 2's scores of all at that moment."""
+    """The candidate that was put in charge, when and why, with Eq. 2's scores of all candidates at that moment."""
 
     time: float
     chosen: str
@@ -41,11 +40,11 @@ class Choice:
 class Adaptive(Policy):
     """The meta-policy. With roulette, `settle=0` and `inherit=False` it is the paper's; the defaults are fairer.
 
-    A candidate inherits the queue of its predecessor (section 3.5, issue 3). Two things keep that out of its score.
-    After a switch the first part of the interval, `settle`, is not counted. And with `inherit`, what was found at the
-    start is taken out as far as it is still in the mean of the interval (see `inheritance`): each is judged by what
-    it made of what it found. In trials under changing load this brought the learners closer to the best single
-    policy than the bare level did, or level and change over the interval added up.
+    A candidate inherits the queue of its predecessor (section 3.5, issue 3). Two things keep that queue out of its
+    score. The first part of the interval after a switch, `settle`, is not counted. With `inherit`, the effect of the
+    state at the start on the mean of the interval is estimated and subtracted (see `inheritance`). In trials under
+    changing load this brought the learners closer to the best single policy than the plain level did, or the sum of
+    level and change over the interval.
     """
 
     name: ClassVar[str] = "adaptive"
@@ -65,13 +64,13 @@ class Adaptive(Policy):
         inherit: bool = True,
         memory: int = 256,
     ) -> None:
-        """Put policies under one learner.
+        """Let one learner choose among `candidates`.
 
-        - `delay`: the seconds a candidate is kept before it is reassessed, the paper's delay threshold.
-        - `warm_up`: rounds in which every candidate runs once, in order, before the learner has a say.
+        - `delay`: the seconds for which a candidate is kept before it is reassessed, the paper's delay threshold.
+        - `warm_up`: rounds in which every candidate runs once, in order, before the learner chooses.
         - `settle`: the part of the first interval after a switch that is not counted.
         - `decay`: the weight of the old score in Eq. 1.
-        - `discount`: what the history keeps of its weight and extremes at each assessment; 1 is the paper's.
+        - `discount`: the factor on the history's weight and range at each assessment; 1 is the paper's.
         - `memory`: how many intervals and choices are remembered.
         """
         _check("delay", delay, delay > 0 and math.isfinite(delay), "choose some seconds, for instance 2")
@@ -99,12 +98,12 @@ class Adaptive(Policy):
 
     @property
     def current(self) -> str | None:
-        """The label of the candidate in charge; nobody is before the first round."""
+        """The label of the candidate in charge; None before the first round."""
         return self._current
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The labels of the candidates: their names, numbered where one is there twice."""
+        """The labels of the candidates: the names of the policies, numbered where a name occurs twice."""
         return tuple(self._candidates)
 
     @property
@@ -114,7 +113,7 @@ class Adaptive(Policy):
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """What the candidates are judged by, weights summing to 1."""
+        """The objectives of the scores, with weights that sum to 1."""
         return self._objectives
 
     @property
@@ -124,12 +123,12 @@ class Adaptive(Policy):
         return dict(zip(self._candidates, values.tolist(), strict=True))
 
     def set_objectives(self, objectives: str | Iterable[Spec]) -> None:
-        """Judge by these from now on, what was already seen included."""
+        """Score by these objectives from now on, also the intervals already recorded."""
         self._objectives = parse_objectives(objectives)
         self._vetted = False
 
     def add(self, policy: Policy) -> str:
-        """One more candidate, which gets its warm-up next; returns its label. `needs` may grow by it."""
+        """Add a candidate, which gets its warm-up next, and return its label. This may extend `needs` and `wants`."""
         label = policy.name
         number = 2
         while label in self._candidates:
@@ -140,7 +139,7 @@ class Adaptive(Policy):
         return label
 
     def remove(self, label: str) -> None:
-        """One candidate less; if it is in charge, the next round chooses another."""
+        """Remove a candidate; if it is in charge, the next round chooses another."""
         known = ", ".join(self._candidates)
         if label not in self._candidates:
             raise ConfigError(f"'{label}' is no candidate", where=_WHERE, remedy=f"use one of {known}")
@@ -153,7 +152,7 @@ class Adaptive(Policy):
         self._renew_needs()
 
     def check_objectives(self, measured: Collection[str], what: str) -> None:
-        """Refuse, before anything runs, what nobody measures there."""
+        """Raise ConfigError, before anything runs, for an objective that is not in `measured`."""
         for objective in self._objectives:
             if objective.metric not in measured:
                 known = ", ".join(sorted(measured))
@@ -167,7 +166,7 @@ class Adaptive(Policy):
         return replace(schedule, reason=self._reason + inner)
 
     def state(self) -> dict[str, Any]:
-        """All that was learned; the unfinished interval and the generator are left out."""
+        """Return all that was learned, without the unfinished interval and the random generator."""
         return {
             "current": self._current,
             "reason": self._reason,
@@ -177,7 +176,7 @@ class Adaptive(Policy):
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state. Candidates are known by label: new ones warm up, gone ones are forgotten."""
+        """Continue from a saved state. Candidates are matched by label: new ones warm up, missing ones are dropped."""
         try:
             objectives = parse_objectives(state["objectives"])
             self._memory.load(state["memory"])
@@ -196,7 +195,7 @@ class Adaptive(Policy):
         self._gauge = None
 
     def _vet(self, totals: Mapping[str, float]) -> None:
-        """The first snapshot shows whether the engine has the totals at all; later gaps are only unknown."""
+        """Check on the first snapshot that the engine has the totals of all objectives; later gaps count as unknown."""
         if self._vetted:
             return
         for objective in self._objectives:
@@ -209,7 +208,7 @@ class Adaptive(Policy):
         self._vetted = True
 
     def _in_charge(self, snapshot: Snapshot) -> str:
-        """Who makes this round's schedule: the one who did, until the delay has passed and it is judged."""
+        """Return the candidate for this round: the current one, until `delay` has passed and its interval is scored."""
         current, gauge = self._current, self._gauge
         if current is None:
             return self._choose(snapshot)
@@ -217,13 +216,13 @@ class Adaptive(Policy):
             self._begin(snapshot, self.settle)
             return current
         gauge.add(snapshot.time, snapshot.totals)
-        if snapshot.time - gauge.since < self.delay * (1 - 1e-9):  # rounds add up with rounding
+        if snapshot.time - gauge.since < self.delay * (1 - 1e-9):  # sums of periods have rounding errors
             return current
         self._memory.take(current, gauge.start, gauge.seen)
         return self._choose(snapshot)
 
     def _choose(self, snapshot: Snapshot) -> str:
-        """Choose who is next, record it, and begin an interval; who stays has nothing to settle."""
+        """Choose the next candidate, record it and begin an interval; one that stays needs no `settle`."""
         previous = self._current
         chosen, reason = self._next()
         self._current = chosen

@@ -1,4 +1,4 @@
-"""Epsilon-greedy on discounted means: the best known, and now and then any. The plainest learner that beats chance."""
+"""Epsilon-greedy on discounted means: the best candidate, sometimes a random one. The simplest that beats chance."""
 
 from __future__ import annotations
 

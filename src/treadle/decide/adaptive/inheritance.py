@@ -1,7 +1,7 @@
-"""What an algorithm owes to the one before it: the queue it took over, and the load that goes on.
+"""Adjusts the level of an interval for the state at its start: the predecessor's queue, and the load.
 
-AMoS section 3.5 (issue 3) only waits until a predecessor's effect has worn off. Here the effect is measured and taken
-out: the covariate-adjusted mean of an analysis of covariance, with what was found at the start as covariates.
+AMoS section 3.5 (issue 3) only waits until a predecessor's effect has worn off. Here the effect is measured and
+subtracted: the covariate-adjusted mean of an analysis of covariance, with the values at the start as covariates.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import numpy as np
 from treadle.model import Floats, Ints
 
 _DOUBT = 4.0
-"""Intervals' worth of belief that nothing is carried over, until the data say otherwise: the regression's ridge."""
+"""The regression's ridge: the assumption that nothing is carried over weighs as much as this many intervals."""
 
 
 def carried(candidate: Ints, start: Floats, level: Floats) -> Floats:
-    """For each column of `start`: by how much a unit of it at the start raises the level of the interval.
+    """Return for each column of `start` by how much one unit of it at the start raises the level of the interval.
 
-    The slope *within* each candidate, pooled. Across candidates it would be wrong: one that runs long starts
-    from levels of its own making, and the line would excuse it for them. All values must be known.
+    It is the pooled slope *within* each candidate. Across candidates the slope would be wrong: a candidate that stays
+    in charge starts from levels that it caused itself, and the regression would excuse them. All values must be known.
     """
     dx, dy = _centred(candidate, start), _centred(candidate, level[:, None])[:, 0]
     scale = np.sqrt(np.mean(dx**2, axis=0))
-    varies = scale > 1e-9 * np.sqrt(np.mean(start**2, axis=0))  # equal starts tell nothing but rounding
+    varies = scale > 1e-9 * np.sqrt(np.mean(start**2, axis=0))  # equal starts differ only by rounding
     slope = np.zeros(start.shape[1])
     if varies.any():
         x = dx[:, varies] / scale[varies]
@@ -31,7 +31,7 @@ def carried(candidate: Ints, start: Floats, level: Floats) -> Floats:
 
 
 def adjusted(candidate: Ints, start: Floats, level: Floats) -> Floats:
-    """The levels as they would have been, had each interval started from the mean of all starts.
+    """Return the levels as they would be if each interval had started from the mean of all starts.
 
     `start` has a column per covariate. An unknown start is taken as the mean; an unknown level stays unknown.
     """
@@ -46,7 +46,7 @@ def adjusted(candidate: Ints, start: Floats, level: Floats) -> Floats:
 
 
 def _centred(candidate: Ints, values: Floats) -> Floats:
-    """Columns of values minus their mean over the intervals of the same candidate."""
+    """Subtract from each column of values its mean over the intervals of the same candidate."""
     runs = np.maximum(np.bincount(candidate), 1)
     means: Floats = np.stack([np.bincount(candidate, column) / runs for column in values.T], axis=1)
     return values - means[candidate]

@@ -1,4 +1,4 @@
-"""One stay of an algorithm in charge: what it took over, and the totals while it ran. It judges nothing."""
+"""One interval of an algorithm in charge: the totals at its start and while it ran."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from treadle.decide.adaptive.score import Synopsis
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What is remembered of a stay: by total, the last value before it and the mean of those within it."""
+    """A finished interval: for each total, the last value before it and the mean within it."""
 
     candidate: str
     start: Mapping[str, float]
@@ -19,15 +19,16 @@ class Interval:
 
 
 class Gauge:
-    """Sums up the totals of a stay in progress. Values that are not finite are unknown, and left out.
+    """Accumulates the totals of the interval in progress; values that are not finite are unknown and left out.
 
-    All totals are followed, not only those of the objectives, so that an objective named later finds its history.
+    All totals are accumulated, not only those of the objectives, so that an objective that is added later has a
+    history.
     """
 
     def __init__(self, since: float, settled: float, start: Mapping[str, float]) -> None:
         self.since = since
         self.settled = settled
-        """From when on the totals count; before that they still show the predecessor's work."""
+        """Time from which totals count; before it they still show the predecessor's work."""
         self.start = {name: value for name, value in start.items() if math.isfinite(value)}
         self.seen: dict[str, Synopsis] = {}
 

@@ -1,7 +1,7 @@
-"""What a learner is: it sees how the candidates did and picks the next. It doesn't know what they are.
+"""The interface of learners, which pick the next candidate from the scores and rewards of all.
 
-A learner is a frozen value with its parameters only. All it may learn from is in the `Evidence`, so that candidates can
-come and go, objectives can change and a saved state can be loaded without any learner having a part in it.
+A learner is a frozen value that holds its parameters only. All that it learns from is in the `Evidence`, so no learner
+is involved when candidates are added or removed, objectives change or a saved state is loaded.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from treadle.model import Floats, Ints
 
 @dataclass(frozen=True)
 class Evidence:
-    """How the candidates did. A candidate is its index into `scores`."""
+    """The results of the candidates, which are identified by their index in `scores`."""
 
     scores: Floats
-    """Eq. 2 for each candidate, smoothed over its runs by Eq. 1's decay; 1 for one that has not run."""
+    """Eq. 2 for each candidate, smoothed over its runs by Eq. 1's decay; 1 for a candidate that has not run."""
     chosen: Ints
     """The candidate of every remembered interval, oldest first."""
     rewards: Floats
-    """Eq. 2 of those intervals alone, all on the scale of the same history."""
+    """Eq. 2 of each of these intervals alone, all on the scale of the same history."""
     current: int | None = None
-    """Who is in charge now."""
+    """The candidate in charge now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """The next candidate and, in words, why."""
+    """The next candidate and the reason in words."""
 
     index: int
     reason: str

@@ -1,7 +1,7 @@
-"""What is known of all candidates: history, scores and the last intervals. It doesn't choose, and knows no policy.
+"""The record of all candidates: history, scores and the last intervals.
 
-The history is AMoS' synopses (section 3.3). The intervals are kept beside it, a bounded number, so that evidence can be
-put together anew whenever the objectives, the candidates or the scale of the history change.
+The history consists of AMoS' synopses (section 3.3). A limited number of intervals is kept beside it, so that evidence
+can be recomputed when the objectives, the candidates or the scale of the history change.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from treadle.decide.adaptive.score import Synopsis, algorithm_score, normalised,
 from treadle.model import Floats, Ints
 
 _LEFT_BEHIND = ("total_queue",)
-"""What an algorithm leaves to the next beside the level of the total in question: old tuples make a late latency."""
+"""Totals that an algorithm leaves to the next and that change the other totals: old tuples in a queue raise the
+latency."""
 
 
 class Memory:
-    """Takes finished intervals, gives evidence. Candidates are known by their labels."""
+    """Takes finished intervals and gives evidence. Candidates are identified by their labels."""
 
     def __init__(self, *, decay: float, discount: float, inherit: bool, size: int) -> None:
         self.decay = decay
@@ -37,7 +38,7 @@ class Memory:
         self._intervals: deque[Interval] = deque(maxlen=size)
 
     def take(self, candidate: str, start: Mapping[str, float], seen: Mapping[str, Synopsis]) -> None:
-        """A finished interval: the history first, then the scores of who ran (Eq. 1)."""
+        """Record a finished interval: update the history first, then the scores of the candidate that ran (Eq. 1)."""
         self.runs[candidate] = self.runs.get(candidate, 0) + 1
         level = {name: synopsis.mean for name, synopsis in seen.items()}
         self._intervals.append(Interval(candidate, dict(start), level))
@@ -49,11 +50,11 @@ class Memory:
             known[name] = statistic_score(last, self.history[name], known.get(name), self.decay)
 
     def scores(self, labels: Sequence[str], objectives: Sequence[Objective]) -> Floats:
-        """Eq. 2 for each of the candidates, 1 for one that has not run."""
+        """Return Eq. 2 for each candidate, 1 for one that has not run."""
         return np.array([algorithm_score(objectives, self._z.get(label, {})) for label in labels])
 
     def evidence(self, labels: Sequence[str], objectives: Sequence[Objective], current: str | None) -> Evidence:
-        """All that a learner may use. Intervals without any known objective tell nothing and are left out."""
+        """Return all that a learner may use, without the intervals in which no objective is known."""
         who = self._who()
         total = np.ones(len(who))
         known = np.zeros(len(who), dtype=np.bool_)
@@ -69,7 +70,7 @@ class Memory:
         return Evidence(self.scores(labels, objectives), chosen[use], total[use], in_charge)
 
     def forget(self, candidate: str) -> None:
-        """A candidate has left: its scores and intervals go, the history of all algorithms stays."""
+        """Drop the scores and intervals of a removed candidate; the history of all algorithms stays."""
         self.runs.pop(candidate, None)
         self._z.pop(candidate, None)
         kept = [interval for interval in self._intervals if interval.candidate != candidate]
@@ -92,12 +93,12 @@ class Memory:
         self._intervals = deque(intervals, maxlen=self._intervals.maxlen)
 
     def _who(self) -> Ints:
-        """The candidate of each interval as a number of its own, whoever is still there."""
+        """Return a number for the candidate of each interval, equal for equal labels."""
         number: dict[str, int] = {}
         return np.array([number.setdefault(i.candidate, len(number)) for i in self._intervals], dtype=np.int64)
 
     def _levels(self, metric: str, who: Ints) -> Floats:
-        """The levels of a total in all intervals, NaN where unknown, freed from what was inherited if so wished."""
+        """Return the levels of a total in all intervals, NaN where unknown, adjusted for the start if so set."""
         level = np.array([interval.level.get(metric, np.nan) for interval in self._intervals])
         if not self.inherit:
             return level

@@ -1,6 +1,6 @@
-"""What an algorithm is judged by: totals of the engine, each to be maximised or minimised, with a relative weight.
+"""Objectives of scheduling: totals of the engine, each to be maximised or minimised, with a relative weight.
 
-It knows the performance specification of AMoS section 3.2 and how people write it, not which totals an engine has.
+This is the performance specification of AMoS section 3.2 in text form.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from treadle.errors import ConfigError
 
 _FORM = 'write "min latency 0.7", "max output_rate 0.3" or {metric = "latency", maximise = false, weight = 0.7}'
 _ALSO = {"throughput": "output_rate"}
-"""What people call a total besides its name."""
+"""Other names of totals."""
 _QUANTIFIER = {"min": False, "minimise": False, "minimize": False, "max": True, "maximise": True, "maximize": True}
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """One requirement: a total by its name in `Snapshot.totals`, the direction, and how much it matters."""
+    """One requirement: a total by its name in `Snapshot.totals`, the direction, and the weight."""
 
     metric: str
     maximise: bool
@@ -49,7 +49,7 @@ Spec = Objective | str | Mapping[str, Any]
 
 
 def parse_objective(spec: Spec) -> Objective:
-    """An objective from its written form; without a weight it weighs 1."""
+    """Parse an objective; its weight is 1 if not given."""
     if isinstance(spec, Objective):
         return spec
     if isinstance(spec, str):
@@ -60,7 +60,7 @@ def parse_objective(spec: Spec) -> Objective:
 
 
 def parse_objectives(specs: str | Iterable[Spec]) -> tuple[Objective, ...]:
-    """All requirements of a specification, weights normalised to a sum of 1. A string holds them between commas."""
+    """Parse all objectives, separated by commas in a string, and normalise their weights to a sum of 1."""
     parts: Iterable[Spec] = specs.split(",") if isinstance(specs, str) else specs
     found = [parse_objective(part) for part in parts]
     if not found:
@@ -70,7 +70,7 @@ def parse_objectives(specs: str | Iterable[Spec]) -> tuple[Objective, ...]:
         if names.count(name) > 1:
             raise ConfigError(f"'{name}' is there twice", where="objectives", remedy="keep one of them")
     if math.isclose(math.fsum(objective.weight for objective in found), 1.0, rel_tol=1e-12):
-        return tuple(found)  # what was normalised and saved comes back as it was
+        return tuple(found)  # saved weights are normalised already and must not change
     heaviest = max(objective.weight for objective in found)  # scaled first, so that no sum overflows
     total = sum(objective.weight / heaviest for objective in found)
     return tuple(replace(objective, weight=objective.weight / heaviest / total) for objective in found)

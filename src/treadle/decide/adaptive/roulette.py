@@ -1,6 +1,6 @@
 """AMoS' own learner (section 3.5): fitness-proportional choice. It forgets through Eq. 1's decay only.
 
-Its pressure is weak: with scores of 1.2 and 0.8 the worse one still gets two intervals of five.
+Its selection pressure is weak: with scores of 1.2 and 0.8 the worse candidate still gets two intervals of five.
 """
 
 from __future__ import annotations

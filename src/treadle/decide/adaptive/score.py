@@ -1,7 +1,4 @@
-"""How well an algorithm did: Eq. 1 and Eq. 2 of AMoS sections 3.3 and 3.4, and the synopses they stand on.
-
-Pure functions on frozen values. Who ran when, and what is chosen next, is not known here.
-"""
+"""The score of an algorithm: Eq. 1 and Eq. 2 of AMoS sections 3.3 and 3.4, and the synopses that they use."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ from treadle.decide.adaptive.objectives import Objective
 from treadle.model import Floats
 
 NEUTRAL = 1.0
-"""The score of an algorithm that is no better and no worse than all together, or that has not run."""
+"""The score of an algorithm that is as good as the average of all, or that has not run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synopsis:
-    """What is kept of a statistic instead of its values."""
+    """Summary of a statistic, kept instead of its values."""
 
     count: float
     mean: float
@@ -31,14 +28,14 @@ class Synopsis:
         return cls(1.0, value, value, value)
 
     def merge(self, other: Synopsis) -> Synopsis:
-        """Both together, as if their values had been seen in one go."""
+        """Combine two synopses as if all their values had been in one."""
         count = self.count + other.count
         low, high = min(self.low, other.low), max(self.high, other.high)
         mean = self.mean * (self.count / count) + other.mean * (other.count / count)
         return Synopsis(count, min(max(mean, low), high), low, high)
 
     def fade(self, discount: float) -> Synopsis:
-        """The past counts less and its extremes move towards the mean: one old outlier is not the scale for ever.
+        """Reduce the weight of the past and move its extremes towards the mean, so that an old outlier fades.
 
         A discount of 1 forgets nothing, as in the paper.
         """
@@ -48,7 +45,7 @@ class Synopsis:
 
 
 def update(history: Synopsis | None, current: Synopsis, discount: float = 1.0) -> Synopsis:
-    """The history with the current algorithm's statistics, which it must cover before Eq. 1 is used."""
+    """Add the current algorithm's statistics to the history, which must include them before Eq. 1 is used."""
     return current if history is None else history.fade(discount).merge(current)
 
 
@@ -67,6 +64,6 @@ def statistic_score(level: float, history: Synopsis, old: float | None, decay: f
 
 
 def algorithm_score(objectives: Sequence[Objective], z: Mapping[str, float]) -> float:
-    """Eq. 2: sum of q_i z_i w_i, plus 1; in [0, 2] for weights that sum to 1. What is unknown counts as the mean."""
+    """Eq. 2: sum of q_i z_i w_i, plus 1; in [0, 2] for weights that sum to 1. Unknown objectives count as the mean."""
     total = sum(objective.sign * z.get(objective.metric, 0.0) * objective.weight for objective in objectives)
     return min(max(total + NEUTRAL, 0.0), 2.0)

@@ -1,7 +1,7 @@
 """Discounted Gaussian Thompson sampling: draws a likely mean reward for each candidate and takes the highest.
 
-So each is chosen as often as it is likely to be the best, given what the last intervals showed. The draws for one that
-was long not seen grow wide again, so that drift is noticed.
+So each candidate is chosen as often as it is likely to be the best, given the last intervals. The draws for a candidate
+that has not run for long grow wide again, so that drift is noticed.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Ucb(Learner):
     name: ClassVar[str] = "ucb"
     discount: float = 0.97
     width: float = 0.5
-    """How many standard errors (times the root of the log of all evidence) the bound lies above the mean."""
+    """The bound is this many standard errors, times the root of the log of the total weight, above the mean."""
     reluctance: float = 0.1
     """The gain a switch must promise, in standard deviations of the reward."""
 

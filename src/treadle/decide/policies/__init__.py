@@ -1,4 +1,4 @@
-"""All policies that come with Treadle, a module each. `treadle.decide.registry` makes them from text."""
+"""All policies that come with Treadle, one per module. `treadle.decide.registry` creates them from text."""
 
 from treadle.decide.policies.around.multi_class import MultiClass
 from treadle.decide.policies.around.weighted import Weighted

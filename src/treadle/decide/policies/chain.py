@@ -1,7 +1,7 @@
-"""Chain: low memory by running what discards most tuples for the least CPU time (Haren section 7.2, Babcock et al.).
+"""Chain: low memory by running first what discards most tuples per CPU time (Haren section 7.2, Babcock et al.).
 
-It turns the slopes of the progress charts into priorities; how the charts are drawn is in `_progress`. Between
-operators of one slope the oldest head goes first, which makes Haren's two dimensions.
+The priorities are slopes of progress charts, from `shared.progress`. Among operators of one slope the oldest head goes
+first: Haren's second dimension.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from treadle.values import Schedule, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A chain: `rows` run together, begin with the first, and free `slope` tuples per second of CPU.
+    """A chain: `rows` that run together, beginning with the first, and free `slope` tuples per second of CPU.
 
     `cost` (CPU seconds) and `freed` (tuples) are for one tuple that enters its first row.
     """
@@ -64,17 +64,17 @@ class Chain(Policy):
         self._outside = set(state["outside"])
 
     def _plan(self, topology: Topology) -> Plan:
-        """The plan of this topology, drawn up once."""
+        """Return the plan of a topology, computed once for each topology."""
         if self._drawn is None or self._drawn[0] is not topology:
             self._drawn = (topology, plan_of(topology))
             self._outside &= set(topology.ids)
         return self._drawn[1]
 
     def _read_from_outside(self, snapshot: Snapshot) -> Bools:
-        """Sources whose tuples wait outside of the engine, where they take none of its memory.
+        """Find sources with tuples that wait outside of the engine, where they take none of its memory.
 
-        They free nothing: what they take in is in the memory from then on. So they come last, and what follows them
-        begins chains of its own. Once that was seen of a source, it holds while nothing waits, too.
+        Such sources free nothing, since the tuples they read are in memory from then on. So they come last, and their
+        consumers begin chains of their own. A source that was found once stays one, even while nothing waits.
         """
         topology = snapshot.topology
         candidates = topology.is_source & ~topology.is_sink
@@ -89,7 +89,7 @@ class Chain(Policy):
 
 
 def segments(topology: Topology, cost: Floats, selectivity: Floats) -> list[Segment]:
-    """The chains of a topology, steepest first. What is unknown is in none; a join may be in several."""
+    """Return the chains of a topology, steepest first. Unknown rows are in none; a join may be in several."""
     envelope = Envelope(plan_of(topology), cost, selectivity)
     _, is_head = envelope.slopes()
     heads = np.flatnonzero(is_head & ~np.isnan(envelope.slope))

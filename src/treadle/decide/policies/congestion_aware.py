@@ -1,7 +1,6 @@
-"""Lachesis-RT's congestion-aware policy: every thread by the queue that it empties itself (section 4.1).
+"""Lachesis-RT's congestion-aware policy: the priority of a thread is the queue that it empties (section 4.1).
 
-A main thread empties its operator's input queue, a helper thread the output queue, a source what waits outside of the
-engine.
+A main thread empties its operator's input queue, a helper thread the output queue, a source the external queue.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from treadle.values import Schedule, Snapshot
 class CongestionAware(Policy):
     """Relieves congestion: mains by input queue, helpers by output queue, sources by the external queue.
 
-    A source may also be seen by its engine, and some engines count the external queue there; so the longer one
-    counts. A helper whose output queue is unknown follows its main, as in Lachesis.
+    Some engines report the external queue as a source's input queue too, so the longer of both counts. A helper thread
+    with unknown output queue follows its main thread, as in Lachesis.
     """
 
     name: ClassVar[str] = "congestion-aware"

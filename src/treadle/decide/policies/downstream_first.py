@@ -1,7 +1,7 @@
-"""Whoever is nearer to the result goes first, so that what was begun is finished before more is taken in.
+"""Downstream-first: operators nearer to the sink go first, so that what was begun is finished before more is read.
 
-It looks at the graph alone and at no metric, so it holds from the first round on. On one core it keeps the rows inside
-of a query few, which is why they are young when they come out.
+It uses the graph alone and no metric, so it holds from the first round on. On one core it keeps few rows inside a
+query, and so their latency is low.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from treadle.values import Schedule, Snapshot
 class DownstreamFirst(Policy):
     """Finishes what was begun: the sinks first, then whoever feeds them, the sources last.
 
-    All queries are alike: in each the sinks have 1 and the sources 0, with even steps along the longest way in between.
-    A query of one step has nothing to decide. Helper threads are left as they are: one that is woken at once for each
-    little piece that its main has made moves many small ones, and that costs more than it gains.
+    In each query sinks have priority 1 and the farthest sources 0, with even steps along the longest path in between. A
+    query of one level gets no priorities. Helper threads are left unchanged: a helper that wakes up for each small
+    piece from its main thread moves many small pieces, and that costs more than it gains.
     """
 
     name: ClassVar[str] = "downstream-first"

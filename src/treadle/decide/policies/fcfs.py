@@ -1,4 +1,4 @@
-"""FCFS: whose head has been longest in the system goes first, to the least maximum latency (Haren section 7.2)."""
+"""FCFS: the operator with the oldest head goes first, for the least maximum latency (Haren section 7.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FIFO: the tuple that came in first is pushed through the whole plan first (AMoS section 2.1, Table 1)."""
+"""FIFO: the tuple that arrived first is pushed through the whole plan first (AMoS section 2.1, Table 1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from treadle.values import Schedule, Snapshot
 class Fifo(Policy):
     """Carries the oldest tuple to its end: by age, then towards the sink, so what was begun comes before its equals.
 
-    An empty queue comes behind every other, also behind a tuple that came this very moment.
+    An empty queue comes last, also behind a tuple of age 0.
     """
 
     name: ClassVar[str] = "fifo"

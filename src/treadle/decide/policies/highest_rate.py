@@ -1,6 +1,6 @@
-"""HR: who turns CPU time into results fastest goes first, to the least mean latency (Lachesis section 5.1, Haren 7.2).
+"""HR: the most results per CPU time first, for the least mean latency (Lachesis section 5.1, Haren 7.2).
 
-The global output rate is a metric and is computed there, sums over branches included; here it only becomes a priority.
+The metric `global_rate` is computed in `observe`, with sums over branches; here it becomes a priority.
 """
 
 from __future__ import annotations

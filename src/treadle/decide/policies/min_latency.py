@@ -1,6 +1,6 @@
-"""Earliest deadline first: whose oldest tuple has the least time left to its query's latency goal goes first.
+"""Earliest deadline first: the less time an operator's oldest tuple has to its query's latency goal, the more urgent.
 
-It knows goals, ages and the work that is left; none of the papers has it, but all of their users have deadlines.
+None of the papers has this policy, but all of their users have deadlines.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from treadle.values import Schedule, Snapshot
 class MinLatency(Policy):
     """Meets latency goals: by slack = goal - age of the head - work left; queries without a goal follow, oldest first.
 
-    An empty queue counts as a tuple of age 0, so that an operator with a tight goal is ready for the next one. Work
-    that is unknown counts nothing, which leaves plain earliest deadline first.
+    An empty queue counts as a tuple of age 0, so that an operator with a tight goal is ready for the next tuple.
+    Unknown work counts as 0, which leaves plain earliest deadline first.
     """
 
     name: ClassVar[str] = "min-latency"

@@ -1,4 +1,4 @@
-"""MTIQ, most tuples in queue: batches per operator, to few tuples and few switches (AMoS section 2.1, Table 2)."""
+"""MTIQ, most tuples in queue: the longest queue first, for few tuples and few switches (AMoS section 2.1, Table 2)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""HNR, highest normalised rate: HR made fair to short queries, to the least mean slowdown (Sharaf et al. 2008).
+"""HNR, highest normalised rate: HR made fair to short queries, for the least mean slowdown (Sharaf et al. 2008).
 
 The slowdown of a result is its latency in units of T, the time its tuple would take on an idle machine. To keep the
-mean of it low, the output rate of an operator is divided by the T of the results it leads to: HNR = S / (C * T) = HR
-/ T.
+mean slowdown low, an operator's output rate is divided by the T of its results: HNR = S / (C * T) = HR / T.
 """
 
 from __future__ import annotations
@@ -36,10 +35,9 @@ class NormalizedRate(Policy):
 
 
 def ideal_time(topology: Topology, cost: Floats) -> Floats:
-    """T: the CPU time of a tuple that makes it through the plan, on the costliest path over this row.
+    """Return T: the CPU time of a tuple that passes the whole plan, on the most expensive path over each row.
 
-    It is a tuple that is not discarded, so selectivities don't count. In a chain T is the same for all operators of a
-    query.
+    The tuple is not discarded, so selectivities don't count. In a chain T is the same for all operators of a query.
     """
     to_sink, from_source = np.zeros(len(topology)), np.zeros(len(topology))  # without this row's own cost
     with np.errstate(invalid="ignore"):  # the maximum with an unknown is unknown

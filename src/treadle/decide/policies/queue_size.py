@@ -1,4 +1,4 @@
-"""QS: who has the most tuples waiting goes first, which balances the queues (Lachesis section 5.1, EdgeWise)."""
+"""QS: the operator with most waiting tuples goes first, which balances the queues (Lachesis section 5.1, EdgeWise)."""
 
 from __future__ import annotations
 

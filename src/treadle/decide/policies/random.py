@@ -1,4 +1,4 @@
-"""RANDOM: uniformly random priorities, anew in each round; what any other policy has to beat (Lachesis section 5.1)."""
+"""RANDOM: uniformly random priorities, new in each round; the baseline for any other policy (Lachesis section 5.1)."""
 
 from __future__ import annotations
 

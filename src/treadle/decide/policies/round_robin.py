@@ -1,9 +1,9 @@
-"""RR: the operators stand in a ring and the turn goes round, so that nobody starves (AMoS section 2.1).
+"""RR: operators take turns in a ring, so that none starves (AMoS section 2.1).
 
-It knows the ring and where it stands; of the load it only knows which operators have nothing to do and are passed over.
-Where operators ask before each batch (they then have the metric `batches`), those of equal priority are let in by the
-order in which they ask: that is the ring, and it turns with each grant. A ring that turned with each decision would
-fall into step with the batches, and some operators would get most of the grants.
+Operators with nothing to do are passed over. Where operators ask a gate before each batch (the metric `batches` exists
+then), all get one priority, and the gate grants those in the order in which they ask: so the ring turns with each
+grant. A ring that turned with each decision would synchronise with the batches, and some operators would get most of
+the grants.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from treadle.values import Schedule, Snapshot
 class RoundRobin(Policy):
     """Gives everyone a turn: `step` operators with work have theirs in a round, the next round begins behind them.
 
-    At a gate it is one grant for each that waits, and `step` has no meaning.
+    At a gate each waiting operator gets one grant in turn, and `step` has no meaning.
     """
 
     name: ClassVar[str] = "rr"

@@ -1,4 +1,4 @@
-"""User priority: what its owner said a query, or an operator of it, is worth (Lachesis section 5.1, Alg. 2).
+"""User priority: the priority that the user gave a query or an operator (Lachesis section 5.1, Alg. 2).
 
 Priorities are given for logical operators; where several run fused as one instance, the highest counts.
 """
@@ -45,7 +45,7 @@ class UserPriority(Policy):
         return Schedule(self._transformed[1], reason="by the priority of the operator, else of the query")
 
     def _check(self, topology: Topology) -> None:
-        """A name that nothing has is a mistake at the start; later it may be that of a query that has ended."""
+        """Refuse unknown operators at the start; later a name may be that of a query that has ended."""
         names = {op.name for query in topology.queries for op in query.operators}
         known = names | {f"{query.name}.{op.name}" for query in topology.queries for op in query.operators}
         for name in self._operators.keys() - known:
@@ -53,7 +53,7 @@ class UserPriority(Policy):
             raise ConfigError(f"there is no operator '{name}'", where=f"policy '{self.name}'", remedy=remedy)
 
     def _transform(self, topology: Topology) -> Floats:
-        """Of all logical operators, given or not, to the rows; when the topology changes, not in every round."""
+        """Map priorities of all logical operators to rows, only when the topology changes."""
         by_operator = {
             (query.name, operator.name): self._priority(query, operator.name)
             for query in topology.queries

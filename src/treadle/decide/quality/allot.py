@@ -1,7 +1,7 @@
-"""Who gets the CPU that is left once every minimum is paid for: Stream-Economics, Alg. 1 lines 15 to 19 and Alg. 3.
+"""Allots the CPU that is left after all minima are met: Stream-Economics, Alg. 1 lines 15 to 19 and Alg. 3.
 
-What one instance gets changes what its sinks can have, and so what the next one needs: the steps depend on each other,
-which is why this is a loop, compiled by numba, and not a few operations on arrays.
+CPU for one instance changes what its sinks can have, and so what the next instance needs. Since the steps depend on
+each other, this is a loop, compiled by numba, and not a few operations on arrays.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from treadle.decide.quality.flow import Flow
 from treadle.model import Floats, Ints
 
 ROUNDING = 1e-12
-"""Of an accuracy, so that what is paid for in full is not held to be a little less."""
+"""Added to an accuracy, so that rounding does not put it below what its CPU gives."""
 
 
 class _Tasks(NamedTuple):
-    """By task, but for the last two: what the steps look at, and what they change."""
+    """Input and state of the steps, by task except for the last two."""
 
     starts: Ints
     items: Ints
-    """The sinks that each feeds (`Flow.reaches`)."""
+    """The sinks that each task feeds (`Flow.reaches`)."""
     whole: Floats
     least: Floats
     minimum: Floats
@@ -43,10 +43,10 @@ def allot(
     available: Floats,
     most: Floats | None = None,
 ) -> tuple[Floats, Floats]:
-    """The accuracy that each sink can have, and the CPU that is left of each worker's `available`.
+    """Return the accuracy that each sink can have, and the CPU that remains of each worker's `available`.
 
-    By task: the CPU that it takes for the `whole` of its input, the `least` that it must have, and the `minimum`
-    accuracy which that is for, and the `most` that it can use (a core, if it is not said). `workers` is where each
+    By task: `whole` is the CPU for all of its input, `least` the CPU for its `minimum` accuracy, and `most` the CPU
+    that it can use (default: a core). `available` is the CPU of workers after all `least`; `workers` is where each
     instance runs.
     """
     priority = flow.priority[flow.task_of]
@@ -59,7 +59,7 @@ def allot(
 
 @compiled
 def _allot(task: Ints, worker: Ints, priority: Floats, tasks: _Tasks) -> None:
-    """Priorities from the highest; of each the workers that lack most come first, so that nothing is taken back."""
+    """Serve the highest priority first, and in it the workers that lack most CPU, so that nothing is taken back."""
     n = len(task)
     at = 0
     while at < n:
@@ -84,7 +84,7 @@ def _allot(task: Ints, worker: Ints, priority: Floats, tasks: _Tasks) -> None:
 
 @compiled
 def _distribute(task: Ints, worker: int, tasks: _Tasks) -> None:
-    """Alg. 3, for one priority on one worker: who needs least first; what it leaves of its part is for the others."""
+    """Alg. 3, for one priority on one worker: the least need first; the unused rest of its part is for the others."""
     needs = np.empty(len(task))
     for i in range(len(task)):
         needs[i] = _more(task[i], tasks)
@@ -99,7 +99,7 @@ def _distribute(task: Ints, worker: int, tasks: _Tasks) -> None:
 
 @compiled
 def _more(t: int, tasks: _Tasks) -> float:
-    """Eq. 5, 10 and 12: the CPU that a task could use beyond its least."""
+    """Eq. 5, 10 and 12: the CPU that a task can use beyond `least`."""
     most = 0.0
     for j in range(tasks.starts[t], tasks.starts[t + 1]):
         most = max(most, tasks.desired[tasks.items[j]])
@@ -108,7 +108,7 @@ def _more(t: int, tasks: _Tasks) -> float:
 
 @compiled
 def _obtained(given: float, whole: float) -> float:
-    """Eq. 11, of what is given on top; a task that takes no CPU at all limits nothing."""
+    """Eq. 11: the accuracy that CPU beyond `least` gives; a task that uses no CPU limits nothing."""
     if whole <= 0.0:
         return 1.0
     return given / whole + ROUNDING if given > 0.0 else 0.0

@@ -1,7 +1,7 @@
-"""The cycle that keeps promises: every few seconds, how much of its input each sink may have, and who must move.
+"""Keeps promises in cycles of a few seconds: how much of its input each sink may have, and which instances move.
 
-It decides on numbers that others measured and lets others carry it out. Stream-Economics section 5, Alg. 1, with what
-it leaves open: minima that nobody can pay for, work that waits already, and steps too small to be worth taking.
+It is Alg. 1 of Stream-Economics, section 5, and handles what the paper leaves open: minima that exceed the CPU, rows
+that wait already, and changes too small to be useful.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from treadle.model import Bools, Floats, Ints
 
 
 class Measured(NamedTuple):
-    """What was seen since the last cycle. Rates are rows a second, CPU is in cores."""
+    """Measurements since the last cycle. Rates are in rows per second, CPU is in cores."""
 
     time: float
     in_rate: Floats
-    """By instance: rows that it worked on, without those that were shed before."""
+    """By instance: rows that it processed, without rows that were shed before."""
     out_rate: Floats
-    """By task: rows that it sent on, with those that are shed afterwards."""
+    """By task: rows that it sent, including rows that are shed afterwards."""
     arriving: Floats
-    """By task: rows that came from outside; only those of sources count."""
+    """By task: rows that arrived from outside; only sources count."""
     waiting: Floats
-    """By task: rows that wait to be taken."""
+    """By task: rows that wait in front of it."""
     cpu: Floats
     """By instance."""
     worker: Ints
     """By instance: where it runs."""
     busy: Floats
-    """By worker: what all processes use there, whoever they belong to."""
+    """By worker: CPU that all processes use there, of whatever owner."""
     cores: Floats
     """By worker."""
     batches: Floats | None = None
-    """By instance: batches a second, where rows come in such."""
+    """By instance: batches per second, if it runs in batches."""
     behind: bool = True
-    """Whether more rows wait than come in half a cycle: without that no minimum is in danger."""
+    """True if more rows wait than arrive in half a cycle; otherwise no minimum is in danger."""
     local: Floats | None = None
-    """By task: the part that it takes of what it is sent, where rows are counted; without it, Eq. 4 tells by rates."""
+    """By task: the part of its input that it takes, if rows are counted; None: computed from rates by Eq. 4."""
     unknown: Bools | None = None
-    """By task: True if that is not known yet, since it has just begun or moved."""
+    """By task: True if `local` is not known yet, since the task has just started or moved."""
     most: Floats | None = None
-    """By instance: the cores that it can use at most; without it, one."""
+    """By instance: the cores that it can use at most; None: one."""
     fixed: Bools | None = None
     """By task: True if it must receive every row that is sent to it, at any cost."""
 
 
 class Move(NamedTuple):
-    """An instance that is to go to another worker."""
+    """An instance and the worker to which it should move."""
 
     instance: int
     origin: int
@@ -64,7 +64,7 @@ class Move(NamedTuple):
 
 
 class Short(NamedTuple):
-    """A sink whose minimum can't be had: what it gets at least, and the CPU that is missing where its tasks run."""
+    """A sink that can't have its minimum: the part that it gets, and the CPU missing on a worker of its tasks."""
 
     sink: str
     wants: float
@@ -75,7 +75,7 @@ class Short(NamedTuple):
     """What `wants` and `gets` are parts of."""
 
     def told(self, kind: str) -> str:
-        """In a line: which, how much is missing, and what would have to give. `kind` is what its owner calls it."""
+        """Return a line for logs: the sink, the missing CPU and remedies. `kind` is a word for it, such as query."""
         return (
             f"{kind} '{self.sink}' is promised {self.wants * 100:.3g}% {self.of} and gets "
             f"{math.floor(self.gets * 1000) / 10:g}%: {max(self.missing, 0.01):.2f} cores are missing "
@@ -85,30 +85,31 @@ class Short(NamedTuple):
 
 @dataclass(frozen=True)
 class Decision:
-    """What a cycle came to, by task unless it says otherwise."""
+    """The result of a cycle, by task unless stated otherwise."""
 
     desired: Floats
-    """The part of the application's input that each task is to see."""
+    """The target of each task: the part of the application's input that it should get."""
     streams: Floats
-    """By stream: the part of it that is kept."""
+    """By stream: the part of its rows that is kept."""
     outside: Floats
-    """The part that is kept of what comes from outside."""
+    """The part that is kept of the rows from outside."""
     current: Floats
-    """The accuracy that it has at present."""
+    """The present accuracy."""
     moves: tuple[Move, ...] = ()
     short: tuple[Short, ...] = ()
     free: Floats = field(default_factory=lambda: np.empty(0))
-    """By worker: what is left."""
+    """By worker: the CPU that is left."""
 
 
 class Controller:
     """Keeps the promises of a flow, cycle by cycle.
 
-    An accuracy falls at once, but rises only by steps of at least `step`, so that it does not flap. What waits is to be
-    worked off in `drain` seconds, by `pace` batches a second at least. A worker must be short for `patience` cycles
-    before a promise is broken or anybody moves, and an instance that moved is given `warm_up` seconds to get to its
-    minimum, while all on its worker are held at theirs. With the seconds of a `cycle`, minima are aimed at from a
-    little above, so that they hold in each although rows are dropped by chance.
+    An accuracy falls at once, but rises only by steps of at least `step`, so that it does not oscillate. Waiting rows
+    should be processed within `drain` seconds, and CPU for `pace` batches per second is reserved. A worker must be
+    short of CPU for `patience` cycles before a promise is broken or an instance moves. An instance that moved has
+    `warm_up` seconds to reach its minimum, while all tasks on its worker are held at their minima. If the seconds of a
+    `cycle` are given, targets are a little above the minima, so that each cycle meets them although rows are dropped at
+    random.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class Controller:
         self._each = np.zeros(len(flow))
 
     def remember(self, before: Controller) -> None:
-        """What one of another flow had learnt of tasks that have the same names."""
+        """Copy what the controller of another flow has learnt of tasks with the same names."""
         known = {name: task for task, name in enumerate(before.flow.tasks)}
         for task, name in enumerate(self.flow.tasks):
             if name in known:
@@ -145,29 +146,29 @@ class Controller:
 
     @property
     def warming(self) -> tuple[int, ...]:
-        """The instances that have moved and are not yet what they were."""
+        """The instances that have moved and have not reached their minimum yet."""
         return tuple(self._warming)
 
     @property
     def doubtful(self) -> bool:
-        """Whether a worker is short of CPU for minima, but not for long enough yet that somebody moves for that."""
+        """True if a worker is short of CPU for minima, but for less than `patience` cycles."""
         return any(cycles < self._patience for cycles in self._short_for.values())
 
     @property
     def whole_rate(self) -> Floats:
-        """By task: the rows a second that it would be sent, were nothing dropped before."""
+        """By task: the rows per second that it would get if nothing were dropped upstream."""
         return self._each * np.maximum(self.flow.copies, 1)
 
     def promise(self, of_sinks: Floats) -> None:
-        """From the next cycle on these are the minima of the sinks, where they follow from what is measured."""
+        """Set the minima of the sinks from the next cycle on, where they depend on measurements."""
         self._minimum = self.flow.upstream(of_sinks)
 
     def moved(self, instance: int, time: float) -> None:
-        """It runs at another place from now on."""
+        """Record that an instance runs on another worker from now on."""
         self._warming[instance] = time
 
     def cycle(self, seen: Measured) -> Decision:
-        """Alg. 1."""
+        """Run one cycle, Alg. 1."""
         flow = self.flow
         local = seen.local
         if local is None:
@@ -184,7 +185,7 @@ class Controller:
         minimum, short = self._affordable(seen, available, whole, most, free)
         if not short:
             minimum = self._aimed()
-        whole += backlog  # only now: what waits is no reason to break a promise
+        whole += backlog  # only now: waiting rows are no reason to break a promise
         least = equations.required(minimum, whole, ALL, most)
         left = available - np.bincount(seen.worker, weights=least[flow.task_of], minlength=len(available))
         left[list(self._warming_workers(seen, current))] = 0.0
@@ -194,11 +195,11 @@ class Controller:
         return Decision(desired, streams, outside, np.minimum(current, 1.0), moves, short, free)
 
     def _whole(self, seen: Measured, current: Floats) -> tuple[Floats, Floats]:
-        """By task: the CPU for all that comes, and what working off what waits takes besides.
+        """Return by task the CPU for all of its input, and the CPU for working off its waiting rows.
 
-        It is the proportion of Eq. 8, cpu / cAc, but of a row's cost that is remembered: so a task that gets nothing
-        at present is not held to need a whole core, and does not stay without for ever. One that has had no row yet
-        needs nothing: shedding begins when it is known what for.
+        It is the proportion of Eq. 8, cpu / cAc, but with the remembered cost of a row. Otherwise a task that gets
+        nothing at present would seem to need a whole core, and would never get any. A task that has had no row yet
+        needs nothing.
         """
         flow = self.flow
         cpu = equations.cpu_of_tasks(flow, seen.in_rate, seen.cpu)
@@ -213,17 +214,14 @@ class Controller:
         return per_row * self._each, per_row * seen.waiting / self._drain / copies
 
     def _aimed(self) -> Floats:
-        """By task: its minimum, and so much above it that by chance hardly ever less is kept of a cycle's rows."""
+        """Return by task its minimum plus a margin, so that random drops hardly ever keep less of a cycle's rows."""
         flow = self.flow
         least, rows = self._minimum[flow.sinks], np.maximum(self._each[flow.sinks] * self._cycle, 1.0)
         above = np.minimum(SURE * np.sqrt(least * (1.0 - least) / rows), MOST_ABOVE) if self._cycle else 0.0
         return flow.upstream(np.minimum(least + above, 1.0))
 
     def _available(self, seen: Measured) -> Floats:
-        """Lines 1 to 3, without what batches cost however few rows are in them: `pace` of them are needed a second.
-
-        What tasks use that get everything is not there for others.
-        """
+        """Lines 1 to 3: CPU by worker, without the fixed cost of `pace` batches per second and `fixed` tasks."""
         shared = np.ones(len(seen.cpu)) if seen.fixed is None else ~seen.fixed[self.flow.task_of]
         own = np.bincount(seen.worker, weights=seen.cpu * shared, minlength=len(seen.cores))
         batches = self._pace * self._costs.per_batch[self.flow.task_of] * shared
@@ -232,7 +230,7 @@ class Controller:
         return available
 
     def _steady(self, wanted: Floats, minimum: Floats) -> Floats:
-        """Falls are taken at once; rises only if they are worth it, or lead to all or from below the minimum."""
+        """Accept falls at once; accept rises only of at least `step`, up to 1, or from below the minimum."""
         last = self._last
         if last is not None and len(last) == len(wanted):
             worth = (wanted >= last + self._step) | (wanted >= 1.0) | (last < minimum)
@@ -241,10 +239,10 @@ class Controller:
         return self._last
 
     def _note_short(self, seen: Measured, free: Floats, current: Floats) -> None:
-        """For how many cycles each worker could not pay for all minima.
+        """Count for each worker the cycles in which it was short of CPU for all minima.
 
-        That begins where rows wait: else all that comes is worked on, whatever was estimated. It goes on, also if none
-        wait any more, until there is enough: they don't because of what is dropped.
+        Counting begins only while rows wait: otherwise all input is processed, whatever was estimated. After `patience`
+        cycles it continues even if no rows wait, until the CPU suffices: no rows wait then because rows are dropped.
         """
         short = {int(worker) for worker in np.flatnonzero(free < -EPSILON)} - self._warming_workers(seen, current)
         before = self._short_for
@@ -255,7 +253,7 @@ class Controller:
         }
 
     def _moves(self, seen: Measured, free: Floats, least: Floats) -> tuple[Move, ...]:
-        """Lines 7 to 14: from workers that can't pay for all minima, to those that have room for one more."""
+        """Lines 7 to 14: move instances from workers that are short of CPU to workers with room for them."""
         of_instance = least[self.flow.task_of]
         found: list[Move] = []
         for worker, cycles in self._short_for.items():
@@ -275,7 +273,7 @@ class Controller:
     def _affordable(
         self, seen: Measured, available: Floats, whole: Floats, most: Floats, free: Floats
     ) -> tuple[Floats, tuple[Short, ...]]:
-        """By task the minima that can be paid for, and the sinks whose own can't be."""
+        """Return by task the minima that the CPU allows, and the sinks that get less than their own."""
         flow = self.flow
         allowed = self._minimum[flow.sinks]
         found: dict[int, Short] = {}
@@ -292,7 +290,7 @@ class Controller:
         return flow.upstream(allowed), tuple(found.values())
 
     def _warming_workers(self, seen: Measured, current: Floats) -> set[int]:
-        """The workers of instances that have moved and are not yet at their minimum, as long as that may take."""
+        """Return the workers of instances that moved and are below their minimum, for at most `warm_up` seconds."""
         for instance, since in list(self._warming.items()):
             task = self.flow.task_of[instance]
             known = seen.time > since and (seen.unknown is None or not seen.unknown[task])
@@ -303,10 +301,10 @@ class Controller:
 
 
 ALL = np.ones(1)
-"""The accuracy that the CPU for all that comes gives."""
+"""The accuracy to which the CPU for all input leads."""
 SURE = 2.0
-"""Standard deviations."""
+"""The margin above a minimum, in standard deviations."""
 MOST_ABOVE = 0.05
-"""Above a minimum; of a handful of rows nobody can say what part was kept."""
+"""The largest margin above a minimum: the part that was kept of a few rows says nothing."""
 FAINT = 0.01
-"""An accuracy below which what a task is sent tells nothing of what it would be sent."""
+"""The accuracy below which the input of a task does not show what it would be without drops."""

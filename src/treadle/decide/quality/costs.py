@@ -1,8 +1,8 @@
-"""What a row costs, learnt from the rows and batches that a task had and the CPU it used for them.
+"""The CPU cost of a row and of a batch, learnt from the rows, the batches and the CPU of each task.
 
-The paper takes CPU to be in proportion to the rows (section 3.3). A micro-batch costs something even where all of its
-rows are dropped, and who has time runs many small ones; so a batch and a row are told apart, over the last cycles, and
-remembered for when there are none. It knows numbers by task, and nothing of what they are for.
+The paper takes CPU to be in proportion to the rows (section 3.3). But a micro-batch costs CPU even if all of its rows
+are dropped, and a task with spare time runs many small ones. So both costs are fitted over the last cycles, and
+remembered for cycles without rows.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import numpy as np
 from treadle.model import Floats
 
 DOUBT = 0.02
-"""Against a cost of batches: where rows and batches don't vary, all is held to be for the rows."""
+"""Ridge on the cost of batches: where rows and batches don't vary, all CPU counts as the cost of rows."""
 LEAST = 0.1
-"""Of the CPU through the rows: a row is never held to be cheaper than that."""
+"""Least cost of a row, as a part of its cost if batches were free."""
 
 
 class Costs:
-    """cpu = b batches + r rows for each task, fitted; with each cycle older ones count by `keep` less.
+    """A fit of cpu = b batches + r rows for each task; each cycle multiplies the weight of older ones by `keep`.
 
-    b and r have the least sum of (cpu - b batches - r rows)^2 + DOUBT (b batches)^2, and are not negative.
+    b and r minimise the sum of (cpu - b batches - r rows)^2 + DOUBT (b batches)^2, and are not negative.
     """
 
     def __init__(self, tasks: int, *, keep: float = 0.85) -> None:
@@ -32,12 +32,12 @@ class Costs:
         """Core seconds; 0 before the first row."""
 
     def copy(self, task: int, other: Costs, its: int) -> None:
-        """Take over what others have learnt of a task of theirs."""
+        """Copy the fit of task number `its` of `other`."""
         self._sums[:, task] = other._sums[:, its]
         self.per_batch[task], self.per_row[task] = other.per_batch[its], other.per_row[its]
 
     def update(self, rows: Floats, batches: Floats, cpu: Floats) -> None:
-        """One more cycle, all three by second."""
+        """Add a cycle; all three arguments are per second."""
         told = cpu > 0.0
         new = np.stack([rows * rows, batches * batches, rows * batches, rows * cpu, batches * cpu, rows])
         self._sums = np.where(told, self._keep * self._sums + new, self._sums)

@@ -1,7 +1,7 @@
 """The equations of Stream-Economics (section 3) as functions of arrays: accuracy from rates, CPU for an accuracy.
 
-CPU is in cores: 1 is the whole of one, which is the most that an instance can use. Accuracy is 0 to 1. Eq. 1, 2, 5 and
-14 are `Flow.upstream`; who gets how much is `controller`'s business.
+CPU is in cores; an instance can use at most 1 unless stated otherwise. Accuracy is 0 to 1. Eq. 1, 2, 5 and 14 are
+`Flow.upstream`; `controller` distributes the CPU.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ CORE = 1.0
 
 
 def local_accuracy(flow: Flow, in_rate: Floats, out_rate: Floats, arriving: Floats) -> Floats:
-    """Eq. 4: what the slowest instance of a task takes, against its even part of all that is sent to the task.
+    """Eq. 4: the input of the slowest instance of a task, divided by its equal part of all that is sent to the task.
 
-    `in_rate` is by instance, `out_rate` by task and counts what is shed afterwards too; `arriving` is what comes to a
-    source from outside. Nothing sent is all taken, as it is by a task that nobody runs. More than 1: a task that works
-    off what had to wait.
+    `in_rate` is by instance. `out_rate` is by task and includes rows that are shed afterwards; `arriving` is what a
+    source gets from outside. The result is 1 if nothing is sent or no instance runs, and above 1 if a task works off a
+    backlog.
     """
     even = sent(flow, out_rate, arriving) / np.maximum(flow.copies, 1)
     told = (even > 0.0) & (flow.copies > 0)
@@ -27,7 +27,7 @@ def local_accuracy(flow: Flow, in_rate: Floats, out_rate: Floats, arriving: Floa
 
 
 def sent(flow: Flow, out_rate: Floats, arriving: Floats) -> Floats:
-    """What is sent to each task, by others or from outside: every reader of a stream gets it whole."""
+    """Return what is sent to each task, by others or from outside: every reader of a stream gets all of it."""
     found = np.zeros(len(flow))
     np.add.at(found, flow.end, out_rate[flow.start])
     found[flow.sources] = arriving[flow.sources]
@@ -35,12 +35,12 @@ def sent(flow: Flow, out_rate: Floats, arriving: Floats) -> Floats:
 
 
 def current_accuracy(flow: Flow, local: Floats) -> Floats:
-    """Eq. 3: of all that came to the application, what a task has taken, by its least accurate way."""
+    """Eq. 3: the part of the application's input that a task takes, by its least accurate path."""
     return flow.downstream(local)
 
 
 def cpu_of_tasks(flow: Flow, in_rate: Floats, cpu: Floats) -> Floats:
-    """Eq. 6: the CPU of the instance with the least input, which is what Eq. 4 looks at."""
+    """Eq. 6: the CPU of the instance with the least input, which Eq. 4 uses."""
     order = np.lexsort((in_rate, flow.task_of))
     tasks = flow.task_of[order]
     first = np.flatnonzero(np.diff(tasks, prepend=-1))
@@ -50,9 +50,9 @@ def cpu_of_tasks(flow: Flow, in_rate: Floats, cpu: Floats) -> Floats:
 
 
 def required(accuracy: Floats, cpu: Floats, current: Floats, most: Floats | float = CORE) -> Floats:
-    """Eq. 8: CPU for an accuracy, in proportion to what the present one takes, at most a core, or what can be used.
+    """Eq. 8: the CPU for an accuracy, in proportion to the `cpu` for the `current` one, at most `most`.
 
-    Eq. 9 and 10 are this at the least accuracy that is promised and at the most that can be had.
+    Eq. 9 and 10 are this equation for the least accuracy that is promised and for the highest that is possible.
     """
     known = current > 0.0
     proportional = accuracy * cpu / np.where(known, current, 1.0)
@@ -61,9 +61,9 @@ def required(accuracy: Floats, cpu: Floats, current: Floats, most: Floats | floa
 
 
 def keep(flow: Flow, desired: Floats) -> tuple[Floats, Floats]:
-    """Eq. 15: the part to be kept on each stream, and at each task from what comes from outside (1 if none does).
+    """Eq. 15: the part to keep on each stream, and at each task of its input from outside (1 if it has none).
 
-    `desired` is by task (Eq. 14). Where nothing is desired upstream, nothing comes that could be dropped.
+    `desired` is by task (Eq. 14). Where nothing is desired upstream, no rows arrive that could be dropped.
     """
     before = desired[flow.start]
     streams = np.where(before > 0.0, desired[flow.end] / np.where(before > 0.0, before, 1.0), 1.0)
@@ -73,7 +73,7 @@ def keep(flow: Flow, desired: Floats) -> tuple[Floats, Floats]:
 
 
 def least_of_tasks(flow: Flow, of_instances: Floats) -> Floats:
-    """Task -> the least of its instances, 0 where it has none."""
+    """Task -> the lowest value of its instances, 0 where it has none."""
     found = np.full(len(flow), np.inf)
     np.minimum.at(found, flow.task_of, of_instances)
     return np.where(np.isinf(found), 0.0, found)

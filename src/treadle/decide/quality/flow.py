@@ -1,7 +1,7 @@
-"""What promises are kept on: tasks, the streams between them, and the sinks whose owners stated a promise.
+"""The graph to which promises refer: tasks, the streams between them, and the sinks with their promises.
 
 A flow is one version of the graph of all applications together, as arrays; what depends on the graph alone is computed
-once. Stream-Economics section 3: p(t), minAc(t), and how a value of the sinks reaches all that feed them.
+once. It has p(t) and minAc(t) of Stream-Economics, section 3, and carries values of sinks to all tasks upstream.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from treadle.model import Floats, Ints
 
 
 class Promise(NamedTuple):
-    """What the owner of a sink wants: a higher priority is served first, and no less of the input than `accuracy`."""
+    """The wish of a sink's owner: at least the part `accuracy` of its input. A higher priority is served first."""
 
     priority: float = 0.0
     accuracy: float = 0.0
 
 
 class Lists(NamedTuple):
-    """A list for each of many: those of number n are `items[starts[n] : starts[n + 1]]`."""
+    """Many lists in two arrays: list n is `items[starts[n] : starts[n + 1]]`."""
 
     starts: Ints
     items: Ints
@@ -33,9 +33,9 @@ class Lists(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """Tasks by number, streams as pairs of them, and for each instance the task that it runs a copy of.
+    """Tasks by number, streams as pairs of task numbers, and the task of each instance.
 
-    A task that nothing reads is a sink, which the paper calls a query. One without a promise has `Promise()`.
+    A task that no other reads is a sink, which the paper calls a query. A sink without a promise has `Promise()`.
     """
 
     tasks: tuple[str, ...]
@@ -51,7 +51,7 @@ class Flow:
         promises: Mapping[str, Promise],
         copies: Mapping[str, int] | None = None,
     ) -> Flow:
-        """From the tasks that each task reads, and how many instances each has (1 if it is not said)."""
+        """Create a flow from the tasks that each task reads, and the number of its instances (default: 1)."""
         number = {name: n for n, name in enumerate(inputs)}
         _check(inputs, promises, number)
         pairs = [(number[up], number[name]) for name, ups in inputs.items() for up in ups]
@@ -98,7 +98,7 @@ class Flow:
         return found
 
     def downstream(self, local: Floats) -> Floats:
-        """Task -> its own value times the lowest of those that it reads (Eq. 3)."""
+        """Task -> its own value times the lowest result of the tasks that it reads (Eq. 3)."""
         lowest = np.full(len(self), np.inf)
         found = local.copy()
         for edges in reversed(self._rising_by_end):
@@ -108,7 +108,7 @@ class Flow:
         return found
 
     def lowest_upstream(self, values: Floats) -> Floats:
-        """Task -> the lowest value of those that it reads; 1 where it reads none."""
+        """Task -> the lowest value of the tasks that it reads; 1 where it reads none."""
         found = np.ones(len(self))
         found[self.end] = np.inf
         np.minimum.at(found, self.end, values[self.start])
@@ -128,7 +128,7 @@ class Flow:
 
     @cached_property
     def depth(self) -> Ints:
-        """Task -> the streams on its longest way to a sink."""
+        """Task -> the number of streams on its longest path to a sink."""
         depth = np.zeros(len(self), dtype=np.int64)
         while True:
             longer = depth.copy()
@@ -142,7 +142,7 @@ class Flow:
 
     @cached_property
     def _rising(self) -> tuple[Ints, ...]:
-        """The streams by the depth of the task that they leave, from the sinks on."""
+        """The streams grouped by the depth of their start, the lowest first."""
         return _by(self.depth[self.start])
 
     @cached_property
@@ -154,7 +154,7 @@ class Flow:
 
 
 def _by(keys: Ints) -> tuple[Ints, ...]:
-    """The positions of each key, keys in order."""
+    """Return the positions of each key, in the order of keys."""
     order = np.argsort(keys, kind="stable")
     return tuple(np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)) if len(keys) else ()
 

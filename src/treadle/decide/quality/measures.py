@@ -1,7 +1,7 @@
-"""What accuracy means for somebody's result, as a function of what was kept of its input, and the way back.
+"""Measures of accuracy: functions of the part of the input that is kept, and their inverse.
 
-Stream-Economics knows one accuracy: the part of the rows. Who wants to know a sum to five percent does not care for
-that part, but for the interval in which the sum lies: of many rows few are enough. It knows numbers, and nobody's rows.
+Stream-Economics has one accuracy: the part of the rows. A user who wants a sum within five percent does not need that
+part but the confidence interval of the sum: of many rows, few are enough.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from treadle.durations import Duration, seconds
 from treadle.estimates import NORMAL
 
 HALVINGS = 30
-"""Of the parts among which the least is searched: to a billionth."""
+"""Steps of the bisection for the least part: precise to a billionth."""
 
 
 class Kept(NamedTuple):
-    """What a sink has of its input."""
+    """The input that a sink keeps."""
 
     part: float
-    """Of its rows, above 0."""
+    """Part of its rows, above 0."""
     rate: float
-    """Rows a second that it would have, were nothing dropped."""
+    """Rows per second if nothing were dropped."""
     spread: float
-    """Of the values of a column: the mean of their squares by the square of their mean. 1 where all are equal."""
+    """Mean square of a column's values divided by the square of their mean; 1 where all are equal."""
 
 
 Measure = Callable[[Kept], float]
-"""The accuracy of a result, 0 to 1: the more is kept, the higher."""
+"""The accuracy of a result, 0 to 1; it rises with the part that is kept."""
 
 
 class RelativeError:
-    """One minus the relative error of a sum over a window, or of a count, as far as it is known with 95 %.
+    """One minus the relative error, at 95 % confidence, of a sum or a count over a window.
 
-    Of n rows with values x of which each is kept with probability p the Horvitz-Thompson estimate of their sum has the
+    If each of n rows with values x is kept with probability p, the Horvitz-Thompson estimate of their sum has the
     variance (1 - p) / p times the sum of x^2.
     """
 
@@ -53,15 +53,16 @@ class RelativeError:
 
 
 def relative_error(column: str | None = None, *, window: Duration = "60s") -> RelativeError:
-    """For `accuracy` of a sink: what counts is how well the sum of a column, or the number of rows, is known.
+    """Return a measure for `accuracy` of a sink: how exactly a column's sum, or the number of rows, is known.
 
-    With `min_accuracy=0.95` the sum over each `window` is right within 5 % in 95 of 100 cases, by `treadle.corrected`.
+    With `min_accuracy=0.95` the sum over each `window`, from `treadle.corrected`, is right within 5 % in 95 of 100
+    cases.
     """
     return RelativeError(column, seconds(window, what="the window", where="relative_error"))
 
 
 def least_part(measure: Measure, minimum: float, kept: Kept) -> float:
-    """The least part of the rows that gives this accuracy; 1 if no part does."""
+    """Return the least part of the rows that gives this accuracy; 1 if no part does."""
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2

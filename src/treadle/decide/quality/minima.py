@@ -1,7 +1,7 @@
-"""Which minima give way on a worker that can't pay for all: those of the sinks with the lowest priorities first.
+"""Lowers minima on a worker that is short of CPU for all: those of the sinks with the lowest priorities first.
 
-Stream-Economics leaves this case open. A task that several sinks share takes less CPU only if all of them that need as
-much of it give way; a sink for which that changes nothing keeps its minimum.
+Stream-Economics leaves this case open. A task shared by several sinks takes less CPU only if all sinks that need most
+of it get less; a sink keeps its minimum where lowering it frees no CPU.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from treadle.decide.quality.flow import Flow
 from treadle.model import Bools, Floats
 
 HALVINGS = 20
-"""Of the part of their minima that sinks of one priority can have: to a millionth."""
+"""Steps of the bisection in `_part`: precise to a millionth."""
 EPSILON = 1e-9
 
 
 class Needs(NamedTuple):
-    """The CPU of one worker's tasks: for the `whole` of their input, and the `most` that each can use."""
+    """The CPU that tasks of one worker need: for the `whole` of their input, and the `most` that each can use."""
 
     flow: Flow
     here: Bools
@@ -29,12 +29,12 @@ class Needs(NamedTuple):
     most: Floats
 
     def of(self, minimum: Floats) -> float:
-        """The cores that these minima of the sinks take on the worker."""
+        """Return the cores that these minima of the sinks take on the worker."""
         least = equations.required(self.flow.upstream(minimum), self.whole, np.ones(1), self.most)
         return float(least[self.flow.task_of][self.here].sum())
 
     def limits(self, minimum: Floats) -> Floats:
-        """By sink: what the tasks on the worker let through to it if they do no more than these minima take."""
+        """By sink: the accuracy that it gets if the tasks on the worker process no more than these minima need."""
         flow, reaches = self.flow, self.flow.reaches
         task = np.repeat(np.arange(len(flow)), np.diff(reaches.starts))
         works = (np.bincount(flow.task_of[self.here], minlength=len(flow)) > 0) & (self.whole > 0.0)
@@ -44,10 +44,10 @@ class Needs(NamedTuple):
 
 
 def fitting(needs: Needs, available: float, minimum: Floats) -> tuple[Floats, Floats]:
-    """By sink: the highest minimum that so many cores pay for, and the cores that its own one lacks (0: none).
+    """By sink: the highest minimum for which `available` cores suffice, and the cores missing for its own (0: none).
 
-    Sinks of one priority all get the same part of what they were promised. A sink lacks what it and all of higher
-    priorities take beyond what there is, and all of lower ones don't have any more.
+    Sinks of one priority all get the same part of their minima. Missing is what a sink and all of higher priority need
+    beyond `available`, after those of lower priority have given up theirs.
     """
     priority = needs.flow.priority[needs.flow.sinks]
     allowed, missing = minimum.copy(), np.zeros(len(minimum))
@@ -59,12 +59,12 @@ def fitting(needs: Needs, available: float, minimum: Floats) -> tuple[Floats, Fl
         without = np.where(mine, 0.0, allowed)
         allowed = without + _part(needs, available, allowed, without) * (allowed - without)
         missing[mine] = now - available
-    allowed = np.minimum(minimum, needs.limits(allowed))  # for some it was in vain: others need as much of their tasks
+    allowed = np.minimum(minimum, needs.limits(allowed))  # a cut frees nothing if other sinks need as much
     return allowed, np.where(allowed < minimum - EPSILON, missing, 0.0)
 
 
 def _part(needs: Needs, available: float, allowed: Floats, without: Floats) -> float:
-    """Of the way from nothing to all that is allowed, for the sinks that give way."""
+    """Return how far from `without` to `allowed` the minima can be: the part for which the CPU suffices."""
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2

@@ -1,8 +1,8 @@
-"""Who leaves a worker that can't pay for all minima, and where it goes (Stream-Economics, Alg. 2 and section 4).
+"""Chooses the instances that leave a worker short of CPU, and their targets (Stream-Economics, Alg. 2 and section 4).
 
-It only moves to where there is room: a move that would make another worker short is none. Where the paper's listing and
-its text differ, the text holds: the least important are candidates first. `relief` goes beyond the paper, in which a
-worker that was added has nothing to do before some minimum is in danger.
+Instances move only to workers with room for them. Where the paper's listing and its text differ, the text holds: the
+least important are candidates first. `relief` goes beyond the paper, where a new worker has nothing to do until some
+minimum is in danger.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from treadle.model import Bools, Floats, Ints
 
 
 def leavers(lacking: float, least: Floats, priority: Floats) -> list[int]:
-    """Alg. 2, for the instances of one worker: positions of those that leave, so that `lacking` cores are released.
+    """Alg. 2: return the positions of the instances that leave one worker, so that `lacking` cores are released.
 
-    First so many priorities, from the lowest, that they would do; then of these, from the highest priority and the
-    largest, all that are not needed stay. So small and unimportant ones leave.
+    Candidates are the lowest priorities that are enough together. Of these, all that are not needed stay, from the
+    highest priority and the largest need on. So small and unimportant instances leave.
     """
     chosen = np.zeros(len(least), dtype=np.bool_)
     released = 0.0
@@ -39,7 +39,7 @@ def leavers(lacking: float, least: Floats, priority: Floats) -> list[int]:
 
 
 def best_worker(free: Floats, needed: float, allowed: Bools, preferred: Sequence[int] = ()) -> int | None:
-    """Section 4: the worker with most CPU left; one that is preferred as long as it has enough. None: nobody has."""
+    """Section 4: the worker with most CPU left, a preferred one if any has enough; None if no worker has enough."""
     wished = [worker for worker in preferred if allowed[worker] and free[worker] >= needed]
     if wished:
         return max(wished, key=lambda worker: free[worker])
@@ -49,7 +49,7 @@ def best_worker(free: Floats, needed: float, allowed: Bools, preferred: Sequence
 
 
 def place(needed: Floats, free: Floats, preferred: Sequence[Sequence[int]] = ()) -> Ints:
-    """Section 4, for several at once: each in its turn to the worker with most left, also where that is not enough."""
+    """Section 4, for several instances: each in turn to the worker with most CPU left, even if that is not enough."""
     left = free.copy()
     found = np.empty(len(needed), dtype=np.int64)
     for number, need in enumerate(needed.tolist()):
@@ -63,10 +63,10 @@ def place(needed: Floats, free: Floats, preferred: Sequence[Sequence[int]] = ())
 def relief(
     whole: Floats, least: Floats, worker: Ints, available: Floats, *, worth: float = 0.1
 ) -> tuple[int, int, float] | None:
-    """The move that lets most more CPU be of use: an instance, a worker, the cores. None where it is not `worth` it.
+    """Return the move that puts most more CPU to use: instance, worker, cores; None below `worth` cores.
 
-    By instance: the CPU for its `whole` input and the `least` that it must have. Where others are, there must be room
-    for that; a worker without any is better than one that is short, however much is asked.
+    By instance: the CPU for its `whole` input and the `least` that it must have. A worker that has instances must have
+    room for all their `least`; an empty worker may be short.
     """
     count = len(available)
     demand = np.bincount(worker, weights=whole, minlength=count)

@@ -1,7 +1,7 @@
-"""How fast rows come to a source, told from what was taken of it and what still waits (Stream-Economics section 6).
+"""Input rate of a source, from the rows taken and the rows still waiting (Stream-Economics section 6).
 
 The paper adds the variation of the lag to the rate of consumption. Both are differences of the same two counters, so
-their sum is the growth of taken + waiting, which is counted here at once: rounding and sampling errors cancel.
+their sum is the growth of taken + waiting. It is computed here directly: rounding and sampling errors cancel.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import NamedTuple
 
 
 class Rate(NamedTuple):
-    """Rows a second that came, and that were taken."""
+    """Rows per second that arrived, and that were taken."""
 
     arriving: float
     taken: float
 
 
 class InputRate:
-    """Of one source, over the last `window` seconds; the first answer needs two looks."""
+    """The rates of one source over the last `window` seconds, known from the second sample on."""
 
     def __init__(self, window: float = 5.0) -> None:
         self._window = window
         self._looks: deque[tuple[float, float, float]] = deque()
 
     def update(self, time: float, taken: float, waiting: float) -> Rate | None:
-        """Rows taken so far, and rows that wait now. A counter that falls is another run: it begins anew."""
+        """Add a sample: rows taken so far, and rows that wait now. A counter that falls starts a new window."""
         looks = self._looks
         if looks and (taken < looks[-1][1] or time <= looks[-1][0]):
             looks.clear()

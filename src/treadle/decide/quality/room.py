@@ -1,7 +1,6 @@
-"""How many cores may be given away where others use the machine too (Stream-Economics Alg. 1, lines 1 to 3).
+"""Cores that may be used on a machine that other processes use too (Stream-Economics Alg. 1, lines 1 to 3).
 
-It knows numbers only. The paper takes what others use for given; those who take just what is left would then get more
-and more of it.
+The paper takes the CPU of others as given; processes that take whatever is left would then get more and more.
 """
 
 from __future__ import annotations
@@ -11,23 +10,23 @@ import numpy as np
 from treadle.model import Floats
 
 HEADROOM = 0.95
-"""The part of what there is that is given away: a load that is exactly as high has queues without end."""
+"""The part of the cores that is used: at full load queues grow without end."""
 FAIR = 0.5
-"""The part of the cores up to which others don't count who use what they can get."""
+"""The part of the cores up to which we keep what we use, whatever others use."""
 MORE = 1.25
-"""As many times what was used is tried there, while nothing is behind."""
+"""The factor by which we try to use more than before within that part, while nothing is behind."""
 ROOMY = 0.85
-"""Below this busy part of the cores one that is always busy is held up by itself, not by others."""
+"""If less than this part of the cores is busy, other processes are not what limits our use."""
 
 
 def room(cores: float, ours: float, others: float, *, behind: bool) -> float:
-    """Of so many cores: what others leave, or up to a fair part what we get anyway."""
+    """Return the cores for us: what others leave, or what we use anyway up to a fair part."""
     own = ours * (HEADROOM if behind else MORE)
     return max(HEADROOM * cores - others, min(own, FAIR * cores))
 
 
 def ceilings(cpu: Floats, held: Floats, cores: float, busy: float) -> Floats:
-    """The cores that each can use at most, where it used `cpu` while it was at work for the part `held` of the time."""
+    """Return the cores that each can use at most, if it used `cpu` while working for the part `held` of the time."""
     if busy >= ROOMY * cores:
         return np.full(len(cpu), float(cores))
     return np.where(held > 0.0, HEADROOM * cpu / np.where(held > 0.0, held, 1.0), float(cores))

@@ -1,4 +1,4 @@
-"""Says which minima can't be kept: once when that begins, and once when it is over."""
+"""Logs which minima can't be kept: once when a shortage begins, and once when it ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from treadle.decide.quality.controller import Short
 
 
 class Shortages:
-    """Of what its owner calls a `kind`, as sink or query."""
+    """The shortages known so far; `kind` is a word for the sinks, such as sink or query."""
 
     def __init__(self, kind: str, log: logging.Logger) -> None:
         self._kind = kind
@@ -22,6 +22,6 @@ class Shortages:
             if each.sink not in self._told:
                 self._log.warning("%s", each.told(self._kind), extra={self._kind: each.sink})
         for name in sorted(self._told - names):
-            # As loud as what it is the end of.
+            # The level is that of the warning that it ends.
             self._log.warning("%s '%s' has its minimum again", self._kind, name, extra={self._kind: name})
         self._told = names

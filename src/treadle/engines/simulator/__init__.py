@@ -1,1 +1,1 @@
-"""An engine in virtual time: the very same loop, policies and enforcers, without a machine to run on."""
+"""A simulated engine in virtual time, with the same loop, policies and enforcers as real engines."""

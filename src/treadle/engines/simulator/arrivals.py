@@ -1,4 +1,4 @@
-"""When tuples arrive. All arrivals of a scenario are drawn before it runs, so that every policy meets the same load."""
+"""Arrival times of tuples, all drawn before a scenario runs, so that every policy gets the same load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treadle.model import Floats, Ints
 
 MOST_ARRIVALS = 20_000_000
 MOST_PIECES = 1_000_000
-"""Of a source whose rate changes: how often it may."""
+"""Maximum number of rate changes of a source."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Feed:
     receivers: tuple[int, ...]
     source: Source
     where: str = ""
-    """As it is named in errors."""
+    """Its name in errors."""
 
 
 def draw(feeds: list[Feed], seconds: float, seed: int, folder: Path) -> tuple[Floats, Ints]:
-    """(times, nodes) of all sources, merged in time; node -1 marks a tick on which nothing arrived."""
+    """Return (times, nodes) of all sources, merged in time; node -1 marks a tick on which nothing arrived."""
     times: list[Floats] = []
     nodes: list[Ints] = []
     room = float(MOST_ARRIVALS)
@@ -44,7 +44,7 @@ def draw(feeds: list[Feed], seconds: float, seed: int, folder: Path) -> tuple[Fl
 
 
 def _arrivals(feed: Feed, seconds: float, rng: np.random.Generator, folder: Path, room: float) -> tuple[Floats, Floats]:
-    """The arrivals of one source while it is on, and its empty ticks."""
+    """Return the arrivals of one source while it is on, and its empty ticks."""
     source = feed.source
     end = seconds if source.stop is None else min(seconds, source.stop)
     empty = np.empty(0)
@@ -61,7 +61,7 @@ def _arrivals(feed: Feed, seconds: float, rng: np.random.Generator, folder: Path
 
 
 def _pieces(source: Source, end: float, where: str) -> tuple[Floats, Floats]:
-    """Where the rate changes, from start to end, and the rate of each piece."""
+    """Return the times at which the rate changes, from start to end, and the rate of each piece."""
     rate = source.rate or 0.0
     span = max(end - source.start, 0.0)
     if source.pattern == "constant":
@@ -76,7 +76,7 @@ def _pieces(source: Source, end: float, where: str) -> tuple[Floats, Floats]:
 
 
 def _evenly(edges: Floats, rates: Floats, room: float, where: str) -> Floats:
-    """Tuple k arrives when the rate has added up to k, whatever pieces that took: no piece loses its remainder."""
+    """Return arrivals: tuple k arrives when the integral of the rate reaches k, so no piece loses its remainder."""
     due = np.concatenate([[0.0], np.cumsum(rates * np.diff(edges))])
     _limit(due[-1], room, where)
     number = np.arange(np.ceil(due[-1] - 1e-9))
@@ -136,7 +136,7 @@ def _number(text: str) -> float:
 
 
 def _count(span: float, length: float, where: str) -> int:
-    """How many pieces of this length there are."""
+    """Return the number of pieces of this length."""
     count = np.ceil(span / length) if span > 0 else 0.0
     if count > MOST_PIECES:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""The simulator as an engine like any other: it has a topology, offers metrics, and lets its knobs be turned.
+"""The simulator as an engine: it has a topology, metrics and knobs.
 
-`advance` lets virtual time pass; `SimulatedClock` lets the control loop sleep by advancing it, so the loop, the
-policies and the enforcers that run here are the very ones that run on a real engine.
+`advance` lets virtual time pass. `SimulatedClock.sleep` calls it, so the loop, the policies and the enforcers here are
+the same as on a real engine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Results:
-    """Every result that left the system: when, how old it was, how many, and the row of the sink it left by."""
+    """All results that left the system: times, ages, numbers of tuples, and the rows of their sinks."""
 
     time: Floats
     latency: Floats
@@ -40,7 +40,7 @@ class Results:
 
 
 class Simulator:
-    """One scenario under one mode of execution, at one moment of virtual time."""
+    """One scenario in one mode of execution, at one moment of virtual time."""
 
     name = "simulator"
     in_process = True
@@ -48,9 +48,9 @@ class Simulator:
         {"queue", "external_queue", "output_queue", "tuples_in", "tuples_out"}
         | {"cpu_time", "run_wait", "head_age", "mean_age"}
     )
-    """What it can measure, in any mode."""
+    """Metrics that it can measure, over all modes."""
     KNOWN: ClassVar[frozenset[str]] = frozenset({"cost", "selectivity"})
-    """What it knows beside that, and says only in scenarios with `known = true`."""
+    """Metrics that it also offers in scenarios with `known = true`."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Simulator:
         self.mode: Mode = mode or execution.mode
         seed = scenario.seed if seed is None else seed
         _check(scenario, self.seconds, seed)
-        self.scenario = scenario = scenario.model_copy(update={"seed": seed})  # plans are drawn from it too
+        self.scenario = scenario = scenario.model_copy(update={"seed": seed})  # plans are drawn from the seed too
         self.per_unit = self.mode == "cooperative" and execution.period == 0
         layout = lay_out(queries(scenario), self.name)
         self._topology = layout.topology
@@ -132,7 +132,7 @@ class Simulator:
         return float(self.state.clock[kernel.NOW])
 
     def advance(self, until: float) -> bool:
-        """Let time pass until then. True: it stopped before, because an operator must be chosen (period 0)."""
+        """Let time pass until `until`. True: time stopped before, because an operator must be chosen (period 0)."""
         if self._order_is_stale and self.mode == "cooperative":
             self._sort()
         while True:
@@ -149,18 +149,18 @@ class Simulator:
                 return bool(code == kernel.DECIDE)
 
     def decided(self) -> None:
-        """The choice that `advance` asked for has been made, at the cost that the scenario gives it."""
+        """Report that the choice for `advance` has been made, at the scenario's `schedule_cost`."""
         self.state.tally[kernel.DECIDED] = 1
         self.spend(self.scenario.execution.schedule_cost)
 
     def spend(self, seconds: float) -> None:
-        """All processors are busy with something else for this long (Haren's scheduling task)."""
+        """Keep all processors busy for this long, as Haren's scheduling task does."""
         for name in ("until", "slice_end", "accounted"):
             self.state.processor[name] += seconds
         kernel.pass_time(self.state, self.now + seconds)
 
     def reorder(self) -> None:
-        """Knobs have been turned: another order, or one that now must run at once."""
+        """Mark the order as stale after knobs have changed; running operators may be preempted."""
         self._order_is_stale = True
         self.state.tally[kernel.WOKEN] = 1
 
@@ -169,7 +169,7 @@ class Simulator:
         return int(self.state.tally[kernel.PROCESSORS])
 
     def set_delay(self, delay: float) -> None:
-        """Haren's d: operators that were not run for so long get a turn; 0 for never."""
+        """Set Haren's d: operators that did not run for `delay` seconds get a turn; 0 for never."""
         self.state.clock[kernel.DELAY] = delay
 
     def set_batch(self, batch: int) -> None:
@@ -214,13 +214,13 @@ class Simulator:
 
     @property
     def oldest_waiting(self) -> float:
-        """The age of the oldest tuple that is still queued somewhere."""
+        """The age of the oldest queued tuple."""
         heads = self.state.node["head"]
         return float(self.now - self.state.item["born"][heads[heads >= 0]].min(initial=self.now))
 
     @property
     def counters(self) -> dict[str, float]:
-        """Totals since the start, for reports and for the laws that tests check."""
+        """Totals since the start, for reports and for the invariants that tests check."""
         s, c, t = self.state, self.state.clock, self.state.tally
         return {
             "now": self.now,
@@ -235,7 +235,7 @@ class Simulator:
 
     @property
     def nodes(self) -> dict[str, Ints | Floats]:
-        """Per node (main threads first, then helpers): what arrived, was dropped, done, emitted, and is queued."""
+        """By node, main threads first, then helpers: tuples arrived, dropped, done, emitted, queued; CPU times."""
         s = self.state
         names = ("arrived", "dropped", "done", "queued", "emitted_mass", "done_mass", "queued_mass", "busy", "waited")
         return {name: s.node[name].copy() for name in names}
@@ -249,7 +249,7 @@ class Simulator:
         s.tally[kernel.RESULTS] = 0
 
     def _sort(self) -> None:
-        """Each processor's operators by rank, best first; a helper has the place of its main, and is before it."""
+        """Sort each processor's operators by rank, best first; a helper has its main's rank and comes before it."""
         s = self.state
         count = int(s.tally[kernel.PROCESSORS])
         mains = np.arange(len(self._topology))
@@ -267,7 +267,7 @@ class Simulator:
 
 
 def _check(scenario: Scenario, seconds: float, seed: int) -> None:
-    """What a caller may set instead of the file."""
+    """Check seconds and seed, which a caller may set instead of the file."""
     if not (scenario.warm_up < seconds <= MOST_SECONDS and seconds >= LEAST_SECONDS):
         least = f"{scenario.warm_up:g}, which is the warm-up" if scenario.warm_up else f"{LEAST_SECONDS:g}"
         raise ConfigError(
@@ -288,7 +288,7 @@ def _arrivals(scenario: Scenario, feeds: list[arrivals.Feed], seconds: float, se
 
 
 class SimulatedClock:
-    """A clock for the control loop: to sleep is to let the simulation run."""
+    """A clock for the control loop; its `sleep` lets the simulation run."""
 
     def __init__(self, simulator: Simulator, progress: Progress | None = None) -> None:
         self._simulator = simulator

@@ -1,7 +1,7 @@
 """The simulator's event loop: virtual time, queues, and three ways to give nodes the CPU. Compiled by numba.
 
-Cooperative is Haren's execution task (Haren, Alg. 1): processors take the best of their own operators, run a batch
-of it without being interrupted, and meet at the end of a period. The other two are one kernel scheduler: real-time
+Cooperative mode is Haren's execution task (Haren, Alg. 1): processors take the best of their own operators, run a batch
+of it without interruption, and meet at the end of a period. The other two modes are one kernel scheduler: real-time
 nodes by fixed priority and round robin, the rest by weighted virtual runtime within weighted groups, with time slices
 and preemption on wake-up. A tuple leaves its queue when it is done, not when it is started.
 """
@@ -17,16 +17,16 @@ from treadle.compiled import compiled
 if TYPE_CHECKING:
     from treadle.engines.simulator.state import State
 
-# Named here and not beside the state, because compiled code is kept for as long as this file is the same.
+# Defined here and not beside the state, because numba's cache of compiled code is valid while this file is unchanged.
 UNBOUNDED = np.iinfo(np.int64).max // 2
 MOST_PROCESSORS = 64
 MOST_COPIES = 1000
-"""A tuple gives rise to no more than this many, so that one event needs a bounded part of the pool."""
+"""The maximum number of outputs of a tuple, so that one event needs a bounded part of the pool."""
 
 CONSTANT, UNIFORM, EXPONENTIAL = 0, 1, 2
 BERNOULLI, POISSON, EVEN = 0, 1, 2
 IDLE, READY, RUNNING, SLEEPING, STUCK = 0, 1, 2, 3, 4
-"""STUCK: has input, but no room for its output; that is no waiting for a processor."""
+"""STUCK: has input, but no room for its output; this does not count as waiting for a processor."""
 
 # cells of State.clock
 NOW, TOTAL, AREA, PEAK, GRID, OUTPUT, LATENCY_SUM, OUTPUT_SUM = range(8)
@@ -40,14 +40,14 @@ DECIDED, DRAINING, TURNS, SLEEPERS, TRACING, EVENTS, WOKEN, HEADROOM, STICKING, 
 REACHED, DECIDE, POOL_FULL, RESULTS_FULL, TRACE_FULL, DRAINED = range(6)
 EPS = 1e-12
 TICK = 1e-15
-"""The clock's rounding as a part of its time, and the least that is left of a tuple until it is done."""
+"""The relative rounding error of the clock, and the least remaining work of a tuple that is not done."""
 
 
 @compiled
 def advance(s: State, end: float) -> int:
-    """Let virtual time pass until `end`, or until Python has something to do; says which.
+    """Let virtual time pass until `end`, or until Python has something to do; return which.
 
-    Once all arrivals are through and nothing is queued the plan is drained and time stops.
+    When all arrivals are processed and nothing is queued, the plan is drained and time stops.
     """
     if s.tally[DRAINING]:  # Python had something to do while the last batches ended
         end = np.inf
@@ -73,7 +73,7 @@ def advance(s: State, end: float) -> int:
             pass_time(s, end)
             if not s.tally[COOPERATIVE] or s.tally[PER_UNIT]:
                 return REACHED
-            s.tally[DRAINING] = 1  # the period is over: batches under way end, none is begun (Haren's barrier)
+            s.tally[DRAINING] = 1  # period over: running batches end, none begins (Haren's barrier)
             if _all_idle(s):
                 return _leave_barrier(s)
             end = np.inf
@@ -119,7 +119,7 @@ def _next_event(s: State) -> float:
 
 @compiled
 def pass_time(s: State, to: float) -> None:
-    """Move the clock, keeping the time-weighted sum of queued tuples and the samples of it on a fixed grid."""
+    """Move the clock; update the time-weighted sum of queued tuples and its samples on a fixed grid."""
     c = s.clock
     if to <= c[NOW]:
         return
@@ -159,7 +159,7 @@ def _events_at(s: State, at: float) -> None:
 
 @compiled
 def _trace(s: State) -> None:
-    """One row per moment: time, the queue of each node, and all output so far."""
+    """Add a row per moment: time, the queue of each node, and all output so far."""
     row = s.tally[TRACED]
     if row > 0 and s.trace[row - 1, 0] == s.clock[NOW]:
         row -= 1
@@ -214,7 +214,7 @@ def _enqueue(s: State, node: int, born: float, mass: float, port: int) -> None:
 
 @compiled
 def _complete(s: State, node: int) -> None:
-    """The tuple at the head is done: it leaves, and what it gives rise to goes to every consumer, or out."""
+    """Finish the tuple at the head: it leaves its queue, and its outputs go to every consumer, or out."""
     item = s.node[node].head
     born, mass, port = s.item[item].born, s.item[item].mass, s.item[item].port
     s.node[node].head = s.item[item].link
@@ -239,9 +239,9 @@ def _complete(s: State, node: int) -> None:
 
 @compiled
 def _matches(s: State, node: int, born: float, mass: float, port: int) -> float:
-    """A window join: how much of the other side was born within the window; this tuple then waits for its own matches.
+    """Window join: return the mass of the other side born within the window, and keep this tuple for later matches.
 
-    Each side comes in order of birth, but one may be behind the other: what is too young for this tuple stays.
+    Each side arrives in order of birth, but one side may be behind: tuples of the other side that are too young stay.
     """
     other = 2 * node + 1 - port
     item = s.side[other].head
@@ -300,7 +300,7 @@ def _emit(s: State, node: int, born: float, mass: float, copies: int) -> None:
 
 @compiled
 def _uniform(s: State, node: int) -> float:
-    """splitmix64, a stream per node: the k-th tuple of a node meets the same luck under every policy."""
+    """splitmix64 with a stream per node: the k-th tuple of a node gets the same random numbers under every policy."""
     z = s.node[node].random + np.uint64(0x9E3779B97F4A7C15)
     s.node[node].random = z
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -346,7 +346,10 @@ def _blocking(s: State, node: int) -> float:
 
 @compiled
 def _has_room(s: State, node: int) -> bool:
-    """Room for one more at every consumer; checked before a tuple is begun, so its output may pass the bound."""
+    """Return whether every consumer has room for one more tuple.
+
+    It is checked before a tuple is begun, so several outputs may exceed the capacity.
+    """
     for stream in range(s.node[node].first_stream, s.node[node].last_stream):
         at = s.stream[stream].first + s.stream[stream].turn
         if s.node[s.consumer[at]].queued >= s.node[s.consumer[at]].capacity:
@@ -386,7 +389,7 @@ def _dispatch_cooperative(s: State) -> None:
 
 @compiled
 def _pick_cooperative(s: State, p: int) -> int:
-    """Alg. 1: neglected operators after a scheduling phase, then equals of the last one run, then from the top."""
+    """Alg. 1: pick neglected operators after a scheduling phase, then equals of the last one run, then from the top."""
     first, last = s.processor[p].first, s.processor[p].last
     if s.clock[DELAY] > 0.0:
         while s.processor[p].catch_up < last:
@@ -398,7 +401,7 @@ def _pick_cooperative(s: State, p: int) -> int:
     if first < at < last and s.node[s.order[at]].rank == s.node[s.order[at - 1]].rank:
         rank = s.node[s.order[at - 1]].rank
         while at < last and s.node[s.order[at]].rank == rank:
-            if s.node[s.order[at]].queued > 0 and _can_run(s, s.order[at]):  # most are empty, and a call is dear
+            if s.node[s.order[at]].queued > 0 and _can_run(s, s.order[at]):  # most are empty, and calls cost time
                 s.processor[p].cursor = at + 1
                 return s.order[at]
             at += 1
@@ -445,7 +448,7 @@ def _finish_cooperative(s: State, p: int) -> None:
 
 @compiled
 def _become_ready(s: State, node: int) -> None:
-    """Woken by input, by room for its output, or from sleep."""
+    """Make a node ready that was woken by input, by room for its output, or from sleep."""
     s.node[node].status = READY
     s.node[node].ready_since = s.clock[NOW]
     s.tally[WOKEN] = 1
@@ -456,7 +459,7 @@ def _become_ready(s: State, node: int) -> None:
 
 @compiled
 def _forget_unused(s: State, node: int) -> None:
-    """No more than a time slice of what it did not use, for whatever reason, may be used later to hold a processor."""
+    """Limit unused CPU time that a node may claim later to one time slice, for whatever reason it was unused."""
     group = s.node[node].group
     s.node[node].virtual = max(s.node[node].virtual, s.group[group].floor - s.node[node].time_slice)
     s.group[group].virtual = max(s.group[group].virtual, s.clock[GROUP_FLOOR] - s.node[node].time_slice)
@@ -464,7 +467,7 @@ def _forget_unused(s: State, node: int) -> None:
 
 @compiled
 def _before(s: State, a: int, b: int) -> bool:
-    """Whether the kernel would rather run a than b."""
+    """Return whether the kernel runs a before b."""
     if s.node[a].realtime != s.node[b].realtime:
         return bool(s.node[a].realtime > s.node[b].realtime)
     if s.node[a].realtime > 0:
@@ -498,7 +501,7 @@ def _unstick(s: State) -> None:
 
 @compiled
 def _dispatch_kernel(s: State) -> None:
-    """Idle processors take the best ready node; after a wake-up the best may push out the worst that runs."""
+    """Give idle processors the best ready nodes; after a wake-up the best may preempt the worst that runs."""
     if s.tally[STICKING] > 0:
         _unstick(s)
     while True:
@@ -588,7 +591,7 @@ def _account(s: State, p: int) -> None:
         return
     s.processor[p].accounted = s.clock[NOW]
     s.node[node].busy += spent
-    s.node[node].left = max(s.node[node].left - spent, TICK)  # not done before its end was seen
+    s.node[node].left = max(s.node[node].left - spent, TICK)  # not done before its end event
     if s.node[node].realtime == 0:
         s.node[node].virtual += spent * 1024.0 / s.node[node].weight
         s.group[s.node[node].group].virtual += spent * 1024.0 / s.group[s.node[node].group].weight
@@ -596,7 +599,7 @@ def _account(s: State, p: int) -> None:
 
 @compiled
 def release(s: State, p: int) -> None:
-    """Take this processor away: what it runs goes on elsewhere or later, or, with no preemption, begins again."""
+    """Remove a processor: its node continues elsewhere or later, or, in cooperative mode, begins its tuple again."""
     if s.tally[COOPERATIVE]:
         s.node[s.processor[p].running].status = IDLE
         _free(s, p)
@@ -615,7 +618,7 @@ def _put_back(s: State, p: int) -> None:
 
 @compiled
 def _finish_kernel(s: State, p: int) -> None:
-    """A tuple is done, or the time slice is over, or both."""
+    """Handle the end of a tuple, of a time slice, or of both."""
     node = s.processor[p].running
     _account(s, p)
     now = s.clock[NOW]

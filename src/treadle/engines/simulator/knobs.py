@@ -1,6 +1,6 @@
-"""The knobs of the simulator, with the meaning they have on Linux: what is written to a kernel elsewhere, goes here.
+"""The knobs of the simulator, with the same meaning as on Linux; they write to the simulation instead of a kernel.
 
-`rank` and `owner` are the cooperative scheduler's; the others are the simulated kernel's.
+`rank` and `owner` belong to the cooperative scheduler, the others to the simulated kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEFAULT_GROUP = ""
 
 
 def knobs_of(simulator: Simulator) -> Mapping[str, Knob]:
-    """What can be turned in the mode that the simulator runs in."""
+    """Return the knobs of the mode in which the simulator runs."""
     knobs: list[Knob]
     if simulator.mode == "cooperative":
         knobs = [
@@ -85,7 +85,7 @@ class _Cell:
 
 
 class _Group:
-    """Which group a thread is in; groups come into being when they are first named."""
+    """The group of a thread; a group is created when it is first named."""
 
     name = "group"
     per: Per = "thread"
@@ -111,7 +111,7 @@ class _Group:
 
 
 class _Shares:
-    """How the groups share the CPU, as cgroup v1's cpu.shares."""
+    """The CPU shares of groups, like cgroup v1's cpu.shares."""
 
     name = "shares"
     per: Per = "group"

@@ -1,4 +1,4 @@
-"""From queries to nodes: which threads there are, what each costs, and where its output goes."""
+"""Maps queries to nodes: the threads, the cost of each, and the receivers of its output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Layout:
 
 
 def lay_out(specs: tuple[QuerySpec, ...], engine: str) -> Layout:
-    """One node per instance and one per helper thread."""
+    """Create one node per instance and one per helper thread."""
     plain = topology(specs, engine)
     by_name = {(spec.name, op.name): op for spec in specs for op in spec.operator}
     heads: dict[tuple[str, str], list[int]] = {}
@@ -60,7 +60,7 @@ def lay_out(specs: tuple[QuerySpec, ...], engine: str) -> Layout:
 
 
 def _node(operators: list[OperatorSpec], streams: tuple[tuple[tuple[int, ...], int], ...]) -> NodeSpec:
-    """Fused operators call each other: their costs add up by what reaches each, their selectivities multiply."""
+    """Build the node of fused operators: costs add up by the tuples that reach each, selectivities multiply."""
     first = operators[0]
     cost, passed = 0.0, 1.0
     for op in operators:

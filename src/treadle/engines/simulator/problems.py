@@ -1,6 +1,6 @@
-"""Says what is wrong with a scenario file in words for its author: the place as the file writes it, and a remedy.
+"""Explains an error in a scenario file to its author: the place as written in the file, and a remedy.
 
-It knows how pydantic reports a problem, not what a scenario means. Only the first problem is told: one line to act on.
+Only the first problem that pydantic reports is explained: one line to act on.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _LONGEST_SHOWN = 40
 
 
 def explain(error: ValidationError, data: Mapping[str, Any], model: type[BaseModel]) -> tuple[str, str, str]:
-    """(place, problem, remedy) of the first problem. `data` is what the file holds, counted from one in the place."""
+    """Return (place, problem, remedy) of the first problem. `data` is the file's content; places count from one."""
     problem = error.errors()[0]
     return _place(problem["loc"], data), *_words(problem, model)
 
 
 def shown(value: object) -> str:
-    """A value as TOML writes it, in short."""
+    """Return a value as TOML writes it, shortened."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
@@ -65,7 +65,7 @@ def shown(value: object) -> str:
 
 
 def _place(path: tuple[int | str, ...], data: Mapping[str, Any]) -> str:
-    """query[2].operator[1].cost: without the steps that are not in the file, as `cost = 1` stands for its mean."""
+    """Return a place such as query[2].operator[1].cost, without steps that the file leaves out, as `mean` here."""
     place = ""
     inside: Any = data
     for step in path:

@@ -1,4 +1,4 @@
-"""Runs one scenario under one policy, through the loop that drives real engines too, and measures what came of it."""
+"""Runs one scenario under one policy, through the same loop as real engines, and measures the outcome."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KNOB_OF_MODE: dict[Mode, str] = {"cooperative": "rank", "os": "nice", "realtime
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave. Latency is from a tuple's arrival to the result it led to."""
+    """The result of a run. Latency is from a tuple's arrival to the result it led to."""
 
     label: str
     scenario: Scenario
@@ -49,7 +49,7 @@ class Outcome:
 
     @property
     def decisions(self) -> Iterator[Decision]:
-        """What was changed and why, as much of it as the loop remembers."""
+        """All changes and their reasons that the loop still remembers."""
         return (decision for log in self.logs for decision in log)
 
     def summary(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Outcome:
         now = self.counters["now"]
         start = self.scenario.warm_up
         seconds = max(now - start, 1e-9)
-        late = self.results.time - self.results.latency >= start  # what arrived after the warm-up, whoever was first
+        late = self.results.time - self.results.latency >= start  # tuples that arrived after the warm-up
         times, queued = self.memory
         figures: dict[str, Any] = {
             **_latencies(self.results, late, seconds),
@@ -99,9 +99,9 @@ def simulate(
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Run `spec`: a policy as the registry knows it; `@knob` behind it chooses how it is enforced (`hr@shares/query`).
+    """Run `spec`: a policy as the registry knows it, with an optional `@knob` to enforce it by (`hr@shares/query`).
 
-    `os` is the operating system left alone: every operator its own thread, no policy.
+    `os` is the operating system alone: every operator its own thread, no policy.
     """
     name, knob, grouping, mode = _parse(spec, scenario)
     seed = scenario.seed if seed is None else seed
@@ -137,7 +137,7 @@ def simulate(
 
 @dataclass
 class _Setting:
-    """What is in force between two changes of the scenario."""
+    """The settings between two changes of the scenario."""
 
     simulator: Simulator
     policy: Policy
@@ -147,17 +147,17 @@ class _Setting:
     assign: str
     rng: np.random.Generator
     loops: list[Loop] = field(default_factory=list)
-    """All loops so far, for what they can tell at the end."""
+    """All loops so far, for their statistics at the end."""
 
     def run(self, until: float, progress: Progress | None) -> None:
-        """Go on until then, deciding every period, or before every tuple."""
+        """Run until `until`, deciding every period, or before every tuple."""
         if self.simulator.per_unit:
             self._by_unit(self._loop(), until)
         else:
             self._loop(progress).run(until=until)
 
     def drain(self) -> None:
-        """Go on until nothing is queued."""
+        """Run until nothing is queued."""
         sim, loop = self.simulator, self._loop()
         while not sim.drained:
             if sim.per_unit:
@@ -175,7 +175,7 @@ class _Setting:
         return self.loops[-1]
 
     def changed(self, change: ChangeSpec, policy: Policy | None) -> _Setting:
-        """The setting after a change; what the change does not name stays, and a policy leaves nothing behind."""
+        """Return the setting after a change; all else stays, and what a replaced policy has written is restored."""
         if change.batch is not None:
             self.simulator.set_batch(change.batch)
         if change.processors is not None:
@@ -187,7 +187,7 @@ class _Setting:
         )
 
     def _bindings(self) -> list[Binding]:
-        sim, period = self.simulator, self.period or 1.0  # where every unit is a decision, rounds are forced
+        sim, period = self.simulator, self.period or 1.0  # if every tuple is a decision, rounds are forced
         bindings = [Binding(self.policy, self.knob, period, grouping=self.grouping)]
         if self.knob == "rank" and sim.processors > 1:
             bindings.append(Binding(assigner(self.assign, sim.processors, self.rng), "owner", period))
@@ -197,7 +197,7 @@ class _Setting:
 
 
 def _parse(spec: str, scenario: Scenario) -> tuple[str, str, str | None, Mode]:
-    """`policy@knob/grouping`; grouping is for shares, where each instance is a group of its own unless it says so."""
+    """Parse `policy@knob/grouping`; grouping is for shares only, by default a group per instance."""
     name, at, way = spec.partition("@")
     knob, slash, grouping = way.partition("/")
     if name == "os":
@@ -215,7 +215,7 @@ def _parse(spec: str, scenario: Scenario) -> tuple[str, str, str | None, Mode]:
 
 
 def _check_sound(loop: Loop, spec: str) -> None:
-    """The loop goes on with what it has when something fails; figures of such a run would be of something else."""
+    """Raise EngineError if anything failed: the loop continues after failures, but the figures would be wrong."""
     stats = loop.stats
     for failures in (stats.policy_failures, stats.failures, stats.knob_failures):
         for name, count in failures.items():

@@ -1,7 +1,7 @@
-"""Scenario files: queries, their sources, and how they are run, as TOML. Reads, draws and checks them as graphs.
+"""Scenario files: queries, their sources, and their execution, as TOML. Reads, draws and checks them as graphs.
 
-Besides queries written out, `[[chains]]` makes many chains as Haren's and Lachesis' SYN do (Haren, section 7.1),
-and `[[random]]` makes a random plan with branches and joins. A wrong file is one `ConfigError` that names the place.
+Besides explicit queries, `[[chains]]` makes many chains as Haren's and Lachesis' SYN do (Haren, section 7.1), and
+`[[random]]` makes a random plan with branches and joins. A wrong file is one `ConfigError` that names the place.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 
 
 def load(name: str) -> Scenario:
-    """A scenario by its shipped name (see `shipped()`) or by the path of a TOML file."""
+    """Load a scenario by its shipped name (see `shipped()`) or by the path of a TOML file."""
     path = Path(name)
     if path.suffix != ".toml":
         if name not in shipped():
@@ -68,7 +68,7 @@ def load(name: str) -> Scenario:
     except OSError as error:
         remedy = f"to use the one that comes with Treadle, write {path.stem}" if path.stem in shipped() else ""
         raise ConfigError(f"can't be read: {error.strerror}", where=name, remedy=remedy or "check the path") from None
-    except ValueError:  # of which UnicodeDecodeError is one, and a zero byte in the name another
+    except ValueError:  # such as UnicodeDecodeError, or a zero byte in the name
         raise ConfigError("is no UTF-8 text", where=name, remedy="save it as UTF-8") from None
     return parse(text, where=name, folder=path.parent)
 
@@ -80,7 +80,7 @@ def shipped() -> list[str]:
 
 
 def parse(text: str, *, where: str, folder: Path = Path()) -> Scenario:
-    """A scenario from TOML text; `where` is named in errors."""
+    """Parse a scenario from TOML text; `where` is its name in errors."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -110,7 +110,7 @@ def parse(text: str, *, where: str, folder: Path = Path()) -> Scenario:
 
 
 def queries(scenario: Scenario) -> tuple[QuerySpec, ...]:
-    """All queries written out, each checked as a graph; the same seed draws the same plans."""
+    """Return all queries explicitly, each checked as a graph; the same seed draws the same plans."""
     rng = np.random.default_rng(np.random.SeedSequence(scenario.seed, spawn_key=(0x9A7,)))
     specs = list(scenario.query)
     for chains in scenario.chains:
@@ -143,7 +143,7 @@ def _drawing(where: str) -> Iterator[None]:
 
 
 def topology(specs: tuple[QuerySpec, ...], engine: str) -> Topology:
-    """The model's view of the queries."""
+    """Build the topology of the queries."""
     return Topology.of(
         [_query(spec) for spec in specs],
         parallelism={(spec.name, op.name): op.parallelism for spec in specs for op in spec.operator},
@@ -223,7 +223,7 @@ def _chains(chains: Chains, processors: int, rng: np.random.Generator) -> list[Q
 
 
 def _scaled(spec: QuerySpec, factor: float) -> QuerySpec:
-    """The same query with all costs so many times as high."""
+    """Return the query with all costs multiplied by `factor`."""
     operators = tuple(
         op.model_copy(update={"cost": op.cost.model_copy(update={"mean": op.cost.mean * factor})})
         for op in spec.operator

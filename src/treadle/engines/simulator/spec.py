@@ -1,7 +1,7 @@
-"""What may stand in a scenario file: the tables, their keys, and which values make sense together.
+"""The schema of scenario files: the tables, their keys, and which values are valid together.
 
-It knows nothing of graphs, which `scenario.py` checks, nor of how values are simulated. What can't be is refused
-with `problem: remedy`, which `problems.py` puts into words with its place.
+`scenario.py` checks the graphs. An invalid value is refused with `problem: remedy`, which `problems.py` puts into words
+with its place.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
-# Strict, so that a number in quotes or a truth value for a number is told and not guessed at.
+# Strict, so that a number in quotes, or a truth value for a number, is an error and not converted.
 Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 Positive = Annotated[Number, Field(gt=0)]
 NotNegative = Annotated[Number, Field(ge=0)]
 Part = Annotated[Number, Field(ge=0, le=1)]
 Slice = Annotated[Number, Field(ge=1e-6)]
-"""A shorter one would get lost in the rounding of virtual time."""
+"""A shorter slice would get lost in the rounding of virtual time."""
 Count = Annotated[int, Field(ge=1, le=1_000_000_000, strict=True)]
 Processors = Annotated[int, Field(ge=1, le=64, strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -53,7 +53,7 @@ class Source(_Strict):
 
     @property
     def mean_rate(self) -> float | None:
-        """Tuples per second while it sends; a trace and ticks have none that is known before."""
+        """Mean tuples per second while it sends; unknown in advance for a trace and for ticks."""
         if self.between is not None:
             return sum(self.between) / 2.0
         return self.rate
@@ -133,7 +133,7 @@ class OperatorSpec(_Strict):
 
 
 class QuerySpec(_Strict):
-    """A query, with what its owner wants; `fused` operators run as one instance."""
+    """A query with its owner's goals; `fused` operators run as one instance."""
 
     name: Name
     priority: Number = 0.0
@@ -150,7 +150,7 @@ class Chains(_Strict):
     """Many chains, drawn as Haren draws them: cost class z, query cost base * 2^z, each operator +-spread.
 
     With `load` instead of `base_cost` the costs are scaled so that all chains together need this part of the processors
-    while their sources send: draws differ in who needs how much, not in how much there is to do.
+    while their sources send: draws differ in how the work is divided among chains, not in its sum.
     """
 
     name: Name
@@ -201,7 +201,7 @@ class RandomPlan(_Strict):
 
 
 class Execution(_Strict):
-    """How nodes get the CPU. `period` 0 decides anew after every tuple (cooperative only)."""
+    """How nodes get the CPU. `period` 0 decides again after every tuple (cooperative only)."""
 
     mode: Mode = "cooperative"
     processors: Processors = 1
@@ -227,7 +227,7 @@ class Execution(_Strict):
 
 
 class ChangeSpec(_Strict):
-    """What changes while the scenario runs."""
+    """A change while the scenario runs."""
 
     at: NotNegative
     processors: Processors | None = None
@@ -254,7 +254,7 @@ class Scenario(_Strict):
     seconds: Annotated[Number, Field(gt=0, le=MOST_SECONDS)] = 60.0
     warm_up: NotNegative = 0.0
     drain: Flag = False
-    """Go on after `seconds` until nothing is queued."""
+    """Continue after `seconds` until nothing is queued."""
     trace: Flag = False
     """Keep the queues at every event."""
     policies: tuple[str, ...] = ("fifo",)
@@ -268,18 +268,18 @@ class Scenario(_Strict):
     _folder: Path = PrivateAttr(default=Path())
 
     def read_from(self, where: str, folder: Path) -> Scenario:
-        """The same, knowing where it comes from."""
+        """Store where the scenario was read from, and return it."""
         self._where, self._folder = where, folder
         return self
 
     @property
     def where(self) -> str:
-        """The file, as it is named in errors."""
+        """The file's name in errors."""
         return self._where
 
     @property
     def folder(self) -> Path:
-        """Where the file is, for traces beside it."""
+        """The folder of the file, for traces beside it."""
         return self._folder
 
     @model_validator(mode="after")

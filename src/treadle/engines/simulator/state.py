@@ -1,8 +1,8 @@
-"""The simulator's memory: arrays of records, so that the compiled kernel and numpy see the same numbers.
+"""The simulator's state: arrays of records, so that the compiled kernel and numpy use the same numbers.
 
-A *node* is what has a queue and a thread: the main thread of an instance, or its helper thread, which moves the output.
-A queued tuple is an entry of one pool of linked lists; it carries the time it was born (arrived from outside), its mass
-(1, or a fraction where the plan is fluid), and the input port it came in by.
+A *node* has a queue and a thread: the main thread of an instance, or its helper thread, which moves the output. A
+queued tuple is an entry of one pool of linked lists, with the time at which it was born (arrived from outside), its
+mass (1, or a fraction where the plan is fluid), and its input port.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from treadle.model import Floats, Ints
 POOL_AT_START = 1 << 14
 RESULTS_AT_ONCE = 1 << 16
 MOST_QUEUED = 1 << 25
-"""A gigabyte of them."""
+"""Maximum number of queued tuples: a gigabyte."""
 
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """What the kernel must know of a node; `streams` are (consumer nodes, input port there), one of them per tuple."""
+    """The parameters of a node; `streams` are (consumer nodes, input port there); one of the nodes gets each tuple."""
 
     cost: float
     cost_kind: int = CONSTANT
@@ -89,7 +89,7 @@ Records = NDArray[Any]
 
 
 class State(NamedTuple):
-    """All of a simulation. Scalars that change are cells of `clock` and `tally`."""
+    """The state of a simulation. Scalars that change are cells of `clock` and `tally`."""
 
     item: Records
     node: Records
@@ -100,7 +100,7 @@ class State(NamedTuple):
     group: Records
     processor: Records
     order: Ints
-    """Nodes by processor and rank; a processor's part is from `first` to `last`."""
+    """Nodes sorted by processor and rank; a processor's part is from `first` to `last`."""
     arrival: Records
     """Merged over all sources; node -1 is a tick on which nothing arrived."""
     result: Records
@@ -111,7 +111,7 @@ class State(NamedTuple):
 
 
 def _free_items() -> Records:
-    """A pool of tuples, linked one to the next."""
+    """Return a pool of free tuples, each linked to the next."""
     item = np.zeros(POOL_AT_START, dtype=ITEM)
     item["link"] = np.arange(1, POOL_AT_START + 1)
     item["link"][-1] = -1
@@ -143,7 +143,7 @@ def create(
     trace_rows: int,
     seed: int,
 ) -> State:
-    """A simulation at time zero: queues empty, every knob at its default, operators dealt to processors at random."""
+    """Create a simulation at time 0: empty queues, default knobs, operators assigned to processors at random."""
     tally = np.zeros(TALLY_CELLS, dtype=np.int64)
     tally[[FREE, BATCH, PROCESSORS, COOPERATIVE, FLUID]] = POOL_AT_START, batch, processors, cooperative, fluid
     tally[[PER_UNIT, TRACING]] = per_unit, trace_rows > 0
@@ -179,13 +179,13 @@ def create(
 
 
 def most_made(node: Records) -> int:
-    """How many entries of the pool one processor may take at one moment."""
+    """Return the maximum number of pool entries that one processor may take at one moment."""
     widest = int((node["last_stream"] - node["first_stream"]).max())
     return (1 + widest) * MOST_COPIES
 
 
 def grown(state: State) -> State:
-    """The same simulation with a pool twice as large."""
+    """Return the simulation with a pool twice as large."""
     size = len(state.item)
     if 2 * size > MOST_QUEUED:
         raise ConfigError(

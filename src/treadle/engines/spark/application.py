@@ -1,11 +1,11 @@
 """A running Spark application as far as it is on this host: its driver, its executors, and the address of its UI.
 
-It knows how to find them by process, name or address, with nothing changed in the application: the driver's UI names
-its address in the name of the thread that listens there, and executors have the application's id in their arguments.
-Its name is asked of an agent, if one may be loaded, or of the UI. What runs inside is not its business.
+It is found by process, name or address, with nothing changed in it: the thread that listens for the driver's UI has the
+address in its name, and executors have the application's id in their arguments. The application's name is read from an
+agent, if one may be loaded, or from the UI. What runs inside is not known here.
 
-Anybody can give a process the name of somebody's application or the arguments of its executor. So names and patterns
-mean applications of one user, and an executor belongs to an application only if both have the same owner.
+Any user can give a process the name of another's application, or the arguments of its executor. So names and patterns
+select applications of one user only, and an executor belongs to an application only if both have the same owner.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from treadle.linux.thread_times import start_time
 
 LOCAL = "local-process-"
 FIRST_UI_PORT, UI_PORTS = 4040, 6
-"""Where Spark looks for a free port for its UI, unless told otherwise."""
+"""The first ports that Spark tries for its UI by default."""
 
 
 Known = tuple[int, int]
-"""A process by its number and when it was started."""
+"""A process, as pid and start time."""
 
 
 class Process(NamedTuple):
@@ -47,17 +47,18 @@ class Process(NamedTuple):
 
 @dataclass(frozen=True)
 class Application:
-    """An application that was found. `processes` are those that were there at that moment."""
+    """An application that was found, with its `processes` at that moment."""
 
     id: str
-    """Spark's id of it; in local mode, where that names nothing outside of the driver, one by its process."""
+    """Spark's id of the application; in local mode, where it means nothing outside of the driver, one made of the
+    pid."""
     name: str
     ui: str
     processes: tuple[Process, ...]
     only: int | None = None
-    """The one executor that was asked for; else all of them on this host belong to it."""
+    """The pid of the one executor that was asked for; None: all executors on this host."""
     owner: int | None = None
-    """The uid of the driver: executors of other users are left alone. None: all executors are."""
+    """The uid of the driver: executors of other users are left alone. None: all are left alone."""
 
     @classmethod
     def find(
@@ -69,13 +70,12 @@ class Application:
         agent: bool = False,
         user: int | None = None,
     ) -> Application:
-        """The application of this process (driver or executor), of this name, or with its UI at this address.
+        """Find an application by the pid of its driver or executor, by its name, or by the address of its UI.
 
-        `ui` may be given with `pid`, for an executor whose driver is on another host. With `agent` the name of an
-        application in local mode, and all of one whose UI is off, is left to `identified`, which asks Treadle's agent:
-        the UI is slow to answer for the first time. Nothing is loaded here. `user` is the uid of the owner, by default
-        the one that calls us. A pid names a process whatever its owner is; so does the address of a UI at which the
-        process itself listens.
+        `ui` may be given with `pid`, for an executor with a driver on another host. With `agent`, `identified` reads
+        the name of an application in local mode, and name and id of an application without a UI, from Treadle's agent,
+        since the UI's first answer is slow. Nothing is loaded here. `user` is the uid of the owner, by default the
+        caller's. A pid selects a process of any owner; so does the address of a UI at which the process itself listens.
         """
         if (name is not None) + (pid is not None or ui is not None) != 1:
             raise ConfigError(
@@ -90,7 +90,7 @@ class Application:
 
     @classmethod
     def find_all(cls, pattern: str, *, user: int | None = None) -> list[Application]:
-        """All applications of one user with a name that fits a pattern such as `shop-*`; at least one."""
+        """Find all applications of one user with a name that fits a pattern such as `shop-*`; an error if none does."""
         drivers = _titled(_meant(user))
         found = [driver for title, driver in drivers if fnmatchcase(title, pattern)]
         if not found:
@@ -98,9 +98,9 @@ class Application:
         return [_application(driver) for driver in found]
 
     def identified(self) -> Application:
-        """With the id and name that `find` has left open: Treadle's agent is loaded into the driver to ask for them.
+        """Return a copy with the id and name that `find` has left empty, read by Treadle's agent in the driver.
 
-        The executors that an application without a UI has on this host are found by the id, by `look_again`.
+        By this id, `look_again` finds the executors that an application without a UI has on this host.
         """
         if self.name:
             return self
@@ -119,9 +119,9 @@ class Application:
         return self.id.startswith(LOCAL)
 
     def may_return(self) -> bool:
-        """Whether executors may come again though none is here now: its driver, elsewhere, still shows it.
+        """Whether executors may start again though none is here now: their driver, on another host, still shows it.
 
-        It asks the UI, so it is not for a round.
+        This asks the UI, so it is not for a round.
         """
         if self.local or self.only is not None or any(process.driver for process in self.processes):
             return False
@@ -131,7 +131,7 @@ class Application:
             return False
 
     def look_again(self) -> tuple[Process, ...]:
-        """Its processes as they are now: executors come and go. A scan of all processes, so not for every round."""
+        """Return the current processes: executors start and end. This scans all processes, so not for every round."""
         alive = tuple(process for process in self.processes if is_alive(process))
         if self.local or self.only is not None:
             return alive
@@ -140,7 +140,7 @@ class Application:
 
 
 class Newcomers:
-    """Applications of one user whose names fit patterns, and that were not there before."""
+    """New applications of one user, with names that fit patterns."""
 
     def __init__(self, patterns: Sequence[str], user: int | None = None) -> None:
         self._patterns = tuple(patterns)
@@ -148,10 +148,10 @@ class Newcomers:
         self._known: set[Known] = set()
 
     def look(self) -> list[Application]:
-        """Those that were not found by an earlier look. It takes as long as a scan of all processes."""
+        """Return the applications that were not found by an earlier call. Each call scans all processes."""
         found = []
         for title, driver in _titled(self._user, self._known):
-            with suppress(EngineError):  # the next look may have more luck
+            with suppress(EngineError):  # the next call may succeed
                 if any(fnmatchcase(title, pattern) for pattern in self._patterns):
                     found.append(_application(driver))
                 self._known.add((driver.jvm.pid, driver.jvm.start_time))
@@ -190,13 +190,13 @@ def _titled(user: int, known: Collection[Known] = ()) -> list[tuple[str, _Driver
     """The drivers of one user on this host with the names of their applications."""
     drivers: list[tuple[str, _Driver]] = []
     for driver in _drivers(user, known):
-        with suppress(EngineError):  # the UI of another one may be out of order
+        with suppress(EngineError):  # another driver's UI may not answer
             drivers.append((driver.rest.title(), driver))
     return drivers
 
 
 def _nobody(what: str, user: int, others: Iterable[str]) -> EngineError:
-    """An error that names what this user runs, and which other users run Spark: their JVMs are not looked into."""
+    """Make an error that names this user's applications, and other users with Spark, whose JVMs are not attached to."""
     shown, whose = ", ".join(sorted(set(others))), users.name(user)
     known = f"of user {whose} running here: {shown}" if shown else f"none of user {whose} runs here"
     if owners := [each for each in jvms.owners(jvms.like_drivers()) if each != whose]:
@@ -211,7 +211,7 @@ def _by_address(ui: str, user: int) -> Application:
     for driver in _drivers():
         with suppress(EngineError):
             pid = driver.jvm.pid
-            # Any process can have a thread that names this port: one of another user has to listen there itself.
+            # Any process can have a thread that names this port: a process of another user must itself listen there.
             ours = driver.rest.port == rest.port and (jvms.owner(driver.jvm) == user or listens(pid, rest.port))
             if ours and _shown(driver.rest)[0] == number:
                 return _application(driver)
@@ -244,9 +244,9 @@ def _application(driver: _Driver, *, agent: bool = False) -> Application:
 
 
 def _identity(driver: _Driver, *, agent: bool) -> tuple[str, str]:
-    """Id and name, empty where `identified` asks for them. In local mode nobody needs the id.
+    """Return id and name, empty where `identified` reads them. In local mode the id is not needed.
 
-    On a cluster executors are found by it, so there the UI is asked if it is on, though that takes 1.5 s of CPU.
+    On a cluster executors are found by the id, so the UI, if it is on, is asked for it, though that takes 1.5 s of CPU.
     """
     if agent and (driver.local or not driver.rest.address):
         return "", ""
@@ -254,7 +254,7 @@ def _identity(driver: _Driver, *, agent: bool) -> tuple[str, str]:
 
 
 def _shown(rest: Rest, number: str = "") -> tuple[str, str]:
-    """The application that a UI shows, which has to be the one with this id if that is known."""
+    """Return id and name of the application that a UI shows: the only one, or the one with this id."""
     shown = rest.applications()
     fitting = [each for each in shown if not number or each[0] == number]
     if len(fitting) != 1:
@@ -264,7 +264,7 @@ def _shown(rest: Rest, number: str = "") -> tuple[str, str]:
 
 
 def _ui(names: Sequence[str]) -> str:
-    """The address of the UI, from the name of the thread that listens there; nothing if it is off."""
+    """Return the address of the UI, from the name of the thread that listens there; empty if the UI is off."""
     for name in names:
         if found := _ACCEPTOR.search(name):
             host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1", "[::]": "127.0.0.1"}.get(found["host"], found["host"])
@@ -284,7 +284,7 @@ _ACCEPTOR = re.compile(r"SparkUI-\d+-acceptor-[^{}]*\{(?P<ssl>SSL|ssl)?[^{}]*\}\
 
 
 def _driver(found: Jvm, *, agent: bool = False) -> _Driver | None:
-    """What drives an application in this JVM; None if nothing does. Without an agent its UI has to be on."""
+    """Return the driver in this JVM; None if there is none. Without an agent, the driver's UI must be on."""
     names = [thread.name for thread in jvm.dump(found.pid, frames=0)]
     if "dag-scheduler-event-loop" not in names:
         return None
@@ -295,7 +295,7 @@ def _driver(found: Jvm, *, agent: bool = False) -> _Driver | None:
 
 
 def _drivers(user: int | None = None, known: Collection[Known] = ()) -> list[_Driver]:
-    """All drivers with a UI on this host, of one user or of all that we may look into, but for the known ones."""
+    """Return the drivers with a UI on this host, of one user or of all that we may attach to, except `known` ones."""
     found = []
     for each in jvm.find():
         with suppress(TreadleError):
@@ -309,7 +309,7 @@ def _drivers(user: int | None = None, known: Collection[Known] = ()) -> list[_Dr
 
 
 def _driver_ui(number: str, address: str, user: int | None) -> Rest:
-    """The UI of an executor's driver: on this host by its process, on another at Spark's usual ports."""
+    """Find the UI of an executor's driver: on this host by its process, on another host at Spark's usual ports."""
     for driver in _drivers(user) if user is not None else ():
         with suppress(EngineError):
             if not driver.local and _shown(driver.rest)[0] == number:
@@ -356,7 +356,7 @@ def _process(found: Jvm, *, driver: bool = False) -> Process:
 
 
 def is_alive(process: Process) -> bool:
-    """Whether it is there, and not another one that was given its number."""
+    """Whether the process still runs, and its pid was not reused."""
     try:
         return start_time(process.pid, process.pid) == process.start_time
     except TargetGone:

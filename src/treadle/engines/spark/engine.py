@@ -1,8 +1,8 @@
-"""A running Spark application as an engine of the control loop: its topology, what is measured, and what can be turned.
+"""A running Spark application as an engine of the control loop: its topology, its metrics and its knobs.
 
-Nothing in the application is changed. A round costs a question to an agent in each JVM, where that may not be loaded a
-thread dump, and one small file for each thread; no HTTP: what the MBeans say, and without the agent Spark's UI, comes
-from threads of their own. Lachesis section 4: an SPE driver.
+Nothing in the application is changed. A round reads the reports of an agent in each JVM (a thread dump where no agent
+may be loaded), and one small file for each thread. Other threads make HTTP requests: for MBeans, and, without the
+agent, to Spark's UI. Lachesis section 4: an SPE driver.
 """
 
 from __future__ import annotations
@@ -39,27 +39,29 @@ from treadle.observe.graph import TRACE
 from treadle.values import Sample
 
 FIRST = 1.0
-"""Seconds for which the first look waits for the agents."""
+"""Seconds for which the first round waits for the agents."""
 STALE = 3
-"""Periods after which counters that have not come anew say nothing of what waits."""
+"""Periods of reading counters after which the last reading is too old to be used."""
 BLIND = 3.0
-"""Seconds after which Kafka's own figures are read where tasks do not tell how far they are."""
+"""Seconds without offsets from the tasks after which Kafka's MBeans are read."""
 
 
 class SparkEngine:
-    """`priorities` and `latency_goals` are patterns of query names and what each is worth, or wants, in seconds.
+    """A running Spark application, and the threads that read it until `close`.
 
-    The first pattern that fits counts. `knobs` are what can be turned, by default all that the kernel and this user's
-    rights allow. `mbeans=False` offers none of Kafka's lag and positions, and loads no Jolokia into the application;
-    with `loads=False` they are known only where one is there already. With `agent` Treadle's own is loaded, for as long
-    as this is open. `beans_period` are the seconds between two reads of the MBeans, `patience` those that a round may
-    wait for the UI to say whose a new stage is. `dump_period` are the seconds after which it is seen what tasks do,
-    also without a sign of a change, `period` those between two rounds, before each of which the agents look. `admits`
-    says of each process whether it may be looked at and scheduled. `counts_period` are the seconds between two readings
-    of the counters inside of running tasks, which need the agent. Where these tell how far sources are, the MBeans are
-    read only if they are needed for what an application as a whole does (`needs_beans`). It stops the JVM for a moment
-    to see what tasks do, so that is seen only while the rows of some task are not counted, or `busy` is needed
-    (`needs_busy`).
+    `priorities` and `latency_goals` map patterns of query names to priorities, and to goals in seconds; the first
+    pattern that fits counts. `knobs` are by default all that the kernel and this user's rights allow. `mbeans=False`
+    reads no MBeans of Kafka's clients, and loads no Jolokia into the application; with `loads=False` they are read only
+    where Jolokia is loaded already. With `agent` Treadle's own agent is loaded until `close`. `beans_period` are the
+    seconds between two reads of MBeans, `patience` those that a round waits for the UI to report a new stage's query.
+    `dump_period` are the seconds between two stack samples without a sign of a change, `period` those between two
+    rounds; agents sample before each. `admits` decides whether a process may be read and scheduled. `compilers`
+    includes the threads of the JVM's compilers. `counts_period` are the seconds between two readings of the counters
+    inside of running tasks, which need the agent.
+
+    Where these counters give the offsets of sources, MBeans are read only for figures of the whole application
+    (`needs_beans`). A stack sample stops the JVM for a moment, so stacks are sampled only while some task's rows are
+    not counted, or `busy` is needed (`needs_busy`).
     """
 
     OFFERS: ClassVar[frozenset[str]] = OFFERS
@@ -90,7 +92,7 @@ class SparkEngine:
         self.offers = offered(beans=mbeans, agent=agent)
         self._mbeans, self._needs_beans = mbeans, needs_beans
         self._sources_known = math.inf
-        """When it was last so that the offsets of all Kafka sources were known."""
+        """When the offsets of all Kafka sources were last known."""
         rest = Rest(application.ui)
         rest.application = "" if application.local else application.id
         self._directory = Directory(rest, patience=patience)
@@ -105,12 +107,12 @@ class SparkEngine:
         self._agents = Agents(loads=agent, period=period, stacks=dump_period, counts=counts_period)
         self._live = LiveColumns(self._agents, self._directory)
         self._counted = 0
-        """How many readings of counters were passed on."""
+        """The number of counter readings that were passed on."""
         self._took = False
         """True if an agent reported new counters after the last read of CPU times."""
         self._needs_busy, self._all_counted = needs_busy, False
         self._heard = 0
-        """Of what the agents have said, how much was passed on."""
+        """The agents' `generation` that was last passed on."""
         self._agents.keep(self._pids)
         self._table = ThreadTable(self._agents)
         self._cpu_times = CpuTimes(dump_period)
@@ -133,7 +135,7 @@ class SparkEngine:
         self.close()
 
     def close(self) -> None:
-        """Read no more. The application stays as it is."""
+        """Stop reading. The application stays as it is."""
         self._poller.close()
         self._agents.close()
         self._table.close()
@@ -144,11 +146,11 @@ class SparkEngine:
 
     @property
     def in_process(self) -> bool:
-        """Whether nobody has to be asked: agents tell of all, and files of the kernel are read."""
+        """True if no process has to be asked: agents report all threads, the rest is in files of the kernel."""
         return bool(self._threads) and self._directory.told and self._table.is_told(self._pids)
 
     def news(self) -> bool:
-        """Whether a look is due: figures of Kafka are not looked at alone, but with what tasks do."""
+        """True if the topology or the counters have changed, or may have. New MBeans alone are no news."""
         now = time.monotonic()
         self._agents.look()
         if now < self._due.calm_until:
@@ -161,15 +163,15 @@ class SparkEngine:
 
     @property
     def calm_until(self) -> float:
-        """Until when there can be no news unless an agent speaks, which can be waited for by `fileno`."""
+        """Until when there is no news unless an agent reports something, which makes `fileno` readable."""
         return self._due.calm_until
 
     def fileno(self) -> int:
-        """What can be read from when an agent speaks."""
+        """A file that is readable when an agent has sent a report."""
         return self._agents.fileno()
 
     def topology(self) -> Topology:
-        """What runs now; a new version only if anything differs."""
+        """Return what runs now; the version changes only if anything differs."""
         now, poller, layout = time.monotonic(), self._poller, self._layout
         if not self._threads:
             self._agents.settle(FIRST)
@@ -195,7 +197,7 @@ class SparkEngine:
         return self._topology
 
     def sample(self, wanted: frozenset[str]) -> Sample:
-        """Of the topology that was last looked at. NaN: no thread, no Kafka, or nobody knows."""
+        """Return the wanted metrics of the last topology. NaN: no thread, no Kafka source, or unknown."""
         now = time.monotonic()
         columns: dict[str, Floats] = {}
         totals: dict[str, float] = {}
@@ -208,7 +210,7 @@ class SparkEngine:
             columns[metric] = self._counted_lately(metric)
         if "batch_cost" in columns:
             columns["batch_cost"] *= self._cpu_times.beside
-        if "tuples_out" in columns:  # a sink that is counted and has put out nothing is not one that is not counted
+        if "tuples_out" in columns:  # exactly 0 would mean that the sink is not counted
             trace = np.where(self._topology.is_sink, TRACE * self._counted_lately("tuples_in"), 0.0)
             columns["tuples_out"] += np.nan_to_num(trace)
         if "queue" in wanted:
@@ -217,14 +219,14 @@ class SparkEngine:
         if wanted & FROM_BEANS & self.offers:
             self._poller.wants_beans = self._mbeans and (self._needs_beans or self._lacks_offsets(now))
             columns["external_queue"], columns["tuples_in"] = self._from_sources()
-            # A consumer that has records left hears of no new ones: those are taken to arrive as before.
+            # A consumer that has records left hears of no new ones; these are assumed to arrive as fast as before.
             estimated["external_queue"] = columns["external_queue"] > 0.0
             totals = {"output_rate": self._poller.flow.rate, "total_queue": self._poller.flow.waiting}
         taken = {metric: columns[metric] for metric in wanted & columns.keys()}
         return Sample(now, taken, totals, estimated, self._given())
 
     def _given(self) -> dict[str, Floats]:
-        """Metrics of queries in micro-batches that are learnt from whole batches."""
+        """Return cost and selectivity of queries in micro-batches, fitted to whole batches."""
         given = self._live.given if self._is_counted else {}
         if "cost" in given:
             given["cost"] *= self._cpu_times.beside
@@ -232,25 +234,25 @@ class SparkEngine:
 
     @property
     def busy(self) -> Floats:
-        """By row an estimate of what waits; above 0 also while a task is not done with its last row (`needs_busy`)."""
+        """By row, the estimated queue; above 0 also while a task is not done with its last row (`needs_busy`)."""
         return self._idle.queue
 
     @property
     def batch_rows(self) -> Mapping[str, int]:
-        """By run the row of each query that works in micro-batches."""
+        """By run, the row of each query in micro-batches."""
         return self._batch_rows
 
     @property
     def batches(self) -> Mapping[str, BatchReading]:
-        """By run the last reading of each of them."""
+        """By run, the last reading of each query in micro-batches."""
         return self._live.batches
 
     def order_tasks(self, runs: tuple[str, ...]) -> None:
-        """Whose tasks get the next free slot, until this is closed: those of the first run. Empty: as Spark has it."""
+        """Give free task slots to queries by this order of runs, until `close`. Empty: Spark's own order."""
         self._agents.task_order = runs
 
     def cpu_seconds(self) -> float:
-        """What all threads of the application that are scheduled have used so far, at this moment."""
+        """Return the CPU seconds of all scheduled threads of the application so far."""
         return self._cpu_times.used()
 
     @property
@@ -259,29 +261,29 @@ class SparkEngine:
         return self._counted
 
     def read_counters_every(self, seconds: float) -> None:
-        """From now on."""
+        """Set the seconds between readings of counters."""
         self._agents.counts = seconds
 
     @property
     def counted_at(self) -> float:
-        """When tasks were last counted; NaN while none is."""
+        """Time of the last reading of counters; NaN while there is none."""
         return self._live.time
 
     @property
     def unplanned(self) -> frozenset[str]:
-        """Queries at work whose plan is not known yet."""
+        """Running queries without a known plan."""
         return self._layout.unplanned
 
     @property
     def processes(self) -> Sequence[Process]:
-        """Those that there are now."""
+        """The current processes."""
         return self._poller.processes
 
     @property
     def taken(self) -> tuple[float, float]:
-        """Records that all Kafka consumers have taken, matched to their tasks or not, and when that was asked for.
+        """Records that all Kafka consumers have taken, also those without a known task, and the time of the request.
 
-        NaN while none is known.
+        NaN while no consumer is known.
         """
         return self._poller.taken, self._poller.asked
 
@@ -297,21 +299,21 @@ class SparkEngine:
         return [process.pid for process in self._poller.processes]
 
     def _hear(self) -> None:
-        """Pass on what the agents have said."""
+        """Pass on the agents' reports."""
         agents = self._agents
         agents.keep(self._pids)
         if agents.generation != self._heard:
             self._heard = agents.generation
             if (driver := agents.driver) is not None:
                 self._directory.tell(driver.jobs.values(), driver.shuffles, driver.plans)
-                if self.application.local:  # elsewhere what is taken here may leave from another host
+                if self.application.local:  # on a cluster, rows taken here may leave from another host
                     self._poller.selectivity = driver.selectivity
             else:
                 self._directory.told = False
                 self._poller.selectivity = math.nan
 
     def _look(self, now: float) -> dict[int, list[JavaThread]]:
-        """The threads of all processes that are still there."""
+        """Read the threads of all processes that still run."""
         alive = [process.pid for process in self._poller.processes if is_alive(process)]
         if not alive and self._poller.ended:
             raise TargetGone("has ended", where=f"application '{self.application.name}'")
@@ -342,7 +344,7 @@ class SparkEngine:
         self._idle.see(threads, self._layout.mains, self._rows)
 
     def _take_counts(self) -> None:
-        """Take what running tasks have counted."""
+        """Take new readings of counters; sample stacks only if needed."""
         self._counted = self._agents.counted
         if self._live.take(self._pids):
             self._took = True
@@ -351,46 +353,46 @@ class SparkEngine:
         self._agents.stacks = 0.0 if enough else self._dump_period
 
     def _queues(self) -> tuple[Floats, Bools]:
-        """Rows that wait, where they are counted, and else an estimate; which of them are one.
+        """Return the queue of each row, counted or else estimated, and which values are estimates.
 
-        What waits before a source is outside. A JVM whose threads get no CPU counts nothing either: what it said last
-        does not hold for long.
+        Rows before a source are outside, so its queue is 0. Counters hold only while fresh: in a JVM whose threads get
+        no CPU, the agent does not count either.
         """
         if not self._is_counted:
             return self._idle.queue.copy(), np.ones(len(self._idle.queue), dtype=np.bool_)
         counted = self._live.column("queue")
         is_batched = ~np.isnan(self._live.column("cpu_time"))
         is_source = self._topology.is_source & ~np.isnan(self._live.column("tuples_in")) & ~is_batched
-        # A row that was counted before is unknown for a moment, between two batches; it is not estimated.
+        # Between two batches, a row that was counted before is unknown for a moment; it is not estimated.
         uncounted = np.isnan(counted) & np.isnan(self._live.column("tuples_in"))
         known = np.where(is_source & np.isnan(counted), 0.0, counted)
         unheard = is_batched & (counted > self._live.column("heard"))
         return np.where(uncounted, self._idle.queue, known), uncounted | unheard
 
     def _counted_lately(self, metric: str) -> Floats:
-        """What the agents say of it; nothing, once they say no more."""
+        """Return a metric as the agents count it; NaN once their counters are stale."""
         return self._live.column(metric) if self._is_counted else np.full(len(self._topology), np.nan)
 
     @property
     def _is_counted(self) -> bool:
-        """Whether tasks have been counted lately."""
+        """Whether the last counters are fresh."""
         return time.monotonic() - self._live.time <= max(0.5, STALE * self._agents.counts)
 
     def _read_mains(self) -> Times:
-        """The CPU times of tasks, of the moment of their last counters."""
+        """Return the CPU times of tasks' main threads, as of the last counters."""
         took, self._took = self._took, False
         return self._cpu_times.read_mains(anew=took or not self._is_counted)
 
     def _from_sources(self) -> tuple[Floats, Floats]:
-        """What waits outside, and what was taken in: as tasks count it, else as Kafka's consumers say."""
+        """Return rows waiting outside and rows taken in, as tasks count them, else as Kafka's consumers do."""
         in_kafka = self._kafka.read(self._poller.matches.places, self._poller.found, self._rows.places)
         pairs = zip(("external_queue", "tuples_in"), in_kafka, strict=True)
         lag, taken = (np.where(np.isnan(own := self._counted_lately(name)), other, own) for name, other in pairs)
         return lag, taken
 
     def _lacks_offsets(self, now: float) -> bool:
-        """Whether it can't be seen inside of tasks how far they are in Kafka, also after a while."""
-        known = self._live.column("external_queue")  # also of a JVM that is starved, and says no more for a while
+        """True if tasks have not reported the offsets of all Kafka sources for a while, or without the agent."""
+        known = self._live.column("external_queue")  # also from a JVM that gets no CPU and reports nothing for a while
         places = self._layout.sources
         if all(place not in places or known[row] >= 0.0 for row, place in enumerate(self._rows.places)):
             self._sources_known = now

@@ -1,7 +1,7 @@
-"""The JVMs of Spark on this host, by what shows from outside: their command line, their open files and their owner.
+"""The JVMs of Spark on this host, as seen from outside: by their command line, their open files and their owner.
 
-A command line is what its user wrote there, so it proves nothing: an executor is held to be an application's only if
-both have the same owner.
+Any user can write any command line, so it proves nothing: an executor is taken for an application's only if both have
+the same owner.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 def executors(number: str, user: int | None) -> list[Jvm]:
-    """The executors of an application that have this owner. Of other users' processes nobody knows what they are."""
+    """Return the executors of an application with this owner. Other users' processes may only look like executors."""
     found = []
     for each in like_executors(number):
         uid = owner(each)
@@ -42,7 +42,7 @@ def like_executors(number: str) -> list[Jvm]:
 
 @lru_cache(maxsize=256)
 def _leave_alone(number: str, user: str, other: str) -> None:
-    """Say it once, not at every scan and not for each process."""
+    """Log once (results are cached), not at every scan for each process."""
     log.warning(
         "processes of user %s look like executors of %s, which belongs to %s: left alone (--pid takes one)",
         other,
@@ -60,17 +60,17 @@ def owner(found: Jvm) -> int | None:
 
 
 def owners(found: Iterable[Jvm]) -> list[str]:
-    """The names of the users that these belong to."""
+    """Return the names of the owners of these JVMs."""
     return sorted({users.name(uid) for each in found if (uid := owner(each)) is not None})
 
 
 def like_drivers() -> list[Jvm]:
-    """The processes of any user that may be drivers, without a look into their JVMs."""
+    """Return the processes of any user that may be drivers, without attaching to their JVMs."""
     return [each for each in jvm.find() if not each.main.endswith(EXECUTOR) and may_be_spark(each)]
 
 
 def may_be_spark(found: Jvm) -> bool:
-    """Whether a look into it is worth it: Spark is named on its command line, or among the files that it has open."""
+    """True if attaching is worth it: Spark is named on the command line, or among the files that the JVM has open."""
     words = " ".join((found.main, *found.options, *found.arguments)).lower()
     if "spark" in words:
         return not found.main.endswith((".master.Master", ".worker.Worker", ".history.HistoryServer"))

@@ -1,7 +1,7 @@
-"""What is too slow for a round: MBeans over HTTP, executors that come and go, Python workers. Read at its own pace.
+"""Reads in the background what is too slow for a round: MBeans over HTTP, new and ended executors, Python workers.
 
-A thread of its own reads, and whoever asks gets the newest that there is. What fails costs its own figures only, is
-told once, and is tried again after pauses that double.
+A thread of its own reads; callers get the newest values. A failure affects only its own values, is logged once, and is
+retried after pauses that double.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from treadle.model import ThreadRef
 log = logging.getLogger("treadle.engines.spark")
 
 SCAN = 2.0
-"""Seconds between two looks for processes."""
+"""Seconds between two scans of the processes."""
 LONGEST_PAUSE = 60.0
 
 
 class SlowPoller:
-    """Reads on until it is closed. `period` are the seconds between two reads of the MBeans.
+    """A thread that reads until `close`. `period` are the seconds between two reads of the MBeans.
 
-    Without `loads` they are read only where an agent is loaded already. Processes that `admits` refuses are left out.
+    Without `loads`, MBeans are read only where Jolokia is loaded already. Processes that `admits` refuses are left out.
     """
 
     def __init__(
@@ -48,22 +48,22 @@ class SlowPoller:
     ) -> None:
         self.processes: tuple[Process, ...] = application.processes
         self.ended = not application.processes
-        """Whether none of them is left, and none can come again."""
+        """True if no process is left and none can start again."""
         self.workers: tuple[ThreadRef, ...] = ()
         self.found: Mapping[Key, Consumer] = {}
         """The newest figures of all consumers."""
         self.taken = math.nan
-        """Records that all of them have taken together, also those of which nobody knows whose they are."""
+        """Records that all consumers have taken together, also consumers without a known task."""
         self.asked = -math.inf
-        """When they were asked for that, which is before they answered."""
+        """The time of the request for `taken`, which is before the answers."""
         self.flow = Flow()
         self.selectivity = math.nan
-        """Set by the engine: rows that all queries put out for each that they take in."""
+        """Set by the engine: rows out per row in, over all queries."""
         self.sources: Mapping[Place, ThreadRef] = {}
         """Set by the engine: the tasks that read from Kafka."""
         self.matches = Matches()
         self.wants_beans = False
-        """Set by the engine: no agent is loaded into the JVMs before somebody wants its figures."""
+        """Set by the engine: no Jolokia is loaded before this is True."""
         self.wants_workers = False
         """Set by the engine: whether any task needs Python."""
         self._application = application
@@ -74,9 +74,9 @@ class SlowPoller:
         self._counts: dict[Key, float] = {}
         self._backoff = Backoff(period, LONGEST_PAUSE)
         self._failed: dict[int, tuple[int, float]] = {}
-        """By process: how often in a row, and when to try again."""
+        """By process, failures in a row, and when to try again."""
         self._told: set[str] = set()
-        """What goes wrong, and has been said to."""
+        """Logged failures that go on."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="treadle-spark-pulse", daemon=True)
         self._thread.start()
@@ -96,11 +96,11 @@ class SlowPoller:
                 scan = began + SCAN
             if self.wants_beans:
                 self._tried("no live Kafka figures", self._read)
-            # Never busier than a twentieth of the time, however slowly the JVM answers.
+            # Pause for at least a twentieth of the period, however slowly the JVM answers.
             self._stop.wait(max(self._period - (time.monotonic() - began), 0.05 * self._period))
 
     def _tried(self, what: str, work: Callable[[], None]) -> None:
-        """Whatever goes wrong is told once, and tried again: without this thread nobody would see the end."""
+        """Run `work`; log a failure once and go on: without this thread the end is never seen."""
         try:
             work()
         except Exception as error:
@@ -142,7 +142,7 @@ class SlowPoller:
                 self._drop(process.pid)
             except NoAgentError:
                 self._failed[process.pid] = (failures + 1, now + self._backoff.pause(failures + 1))
-            except Exception as error:  # also one that nobody foresaw: the other processes have figures still
+            except Exception as error:  # also an unexpected one: the other processes still have figures
                 self._drop(process.pid)
                 if process.pid not in self._failed:
                     log.warning(
@@ -153,11 +153,11 @@ class SlowPoller:
                         extra={"error": str(error)},
                     )
                 self._failed[process.pid] = (failures + 1, now + self._backoff.pause(failures + 1))
-        self.asked = now  # first: who sees new counts must not hold them for older
+        self.asked = now  # first: new counts must never be seen with an older time
         self._count(found)
         if self._beans.keys() >= self._alive() and not self._failed:
             self.flow.update(time.monotonic(), found, left, self.selectivity)
-        else:  # consumers of which nothing was heard would seem to have ended
+        else:  # consumers that did not answer would seem to have ended
             self.flow.rate = self.flow.waiting = math.nan
         self.matches.match(found, self.sources)
         self.found = found

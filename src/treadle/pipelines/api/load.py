@@ -1,7 +1,7 @@
-"""Gets a pipeline out of a Python file or module, and says clearly why when there is none to get.
+"""Loads a pipeline from a Python file or module; if there is none, a clear error says why.
 
-A file is run as a module that nobody else can see: its name is taken out of `sys.modules` again, so that two files of
-the same name don't meet, and Spark's Python workers get the file's functions by value as they get those of a script.
+A file is run as a private module, which is removed from `sys.modules` afterwards. So two files of the same name don't
+collide, and Spark's Python workers get its functions by value, as from a script.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from treadle.plugins import suggestion
 
 
 def load(path_or_module: str | Path, name: str | None = None) -> Pipeline:
-    """The pipeline of `file.py` or `package.module`, checked. `name`, or `file.py:name`, chooses one of several.
+    """Load and check the pipeline of `file.py` or `package.module`. `name`, or `file.py:name`, chooses one of several.
 
-    The name may be that of the variable or of the pipeline itself.
+    The name is either the variable's or the pipeline's own.
     """
     where = str(path_or_module)
     if name is None and not Path(where).exists() and ":" in where:
@@ -84,9 +84,9 @@ def _read(path: Path) -> bytes:
 
 @contextmanager
 def _as_script(path: Path, module: ModuleType) -> Iterator[None]:
-    """What `python file.py` gives a file: its folder to import from, and a module that is there while it is run.
+    """Give a file what `python file.py` gives it: its folder in `sys.path`, and its module in `sys.modules`.
 
-    The folder stays, last, for what the pipeline's functions import when they are called.
+    Afterwards the folder stays at the end of `sys.path`, for imports inside the pipeline's functions.
     """
     folder = str(path.parent)
     before = sys.modules.get(module.__name__)
@@ -128,7 +128,7 @@ def _choose(found: Mapping[str, object], name: str | None, where: str) -> Pipeli
 
 
 def _broken(error: BaseException, path: Path | None, name: str) -> ConfigError:
-    """What a file raised, at the line of it that did: the last of its own, not one deep within a library."""
+    """Make a ConfigError from an exception in a user's file, with the last line of that file in the traceback."""
     if isinstance(error, SyntaxError) and error.filename:
         place = f"{Path(error.filename).name}:{error.lineno}"
         return ConfigError(f"{type(error).__name__}: {error.msg}", where=place, remedy="mend this line")

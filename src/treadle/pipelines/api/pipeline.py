@@ -1,4 +1,4 @@
-"""A pipeline that users define and run. `nodes.definition` has what can be defined, `run` what runs it."""
+"""The class `Pipeline` for users: `nodes.definition` has the methods that define it, `run` the code that runs it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treadle.pipelines.nodes.definition import Definition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The file that is being imported for its pipeline, which must not run it meanwhile.
+# The file that is being imported to load its pipeline; it must not run the pipeline during the import.
 _importing: ContextVar[str | None] = ContextVar("importing", default=None)
 
 
@@ -35,14 +35,14 @@ class Pipeline(Definition):
     """
 
     def run(self, spark: SparkSession | None = None, **options: Any) -> Any:
-        """Run until it ends or is interrupted. Options are those of `pipelines.run.start`: policy, layout, slots, …"""
+        """Run the pipeline until it ends or is interrupted. Options as in `pipelines.run.start`: policy, layout, …"""
         self._ready_to_run()
         from treadle.pipelines.run.start import run
 
         return run(self, spark, **options)
 
     def start(self, spark: SparkSession | None = None, **options: Any) -> Any:
-        """Start it and come back at once. Options are those of `pipelines.run.start`: policy, layout, slots, …"""
+        """Start the pipeline and return while it runs. Options as in `pipelines.run.start`: policy, layout, slots, …"""
         self._ready_to_run()
         from treadle.pipelines.run.start import start
 
@@ -60,7 +60,7 @@ class Pipeline(Definition):
 
 @contextmanager
 def importing(file: str) -> Iterator[None]:
-    """While a file is imported for its pipeline, an attempt to run that is an error instead of a surprise."""
+    """Context in which running a pipeline is an error, while `file` is imported to load its pipeline."""
     token = _importing.set(file)
     try:
         yield

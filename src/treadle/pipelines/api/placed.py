@@ -1,4 +1,4 @@
-"""Old names for placement, which work until version 0.3: `placement.start` and `workers.session`."""
+"""Deprecated names for placement, to be removed in version 0.3: `placement.start` and `workers.session`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def start(
     instances: Mapping[str, int] | None = None,
     **options: Any,
 ) -> Any:
-    """Use `pipeline.start(spark, placement=treadle.place(…))`."""
+    """Deprecated: use `pipeline.start(spark, placement=treadle.place(…))`."""
     _warn("placement.start", "pipeline.start(spark, placement=treadle.place(…))")
     return pipeline.start(spark, placement=place(prefer=prefer, instances=instances), **options)
 
 
 def session(name: str, *, master: str, config: Mapping[str, object] | None = None) -> Any:
-    """Use `treadle.cluster_session`."""
+    """Deprecated: use `treadle.cluster_session`."""
     _warn("workers.session", "treadle.cluster_session")
     return cluster_session(name, master=master, config=config)
 

@@ -1,7 +1,7 @@
-"""The gate for existing Structured Streaming applications: one line per query, any source, the same policies.
+"""The gate for existing Structured Streaming applications: one line of code per query, any source, the same policies.
 
-Spark has planned a batch when it calls the function of `foreachBatch`; there the query waits for its turn. What it has
-waiting is told by Spark's progress reports. It starts and stops no query: that remains the application's business.
+A query waits for its turn in the function of `foreachBatch`, which Spark calls when a batch is planned. Backlogs are
+read from Spark's progress reports. The application itself starts and stops its queries.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle.pipelines")
 
 OBJECTIVES = ("latency", "output_rate", "total_queue", "queue_variance")
-"""What a policy that learns can be judged by; the queues are unknown where sources don't tell how many rows wait."""
+"""The objectives for learning policies. Queue objectives are unknown if sources report no offsets in rows."""
 
 BatchFunction = Callable[["DataFrame", int], None]
-"""What `foreachBatch` takes."""
+"""A function for `foreachBatch`."""
 
 TICK = 0.02
 SLOW_TICK = 1.0
 """Seconds between polls of Spark: which queries have ended, which batches are done."""
 LONGEST_PAUSE = 10.0
-"""Seconds after which a part of the control thread's work that fails is tried again, at most."""
+"""Longest pause in seconds before a failed part of the control thread's work is tried again."""
 
 
 def gate(
@@ -68,11 +68,11 @@ def gate(
     patience: Duration = "5s",
     express: int = 0,
 ) -> QueryGate:
-    """Schedule the queries of this session whose batch functions are wrapped.
+    """Schedule the queries of this application that use a wrapped batch function.
 
     `policy` is any of `treadle policies` or a Policy object, `slots` how many batches run at once (or "auto"),
-    `period` how often the policy decides. A query that has waited for longer than `patience` may go ahead of more
-    urgent ones now and then; `express` are the slots beyond all others for one that is more urgent than all that run.
+    `period` how often the policy decides. A query that has waited longer than `patience` may run before more urgent
+    ones, in at most one of ten grants. `express` is the number of extra slots for queries more urgent than all running.
 
     >>> with treadle.gate(spark, policy="highest-rate") as gate:            # doctest: +SKIP
     ...     payments.writeStream.foreachBatch(gate.wrap(store, priority=5)).start()
@@ -82,7 +82,7 @@ def gate(
 
 
 class QueryGate:
-    """The gate of one application. As a context manager it is closed at the end; queries go on without it then."""
+    """The gate of one application. After the end of a `with` block, queries run on without the gate."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class QueryGate:
         )
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._queries: dict[str, GatedQuery] = {}  # by Spark's id of the run
+        self._queries: dict[str, GatedQuery] = {}  # by Spark's run id
         self._costs = BatchSizer()
         self._output_rows = OutputRows(spark)
         self._version = 0
@@ -139,10 +139,10 @@ class QueryGate:
         name: str | None = None,
         latency_goal: Duration | None = None,
     ) -> BatchFunction:
-        """The same function, that waits for its turn before each batch: what to give to `foreachBatch`.
+        """Return a function for `foreachBatch` that waits for its turn before each batch and then calls `function`.
 
-        A higher `priority` is more urgent. The query is called `name`, or as Spark calls it. Called outside of a
-        streaming query, as in a test, it waits for nothing.
+        A higher `priority` is more urgent. `name` is the name of the query (default: its name in Spark). Outside of a
+        streaming query, as in a test, the function does not wait.
         """
         where = f"gate, '{name or getattr(function, '__name__', 'function')}'"
         if not callable(function):
@@ -179,7 +179,7 @@ class QueryGate:
         return self._steering.policy
 
     def set_policy(self, spec: str | Policy) -> None:
-        """From the next round on another policy decides. One that is unknown or can't be served changes nothing."""
+        """Change the policy from the next round on; an unknown one, or one without its metrics, is refused."""
         self._steering.set_policy(spec)
 
     @property
@@ -188,11 +188,11 @@ class QueryGate:
         return self._gate.slots
 
     def set_slots(self, count: int) -> None:
-        """How many batches may run at once from now on; that is then no more chosen automatically."""
+        """Set how many batches may run at once; this ends the automatic choice."""
         self._steering.set_slots(count)
 
     def status(self) -> dict[str, Any]:
-        """How everything is at this moment, as JSON can carry it."""
+        """The current state of gate and queries, as JSON values."""
         stats = self._gate.stats
         with self._lock:
             queries = list(self._queries.values())
@@ -208,7 +208,7 @@ class QueryGate:
         }
 
     def close(self) -> None:
-        """Schedule no more: what waits runs now, and wrapped functions simply run from now on."""
+        """Stop scheduling: waiting batches run now, and wrapped functions no longer wait."""
         with self._lock:
             if self._closed.is_set():
                 return
@@ -225,7 +225,7 @@ class QueryGate:
     # Queries
 
     def _query_of(self, rows: DataFrame, wish: Wish) -> GatedQuery | None:
-        """The query whose batch this is, known to the gate; None where there is nothing to wait for."""
+        """Return the registered query of this batch; None outside of a query or if the gate is closed."""
         if self._closed.is_set():
             return None
         context = rows.sparkSession.sparkContext
@@ -237,11 +237,11 @@ class QueryGate:
         if identity is None:
             return None
         query = self._find(identity)
-        known = self._queries.get(str(query.runId()))  # its function may have set a job group of its own
+        known = self._queries.get(str(query.runId()))  # the batch function may have set another job group
         return known or self._register(GatedQuery(query, wish, self._costs, self._output_rows))
 
     def _find(self, identity: str) -> Any:
-        """Spark's object of a query that runs, in this session or another one of the same application."""
+        """Spark's object of a running query, in any session of this application."""
         own = self.spark.streams.get(identity)
         if own is not None:
             return own._jsq
@@ -258,7 +258,7 @@ class QueryGate:
             if self._closed.is_set():
                 return None
             before = next((q for q in self._queries.values() if q.identity == query.identity), None)
-            if before is not None:  # an earlier run that nobody has missed yet
+            if before is not None:  # an earlier run, not yet seen to have ended
                 del self._queries[before.run]
                 rank = self._gate.rank(before.id)
                 self._gate.withdraw(before.id)
@@ -302,9 +302,9 @@ class QueryGate:
             self._forget(query)
 
     def _listen(self) -> control_socket.Server | None:
-        """The control socket: under the name of the application, with its process id where another has that name.
+        """Open the control socket under the application's name, with the process id added if that name is in use.
 
-        An application is not kept from its work because it can't have one.
+        If that fails, log a warning: the application runs without it.
         """
         for name in (self.name, f"{self.name}-{os.getpid()}"):
             try:
@@ -318,7 +318,7 @@ class QueryGate:
         return None
 
     def _commands(self) -> dict[str, Callable[..., object]]:
-        def stop(drain: bool = False) -> object:  # noqa: ARG001 (what a pipeline takes)
+        def stop(drain: bool = False) -> object:  # noqa: ARG001 (same arguments as for a pipeline)
             raise ConfigError(
                 "queries of an application are stopped by itself", where=self.name, remedy="end the application"
             )
@@ -351,14 +351,14 @@ class _Engine:
         return self._topology
 
     def sample(self, wanted: frozenset[str]) -> Sample:
-        """Rows are those of the topology that was last given."""
+        """Rows are in the order of the last returned topology."""
         now = time.time()
         table = np.array([row.measures(now) for row in self._rows], dtype=np.float64).reshape(-1, len(MEASURES))
         columns = dict(zip(MEASURES, table.T, strict=True))
         return Sample(time.monotonic(), {name: columns[name] for name in wanted}, self._totals())
 
     def _totals(self) -> dict[str, float]:
-        """Seconds of a batch from when it asked for its turn to its end, and rows a second, since the last sample."""
+        """Since the last sample: mean seconds from a batch's request for a turn to its end, and rows a second."""
         now, counts = time.monotonic(), {row.run: row.done for row in self._rows}
         grown = [np.subtract(done, self._before.get(run, (0, 0.0, 0))) for run, done in counts.items()]
         batches, seconds, rows = np.sum(grown, axis=0) if grown else (0.0, 0.0, 0.0)
@@ -373,5 +373,5 @@ class _Engine:
 
 
 def _name_of(spark: SparkSession) -> str:
-    """The application's name as one of a folder, a socket and a metric."""
+    """The application's name, made valid for a folder, a socket and a metric."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", str(spark.sparkContext.appName)).strip("-")[:60] or "spark"

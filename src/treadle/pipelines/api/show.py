@@ -1,8 +1,8 @@
 """A pipeline as a tree for the terminal and as a self-contained SVG: layers from left to right, colours by kind.
 
-It draws what the graph says and what the sinks ask for; it knows nothing of what runs. The picture is laid out as usual
-for layered graphs: long edges get a place in every layer they cross, layers are sorted by where their neighbours are,
-and boxes move towards these as far as their own neighbours let them.
+It draws the graph and what sinks require, nothing of a run. The layout is the usual one for layered graphs: long edges
+get a place in each layer, layers are sorted by the positions of neighbours, and boxes move towards the mean height of
+their neighbours as far as other boxes leave room.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ text { font-family: system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-se
 
 
 def text(p: Pipeline) -> str:
-    """The graph as a tree from each source to its sinks. What several nodes read is drawn once and then referred to."""
+    """The graph as a text tree from each source to its sinks. A subtree is drawn once, and then shown as `as above`."""
     p.check()
     nodes = {node.name: node for node in p.nodes}
     readers = graph.downstream(nodes)
@@ -67,7 +67,7 @@ def text(p: Pipeline) -> str:
 
 
 def svg(p: Pipeline) -> str:
-    """The graph as an SVG that needs nothing else, with each node's line of definition as its tooltip."""
+    """The graph as a self-contained SVG; a node's tooltip is the line that defines it."""
     p.check()
     nodes = {node.name: node for node in p.nodes}
     layouts = [_lay_out(part) for part in graph.parts(nodes, through=True)]
@@ -96,7 +96,7 @@ def svg(p: Pipeline) -> str:
 
 @dataclass
 class _Layout:
-    """One connected part: its layers of names, a long edge's stations among them as tuples, and their heights."""
+    """One connected part: its spots by layer, with y positions. A tuple is where a long edge crosses a layer."""
 
     nodes: Mapping[str, Node]
     ways: list[list[_Spot]]
@@ -135,7 +135,7 @@ def _lay_out(part: Sequence[Node]) -> _Layout:
 
 
 def _depths(part: Sequence[Node]) -> dict[str, int]:
-    """Longest way from a source; then a source moves up to its first reader, which makes for short edges."""
+    """Layer of each node: its longest path from a source. For short edges, sources move next to their first reader."""
     depth: dict[str, int] = {}
     for node in part:
         depth[node.name] = max((depth[up] + 1 for up in node.inputs), default=0)
@@ -158,7 +158,7 @@ def _neighbours(ways: list[list[_Spot]]) -> tuple[dict[_Spot, list[_Spot]], dict
 def _sort_layers(
     layers: list[list[_Spot]], before: Mapping[_Spot, list[_Spot]], after: Mapping[_Spot, list[_Spot]]
 ) -> None:
-    """Sort each layer by the mean position of its neighbours, forwards and backwards, and keep the fewest crossings."""
+    """Sort each layer by the mean positions of neighbours, forwards and backwards; keep the fewest crossings."""
     best, fewest = [list(layer) for layer in layers], _crossings(layers, after)
     for sweep in range(_SWEEPS):
         if fewest == 0:
@@ -176,7 +176,7 @@ def _sort_layers(
 
 
 def _swap(layers: list[list[_Spot]], after: Mapping[_Spot, list[_Spot]]) -> None:
-    """Exchange neighbours wherever that leaves fewer crossings, until it never does."""
+    """Swap adjacent spots of a layer as long as that reduces the number of crossings."""
     better = True
     while better:
         better = False
@@ -204,7 +204,7 @@ def _crossings(layers: list[list[_Spot]], after: Mapping[_Spot, list[_Spot]]) ->
 
 
 def _place(layout: _Layout, before: Mapping[_Spot, list[_Spot]], after: Mapping[_Spot, list[_Spot]]) -> None:
-    """Heights: each spot wants to be level with its neighbours' mean, and keeps its distance to those of its layer."""
+    """Set y: each spot moves to the mean height of its neighbours, without overlap in its layer."""
     y = layout.y
     for layer in layout.layers:
         top = 0.0
@@ -226,9 +226,9 @@ def _place(layout: _Layout, before: Mapping[_Spot, list[_Spot]], after: Mapping[
 
 
 def _spread(wanted: list[float], sizes: list[float]) -> list[float]:
-    """The places nearest to those wanted (least squares) that leave each its size: pool adjacent violators."""
+    """The positions nearest to the wanted ones (least squares) without overlap: pool adjacent violators."""
     offsets = [sum(sizes[:i]) for i in range(len(sizes))]
-    blocks: list[tuple[float, int]] = []  # (mean of wanted place less offset, members)
+    blocks: list[tuple[float, int]] = []  # (mean of wanted position minus offset, members)
     for want, offset in zip(wanted, offsets, strict=True):
         mean, members = want - offset, 1
         while blocks and blocks[-1][0] > mean:
@@ -304,7 +304,7 @@ def _legend(kinds: set[Kind], y: float) -> tuple[list[str], float]:
 
 
 def _details(node: Node) -> str:
-    """A node's kind and what is asked of it, in a few words."""
+    """A node's kind and requirements, in a few words."""
     words = [str(node.kind)]
     if node.kind is Kind.TOPIC and node.topic != node.name:
         words[0] += f" {node.topic}"
@@ -334,7 +334,7 @@ def _short(name: str) -> str:
 
 
 def _text_width(words: str, size: float) -> float:
-    """About how wide it is; nobody has measured the reader's font, so generously."""
+    """Estimated width in pixels, rather too large, since the reader's font is unknown."""
     return sum(0.36 if c in "ijl.,:;|' " else 0.92 if c in "mwMW" else 0.62 for c in words) * size
 
 

@@ -1,4 +1,4 @@
-"""What the runner asks of a channel, whatever keeps its rows. It is a promise, not code."""
+"""The interface of channels for the runner, whatever stores their rows: protocols without code."""
 
 from __future__ import annotations
 
@@ -15,55 +15,55 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """Rows that some hops read, each known by its name, whoever writes them."""
+    """Rows that hops read, whatever writes them; each reading hop is identified by its name."""
 
     name: str
     schema: Any
     limit_rows: int
     asks: bool
-    """Whether its readers ask before each batch, in the JVM, how many rows they may have."""
+    """Whether readers ask before each batch, in the JVM, how many rows they may have."""
 
     @property
     def cluster(self) -> Cluster | None:
-        """The brokers that it needs, if any."""
+        """The Kafka cluster that it needs, if any."""
 
     @property
     def rows(self) -> int:
-        """What its slowest reader has still to read."""
+        """The backlog of the slowest reader, in rows."""
 
     @property
     def total(self) -> int:
-        """The rows that have ever come, counted from wherever it began."""
+        """The rows that have ever arrived, counted from an arbitrary start."""
 
     @property
     def full(self) -> bool:
         """Whether its writer has to wait."""
 
     def register(self, consumer: str) -> None:
-        """From now on what this one has not read yet is kept."""
+        """Register a consumer: from now on the rows that it has not read are kept."""
 
     def forget_others(self) -> None:
-        """Readers of an earlier run that are no more keep nothing."""
+        """Remove readers that are not registered, so that readers of an earlier run keep no rows."""
 
     def refresh(self) -> bool:
-        """Look again; true if there is something new."""
+        """Poll for changes; true if there is something new."""
 
     def backlog(self, consumer: str) -> Backlog: ...
 
     def collect(self) -> int:
-        """Remove what all readers have read."""
+        """Remove the rows that all readers have read."""
 
     def read(self, spark: SparkSession, hop: str, consumer: str) -> DataFrame:
         """Its rows as a streaming DataFrame."""
 
     def begin(self, consumer: str, batch_id: int) -> Sequence[ArrivalStats] | None:
-        """A batch that Spark has planned is to be read: its rows, or None where that is not decided yet.
+        """Begin to read a batch that Spark has planned; return its rows' arrivals, or None while these are not decided.
 
-        Raises Replan where the query must be started anew to read it right. Not for readers that ask.
+        Raises Replan where the query must restart to read the batch correctly. Not for readers that ask.
         """
 
     def finish(self, consumer: str) -> None:
-        """The batch that was begun is done."""
+        """Note that the batch that was begun is done."""
 
 
 class Channel(Source, Protocol):
@@ -71,14 +71,14 @@ class Channel(Source, Protocol):
 
     @property
     def batch(self) -> int:
-        """The last one that was written, -1 before the first."""
+        """The number of the last batch written, -1 before the first."""
 
     def append(self, rows: DataFrame, batch_id: int, born: Mapping[str, str]) -> int:
         """Append a batch, as in foreachBatch; if it was there already, nothing happens. Returns the number of rows.
 
-        `born`: the `oldest` and `mean` arrival in microseconds, or the column `born` that has it.
+        `born` has the `oldest` and `mean` arrival in microseconds, or as `born` the name of the column with arrivals.
         """
 
 
 class Replan(Exception):  # noqa: N818 - nothing is wrong
-    """Rows that were planned are void: the query has to start anew, with a plan that leaves them out."""
+    """A planned batch has void rows: the query must restart with a plan that leaves them out."""

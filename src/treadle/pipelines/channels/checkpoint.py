@@ -1,6 +1,6 @@
-"""What a query's checkpoint folder says: which batches Spark has planned and committed, and the offsets of each.
+"""Reads a query's checkpoint folder: which batches Spark has planned and committed, and the offsets of each.
 
-It only reads. Spark writes `offsets/N` before batch N begins and `commits/N` when it is done.
+Spark writes `offsets/N` before batch N begins and `commits/N` when it is done.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def last_committed(checkpoint: Path) -> int:
 
 
 def planned(checkpoint: Path, batch_id: int, topic: str) -> dict[int, int] | None:
-    """Up to where a batch reads a topic, as Spark has written down before it began; None if it has no such batch."""
+    """The end offsets of a batch in a topic, as Spark has written them before the batch; None without such a batch."""
     with suppress(FileNotFoundError):
         for line in (checkpoint / "offsets" / str(batch_id)).read_text("utf-8").splitlines()[1:]:
             with suppress(ValueError):
@@ -32,7 +32,7 @@ def planned(checkpoint: Path, batch_id: int, topic: str) -> dict[int, int] | Non
 
 
 def done_up_to(checkpoint: Path, topic: str) -> dict[int, int] | None:
-    """Up to where a query is done with a topic, as Spark has written down."""
+    """The end offsets of a query's last committed batch in a topic; None without such a batch."""
     done = last_committed(checkpoint)
     return planned(checkpoint, done, topic) if done >= 0 else None
 

@@ -1,6 +1,6 @@
-"""The brokers of a Kafka cluster as pipelines need them: whether they answer, which topics there are, where they end.
+"""The brokers of a Kafka cluster as pipelines need them: whether they answer, their topics, and the end offsets.
 
-One client and one thread for all topics of a run. It reads no rows, and knows nothing of Spark.
+One client and one thread serve all topics of a run. It reads no rows, and knows nothing of Spark.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from treadle.errors import EngineError
 log = logging.getLogger("treadle.pipelines")
 
 POLL = 0.1
-"""Seconds between two looks at the ends of all topics."""
+"""Seconds between two polls of the end offsets of all topics."""
 ANSWER = 5.0
-"""Seconds within which a broker answers, or counts as out of reach."""
+"""Timeout in seconds after which a broker counts as out of reach."""
 Ends = dict[int, int]
 Seen = Callable[[Ends, float], None]
 
@@ -34,7 +34,7 @@ class Cluster:
         self.bootstrap = bootstrap
         self.reachable = True
         self.lost = -1.0
-        """When it was last out of reach, by the monotonic clock."""
+        """Time when it was last out of reach (monotonic)."""
         self._client = AdminClient(client_config(bootstrap))
         self._watched: dict[str, tuple[str, list[int], Seen]] = {}
         self._lock = threading.Lock()
@@ -44,11 +44,11 @@ class Cluster:
 
     def partitions(self, topic: str) -> list[int]:
         """The partitions of a topic; none if it does not exist."""
-        known = self._metadata().topics.get(topic)  # of all: to ask for one may make it
+        known = self._metadata().topics.get(topic)  # lists all topics: asking for one may create it
         return [] if known is None or known.error is not None else sorted(known.partitions)
 
     def ensure(self, topic: str, config: Mapping[str, str]) -> list[int]:
-        """The partitions of a topic, which is made, with one, if it is not there."""
+        """The partitions of a topic; a missing topic is created with one partition."""
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
@@ -68,37 +68,37 @@ class Cluster:
         return found
 
     def ends(self, topic: str, partitions: Iterable[int], *, first: bool = False) -> Ends:
-        """Where each partition ends at this moment, or, as `first`, where it begins."""
+        """The end offset of each partition at this moment, or with `first` its first offset."""
         until = time.monotonic() + ANSWER
         while True:
             found, why = self._offsets({topic: list(partitions)}, first)
             if topic in found:
                 return found[topic]
-            # A topic that was just made has no leader for a moment, one whose leader has died for some seconds.
+            # A new topic has no leader for a moment; a topic that has lost its leader has none for some seconds.
             if time.monotonic() > until:
                 raise EngineError(f"its end can't be told: {why}", where=f"topic '{topic}'", remedy="see the broker")
             time.sleep(0.05)
 
     def delete(self, topic: str, before: Mapping[int, int]) -> None:
-        """Have rows deleted, some time soon."""
+        """Delete rows before these offsets, without waiting until it is done."""
         from confluent_kafka import TopicPartition
 
         self._client.delete_records([TopicPartition(topic, each, offset) for each, offset in before.items()])
 
     def watch(self, channel: str, topic: str, partitions: Iterable[int], seen: Seen) -> None:
-        """From now on `seen`, of a channel of this name, is told where the topic ends, and when that was."""
+        """From now on call `seen` after each poll, with the topic's end offsets and the time; `channel` is its key."""
         with self._lock:
             self._watched[channel] = (topic, list(partitions), seen)
         self.start()
 
     def start(self) -> None:
-        """Have an eye on the brokers from now on."""
+        """Start the thread that polls the brokers, unless it runs."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="treadle-kafka", daemon=True)
             self._thread.start()
 
     def poll(self) -> bool:
-        """Look at all topics now; false where the brokers don't answer."""
+        """Poll all watched topics now; false if no broker answers."""
         with self._lock:
             watched = list(self._watched.values())
         found, _ = self._offsets({topic: partitions for topic, partitions, _ in watched}, False)
@@ -116,7 +116,7 @@ class Cluster:
         return there
 
     def failed_since(self, moment: float) -> bool:
-        """Whether it was out of reach at some time since then (monotonic)."""
+        """Whether it was out of reach at any time since `moment` (monotonic)."""
         return not self.reachable or self.lost >= moment
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class Cluster:
             ) from error
 
     def _offsets(self, topics: Mapping[str, list[int]], first: bool) -> tuple[dict[str, Ends], str]:
-        """Of each topic whose partitions all have a leader the offsets; and why there are none of the others."""
+        """The offsets of each topic with a leader for all partitions, and an error of the others."""
         from confluent_kafka import KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
@@ -181,7 +181,7 @@ class Cluster:
 
 
 def client_config(bootstrap: str) -> dict[str, Any]:
-    """For librdkafka: reconnects within a second, and says nothing on the terminal; whoever calls it does."""
+    """The configuration of librdkafka: it reconnects within a second and prints nothing; callers report errors."""
     return {
         "bootstrap.servers": bootstrap,
         "reconnect.backoff.max.ms": 1000,

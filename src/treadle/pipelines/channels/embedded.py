@@ -1,6 +1,6 @@
-"""The embedded channel between two hops: the folder of `log`, seen by the runner and as DataFrames.
+"""The embedded channel between two hops: the folder of `log`, as the runner and DataFrames use it.
 
-It knows how far each of its readers is and how much it may hold; who they are and when they run, it does not.
+It knows the position of each reader and the limit of rows, but not what the readers are or when they run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Embedded:
-    """One channel. `limit_rows` is what its slowest reader may be behind before its writer has to wait."""
+    """One embedded channel. Its writer has to wait while its slowest reader is `limit_rows` behind."""
 
     asks = True
     cluster = None
@@ -37,10 +37,10 @@ class Embedded:
         self.positions: dict[str, int] = {}
 
     def register(self, consumer: str) -> None:
-        """From now on what this one has not read yet is kept."""
+        """Register a consumer: from now on the rows that it has not read are kept."""
         position = log.register_consumer(self.folder, consumer)
         self.view.refresh()
-        if position > self.view.end:  # what comes next would have the numbers of rows that count as read
+        if position > self.view.end:  # new rows would get numbers that count as read
             raise EngineError(
                 f"hop '{consumer}' has read up to row {position}, but the channel ends at {self.view.end}",
                 where=str(self.folder),
@@ -49,7 +49,7 @@ class Embedded:
         self.positions[consumer] = position
 
     def forget_others(self) -> None:
-        """Readers of an earlier run that are no more would keep everything for ever."""
+        """Remove readers that are not registered: those of an earlier run would keep all rows for ever."""
         for name in log.positions(self.folder).keys() - self.positions.keys():
             log.remove_consumer(self.folder, name)
 
@@ -63,18 +63,18 @@ class Embedded:
         self.positions[consumer] = max(position, self.positions[consumer])
 
     def begin(self, consumer: str, batch_id: int) -> Sequence[ArrivalStats] | None:  # noqa: ARG002 - it has row numbers
-        """For a reader that also reads elsewhere and so does not ask: what the last batch has read, is known now."""
+        """For readers that also read elsewhere and so do not ask: take the position after the last batch from disk."""
         before = self.positions[consumer]
         now = log.positions(self.folder).get(consumer, before)
         self.positions[consumer] = now
         return ()
 
     def finish(self, consumer: str) -> None:
-        """Its position is noted when it looks for more."""
+        """Do nothing: the position is updated when the reader asks for its next batch."""
 
     @property
     def rows(self) -> int:
-        """What its slowest reader has still to read."""
+        """The backlog of the slowest reader, in rows."""
         return self.view.end - min(self.positions.values(), default=self.view.end)
 
     @property
@@ -90,23 +90,23 @@ class Embedded:
         return self.rows >= self.limit_rows
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching the folder."""
         self.view.close()
 
     def collect(self) -> int:
-        """Also see how far those readers are that do not ask, and so tell nobody when a batch is done."""
+        """Delete segments that all readers have passed; the positions of readers that do not ask are read from disk."""
         for consumer, position in log.positions(self.folder).items():
             if consumer in self.positions:
                 self.read_up_to(consumer, position)
         return log.collect(self.folder, self.view)
 
     def read(self, spark: SparkSession, hop: str, consumer: str) -> DataFrame:
-        """Its rows as a streaming DataFrame. `hop` names the turn that decides how many at a time."""
+        """The rows as a streaming DataFrame. `hop` is the key of the `Turn` that decides how many rows a batch has."""
         options = {"path": str(self.folder), "hop": hop, "consumer": consumer}
         return spark.readStream.format(CHANNEL).options(**options).load()
 
     def writer(self, rows: DataFrame, hop: str) -> DataStreamWriter:
-        """A query that appends rows, exactly once."""
+        """A stream writer that appends the rows exactly once."""
         return rows.writeStream.format(CHANNEL).options(path=str(self.folder), hop=hop)
 
     def append(self, rows: DataFrame, batch_id: int, born: Mapping[str, str]) -> int:
@@ -119,7 +119,7 @@ class Embedded:
 
 
 def check_limit(rows: int) -> int:
-    """A number of rows that a channel can hold."""
+    """Return a limit of rows if it is a whole number from 1 on; raise otherwise."""
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
         raise ConfigError(f"limit_rows is {rows!r}", where="channels", remedy="give a whole number from 1 on")
     return rows

@@ -1,7 +1,6 @@
-"""Rows as Kafka carries them: a JSON object each, with Spark's own functions, so that every type comes back as it was.
+"""Encodes rows for Kafka: a JSON object each, by Spark's own functions, so that every type is restored as it was.
 
-It knows values and types; which topic they are in and whose they are, it does not. Values that are no such object are
-counted and left where they are.
+It knows values and types, not topics or their users. Values that are not such objects are counted and left out.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Written(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """Values of a topic that are no rows: how many, and where the first of them is."""
+    """Values of a topic that are not rows: how many, and the position of the first."""
 
     rows: int
     partition: int
@@ -67,7 +66,7 @@ def load(spark: SparkSession) -> None:
 
 
 def checked(schema: Any, where: str) -> StructType:
-    """The schema, if all its types can be carried."""
+    """Return the schema if all its types can be carried; raise otherwise."""
     from pyspark.sql import types as t
 
     whole = t.StructType.fromDDL(schema) if isinstance(schema, str) else schema
@@ -84,7 +83,7 @@ def checked(schema: Any, where: str) -> StructType:
 
 
 def decoded(rows: DataFrame, schema: StructType) -> DataFrame:
-    """From the column `value` to the rows that `write` was given."""
+    """Decode the column `value` to the rows that `write` was given."""
     from pyspark.sql import functions as f
 
     row = f.from_json(f.col("value").cast("string"), schema, {**_FORMATS, "mode": "FAILFAST"})
@@ -92,7 +91,7 @@ def decoded(rows: DataFrame, schema: StructType) -> DataFrame:
 
 
 def good(rows: DataFrame, schema: Any, name: str) -> DataFrame:
-    """The rows of a topic that others fill: those whose value has this schema. The others are counted, see `bad`."""
+    """The rows of a topic that others fill, where the value has this schema. Other values are counted, see `bad`."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructType
 
@@ -104,13 +103,13 @@ def good(rows: DataFrame, schema: Any, name: str) -> DataFrame:
     parsed = parsed.withColumn("bad", f.isnull("row") | f.isnotnull(f.col("row").getField(_CORRUPT)))
     count = f.count(f.when(f.col("bad"), 1)).alias("rows")
     first = f.min(f.when(f.col("bad"), f.struct("partition", "offset"))).alias("first")
-    # What observes also keeps Spark from parsing twice: no filter is moved through it.
+    # `observe` also keeps Spark from parsing twice: no filter is moved through it.
     kept = parsed.observe(_observed(name), count, first).where("NOT bad")
     return kept.select(*[f.col("row").getField(column).alias(column) for column in whole.names])
 
 
 def bad(query: StreamingQuery, name: str) -> Bad | None:
-    """What `good` has left out of the batch that is running, once its rows have been used."""
+    """The values that `good` has left out of the running batch, once its rows have been used."""
     metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()
     found = metrics.get(_observed(name))
     if found.isEmpty() or not found.get().getLong(0):
@@ -120,7 +119,7 @@ def bad(query: StreamingQuery, name: str) -> Bad | None:
 
 
 def reported(metrics: Mapping[str, Any], name: str) -> Bad | None:
-    """The same, of a batch that Spark has reported the observed metrics of."""
+    """The values that `good` has left out of a batch, by the observed metrics that Spark has reported."""
     found = metrics.get(_observed(name))
     if found is None or not found["rows"]:
         return None
@@ -128,11 +127,11 @@ def reported(metrics: Mapping[str, Any], name: str) -> Bad | None:
 
 
 def write(rows: DataFrame, born: Mapping[str, str], bootstrap: str, topic: str, options: Mapping[str, str]) -> Written:
-    """Append the rows to a topic and say how many they were. Nothing is known of them if it raises."""
+    """Append the rows to a topic and count them. If it raises, an unknown number of rows is written."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    # Of the two ways that Spark has to write to Kafka the older one counts nothing. This is the query's own session.
+    # Spark's older (V1) way to write to Kafka counts nothing. The setting is of the query's own session.
     settings = rows.sparkSession.conf
     older = str(settings.get(_V1)).split(",")
     if "kafka" in older:
@@ -153,13 +152,13 @@ def write(rows: DataFrame, born: Mapping[str, str], bootstrap: str, topic: str, 
 
 
 def values(table: pa.Table) -> Iterator[bytes]:
-    """The rows of a table, each as Kafka carries it, without Spark."""
+    """Encode the rows of a table as Kafka values, without Spark."""
     for row in table.to_pylist():
         yield json.dumps({name: _plain(value) for name, value in row.items()}).encode()
 
 
 def _counts(seen: Observation) -> dict[str, Any]:
-    """What was observed. Spark tells it after the write, under great load perhaps never: so not for ever."""
+    """The observed metrics. Spark delivers them after the write, under great load maybe never: hence the timeout."""
     future: Any = seen._jo.future()  # type: ignore[union-attr]
     until = time.monotonic() + PATIENCE
     while not future.isCompleted():

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 5
 WORTH_DELETING = 10_000
-"""So many rows that all have read stay in a topic before they are deleted together."""
+"""Rows that all readers have read are deleted together, once there are so many."""
 _WRITING = {
     "kafka.request.timeout.ms": "5000",
     "kafka.delivery.timeout.ms": "10000",
@@ -71,11 +71,11 @@ class KafkaChannel(Readers):
         return self.ledger.batch
 
     def refresh(self) -> bool:
-        """What is decided is known without asking."""
+        """Return False: what is decided is known without polling."""
         return False
 
     def collect(self) -> int:
-        """Delete what all readers are done with, in the topic and in the ledger."""
+        """Delete the rows that all readers are done with, in the topic and in the ledger."""
         with self._lock:
             passed = least(self._safe.values()) if self._safe else {}
             self.ledger.prune(passed)
@@ -140,13 +140,13 @@ class KafkaChannel(Readers):
         return self._cluster.ends(self.topic, self._partitions)
 
     def _seen(self, ends: Ends, _: float) -> None:
-        """Rows that come while nobody writes are late ones of an attempt that has failed."""
+        """Void rows that appear while nothing is written: they are late rows of a failed attempt."""
         with self._lock, suppress(EngineError):  # a ledger that can't be written now is tried again at the next poll
             if not self._writing:
                 self._void(ends)
 
     def _void(self, ends: Offsets) -> None:
-        """All that is not decided up to there is nobody's."""
+        """Record as void all offsets before `ends` that are not decided."""
         with self._lock:
             known = self._parts.ends
             spans = {each: (known.get(each, 0), max(known.get(each, 0), ends[each])) for each in self._partitions}
@@ -154,9 +154,9 @@ class KafkaChannel(Readers):
                 self.ledger.record(Part(spans, void=True))
 
     def _recover(self) -> None:
-        """What lies behind the last line of the ledger was left by an attempt that a crash has ended.
+        """Void what is behind the last line of the ledger: an attempt that a crash has ended has left it.
 
-        Unless lines of the ledger are lost. Then nothing may be decided: Spark has committed what they said.
+        If lines of the ledger are lost, raise instead: Spark has committed what they said, so nothing may be decided.
         """
         ends, known = self._ends(), self._parts.ends
         readers = self._committed()
@@ -180,7 +180,7 @@ class KafkaChannel(Readers):
         self._void(ends)
 
     def _committed(self) -> dict[str, dict[int, int]]:
-        """How far each hop that reads this topic has come, by what Spark has committed."""
+        """The offsets up to which each hop that reads this topic has committed its batches."""
         folder = self._checkpoint(self.name).parent
         found = {each.name: done_up_to(each, self.topic) for each in folder.iterdir()} if folder.is_dir() else {}
         return {name: position for name, position in found.items() if position is not None}
@@ -197,7 +197,7 @@ class KafkaChannel(Readers):
 
 
 def _covered(part: Part, known: Sequence[Part]) -> bool:
-    """Whether these leave out all of the part. Parts may have been joined since."""
+    """Whether the `known` parts leave out all of `part`. Parts may have been joined since."""
     spans = part.spans.items()
     return all(start == end or any(_holds(other, each, start, end) for other in known) for each, (start, end) in spans)
 

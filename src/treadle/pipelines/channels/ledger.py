@@ -1,4 +1,4 @@
-"""What is known of the offsets of a Kafka topic: which rows count, when they had arrived, and which batch wrote them.
+"""The ledger of a Kafka topic's offsets: which rows count, when they arrived, and which batch wrote them.
 
 Pure bookkeeping on parts that follow each other without gaps, and the file in which they survive kill -9, a full disk
 and a loss of power. It talks to no broker; the topic is read and written by `kafka`.
@@ -22,7 +22,7 @@ from treadle.pipelines.channels.view import Backlog
 Offsets = Mapping[int, int]
 """Partition -> offset."""
 MOST_PARTS = 1000
-"""Beyond that, neighbours are told as one."""
+"""Beyond this number neighbours are joined."""
 
 
 class ArrivalStats(NamedTuple):
@@ -35,7 +35,7 @@ class ArrivalStats(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of offsets of each partition. `void`: rows of an attempt that failed, which nobody may see."""
+    """A range of offsets of each partition. `void`: rows of a failed attempt, which no reader may see."""
 
     spans: Mapping[int, tuple[int, int]]
     oldest: int = 0
@@ -53,7 +53,10 @@ class Part:
         return {partition: end for partition, (_, end) in self.spans.items()}
 
     def within(self, start: Offsets, end: Offsets | None = None) -> int:
-        """How many of its offsets lie between these two; a partition that is not named counts from 0, or to the end."""
+        """The number of its offsets from `start` up to `end`, or up to its own end.
+
+        A partition missing in `start` or `end` counts as 0 there.
+        """
         count = 0
         for partition, (first, last) in self.spans.items():
             stop = last if end is None else min(last, end.get(partition, 0))
@@ -66,7 +69,7 @@ class Part:
 
 @dataclass
 class Parts:
-    """Parts in the order in which they came, and what they say about a reader's backlog."""
+    """Parts in the order in which they were added, and what they say about a reader's backlog."""
 
     found: list[Part] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
@@ -80,7 +83,7 @@ class Parts:
             self.found = thinned(self.found)
 
     def forget(self, position: Offsets) -> None:
-        """Parts that lie before this position are no longer needed, but for the last one."""
+        """Remove parts before this position, except the last part."""
         if len(self.found) > 1 and self.found[0].passed(position):
             self.found = [part for part in self.found[:-1] if not part.passed(position)] + self.found[-1:]
             self.version += 1
@@ -108,24 +111,25 @@ class Parts:
 
 
 class Ledger:
-    """The parts of a channel, kept in a file with one line for each, which is on the disk before it counts.
+    """The parts of a channel in a file with one line for each; a line is on the disk before it counts.
 
-    A line that a crash or a full disk has torn never counted. It is skipped, if the next line follows the one before.
+    A line that a crash or a full disk has torn never counted. It is skipped if the next line follows the last whole
+    line.
     """
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self.parts = Parts()
         self.batch = -1
-        """The last one that was recorded."""
+        """The number of the last batch recorded."""
         self._lines = 0
         self._size = 0
-        """Up to there the file has whole lines."""
+        """Bytes of whole lines in the file."""
         file.parent.mkdir(parents=True, exist_ok=True)
         self._load()
 
     def record(self, part: Part) -> None:
-        """From when this returns, the part is what it says, even after a loss of power."""
+        """Add a part; when this returns, the part is recorded even after a loss of power."""
         try:
             self._append(line(part))
         except OSError as error:
@@ -137,7 +141,7 @@ class Ledger:
         self._note(part)
 
     def prune(self, position: Offsets) -> None:
-        """All readers are at least there: what lies before is forgotten, on disk when it is worth it."""
+        """Forget what is before `position`, which all readers have reached; on disk once the file is long enough."""
         self.parts.forget(position)
         if self._lines > 2 * len(self.parts.found) + 100:
             kept = self.parts.found
@@ -147,7 +151,7 @@ class Ledger:
                 self._rewrite(kept)
 
     def _append(self, text: bytes) -> None:
-        """Add a line by one write. If it fails, the file is cut back to its whole lines, at the latest by the next."""
+        """Add a line by one write. If that fails, this or the next call cuts the file back to its whole lines."""
         new = not self._size
         file = os.open(self.file, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
@@ -228,9 +232,9 @@ def line(part: Part) -> bytes:
 
 
 def _parsed(text: bytes) -> tuple[Part | None, bool]:
-    """The part of a line, None if it was torn; and whether something torn stands there.
+    """The part of a line, None if it was torn; and whether the line has torn text.
 
-    What a failed write has left may stand before a whole line. No beginning and no end of a line is JSON by itself, so
+    Before a whole line there may be the rest of a failed write. No prefix and no suffix of a line is valid JSON, so
     JSON that is not a part is damage of another kind, and raises.
     """
     begin = max(0, text.rfind(b'{"spans"'))
@@ -242,7 +246,7 @@ def _parsed(text: bytes) -> tuple[Part | None, bool]:
 
 
 def _sync(folder: Path) -> None:
-    """Have the names in a folder on the disk. A folder that may not be read was not made by us."""
+    """Sync the names in a folder to disk. A folder that we may not read was not made by us."""
     with suppress(PermissionError):
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -252,7 +256,7 @@ def _sync(folder: Path) -> None:
 
 
 def thinned(parts: Sequence[Part]) -> list[Part]:
-    """Half as many parts: two neighbours of a kind become one, as long as no other stands between them."""
+    """Up to half as many parts: two neighbours that are both void, or both not, become one."""
     made: list[Part] = []
     paired = True
     for part in parts:
@@ -265,7 +269,7 @@ def thinned(parts: Sequence[Part]) -> list[Part]:
 
 
 def joined(one: Part, other: Part) -> Part:
-    """Two parts that follow each other as one."""
+    """Join two parts that follow each other."""
     spans = dict(one.spans)
     for partition, (start, end) in other.spans.items():
         spans[partition] = (spans[partition][0], end) if partition in spans else (start, end)
@@ -277,7 +281,7 @@ def joined(one: Part, other: Part) -> Part:
 
 
 def least(positions: Iterable[Offsets]) -> dict[int, int]:
-    """Where the slowest of some readers is, partition by partition."""
+    """The position of the slowest of several readers, by partition."""
     found: dict[int, int] = {}
     for number, position in enumerate(positions):
         for partition in found.keys() | position.keys():

@@ -1,7 +1,7 @@
 """The embedded channel from Python: a folder that is an append-only log of Arrow segments, addressed by row number.
 
-It knows the folder: who writes, how far each consumer is, what may be deleted. What a row means, and which hop stands
-at either end, it does not. Everything becomes visible by one rename, so a process may be killed at any point.
+It knows the folder: the writer, the position of each consumer, and what may be deleted; not what a row means, or which
+hops are at either end. Everything becomes visible by one rename, so a process may be killed at any point.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Writer:
     """The one writer of a channel, from when it is made until it is closed. For one thread.
 
     Back-pressure: with `limit_rows` or `limit_bytes`, `append` waits while the slowest consumer is that far behind
-    (without consumers, all rows count). So a channel holds the limit, one append, and what is to be collected.
+    (without consumers, all rows count). So a channel holds the limit, one append, and what `collect` is yet to delete.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class Writer:
         self._view = View(self.folder)
         self._sound = False
         self.end = 0
-        """Where the next row goes."""
+        """The number of the next row."""
         self.epoch = -1
-        """The last one committed, -1 before the first."""
+        """The last epoch committed, -1 before the first."""
         try:
             _settle_schema(self.folder, self.schema)
             self._recover()
@@ -130,7 +130,7 @@ class Writer:
     ) -> Segment | None:
         """Adds the rows as one segment. None if there are none, or if this epoch is committed already.
 
-        `born` tells when the rows arrived: a timestamp column, (oldest, mean) in epoch seconds, or None for now.
+        `born` gives the arrival of the rows: a timestamp column, (oldest, mean) in epoch seconds, or None for now.
         """
         now = time.time()
         self._check_open()
@@ -156,7 +156,7 @@ class Writer:
                     remedy="see why its slowest consumer does not go on, remove it if it is gone, or raise the limit",
                 )
             self._clock.sleep(_POLL)
-            self._check_open()  # somebody may have closed it, so that nobody reads any more
+            self._check_open()  # another thread may have closed it, because nothing reads any more
 
     def _check_open(self) -> None:
         if not self._lock.held:
@@ -164,7 +164,7 @@ class Writer:
 
     def _commit(self, table: pa.Table, segment: Segment) -> Segment:
         tmp = self.folder / f"{_TMP}{segment.first:020d}"
-        self._sound = False  # whatever interrupts this, before or after the rename: what is true is on disk
+        self._sound = False  # if this is interrupted, before or after the rename, the truth is on disk
         try:
             size = store(tmp, table)
             os.rename(tmp, self.folder / segment.name)
@@ -184,7 +184,7 @@ class Writer:
                 (self.folder / name).unlink(missing_ok=True)
         self._view.rescan()
         if len({segment.epoch for segment in self._view.hidden}) > 1:
-            # An interrupted commit leaves segments of its own epoch only; here one that was visible is gone.
+            # An interrupted commit leaves segments of its own epoch only; here a visible segment is gone.
             raise EngineError(
                 f"the rows from {self._view.end} to {self._view.hidden[0].first} are missing, but there are later ones",
                 where=str(self.folder),
@@ -197,7 +197,7 @@ class Writer:
 
 
 def prepare(folder: Folder, schema: pa.Schema | StructType | str) -> None:
-    """Makes the folder, or checks its schema and clears away what a crash left, if nobody writes to it now."""
+    """Makes the folder, or checks its schema; removes what a crash left if no writer is active."""
     if holder(Path(folder)) is None:
         with Writer(folder, schema):
             return
@@ -205,7 +205,7 @@ def prepare(folder: Folder, schema: pa.Schema | StructType | str) -> None:
 
 
 def read(folder: Folder, start: int | None = None, end: int | None = None) -> pa.Table:
-    """Exactly the rows [start, end), by default all that are visible. For tests and inspection: all is in memory."""
+    """Exactly the rows [start, end), by default all visible ones, in memory: for tests and inspection."""
     view = View(folder)
     start = view.start if start is None else start
     end = view.end if end is None else end
@@ -225,7 +225,7 @@ def read(folder: Folder, start: int | None = None, end: int | None = None) -> pa
 
 
 def positions(folder: Folder) -> dict[str, int]:
-    """How far each registered consumer is done."""
+    """The position of each registered consumer: the rows before it are done."""
     base = Path(folder) / "positions"
     found = {}
     for name in sorted(os.listdir(base)) if base.is_dir() else ():
@@ -244,7 +244,7 @@ def positions(folder: Folder) -> dict[str, int]:
 
 
 def set_position(folder: Folder, name: str, position: int) -> None:
-    """The consumer is done with all rows before `position`. A consumer has one owner, who alone calls this."""
+    """Record that the consumer is done with all rows before `position`. Only the consumer's one owner calls this."""
     if position < 0:
         raise ConfigError(f"position {position} of '{name}'", where=str(folder), remedy="rows are counted from 0")
     path = _position_file(folder, name)
@@ -253,11 +253,11 @@ def set_position(folder: Folder, name: str, position: int) -> None:
 
 
 def register_consumer(folder: Folder, name: str) -> int:
-    """From now on nothing is deleted that this consumer has not read. Returns its position: as it was, or the start."""
+    """Register a consumer: rows that it has not read are kept. Returns its position: as it was, or the start."""
     known = positions(folder).get(name)
     if known is not None:
         return known
-    set_position(folder, name, 0)  # first of all stops further deletion; only then the start stays where it is
+    set_position(folder, name, 0)  # stops further deletion first: only then does the start stay where it is
     start = View(folder).start
     if start:
         set_position(folder, name, start)
@@ -265,15 +265,15 @@ def register_consumer(folder: Folder, name: str) -> int:
 
 
 def remove_consumer(folder: Folder, name: str) -> None:
-    """The channel no longer waits for this consumer; one that is not registered is fine."""
+    """Remove a consumer, so that the channel no longer waits for it; it need not be registered."""
     _position_file(folder, name).unlink(missing_ok=True)
 
 
 def collect(folder: Folder, view: View | None = None) -> int:
     """Deletes the segments that all consumers have passed, but the last, and returns how many.
 
-    Oldest first: whatever stops it, what remains is one run. Without consumers nothing is deleted. Who has a `view`
-    saves the listing.
+    Oldest first: if this is interrupted, what remains has no gap. Without consumers nothing is deleted. With a `view`
+    the folder is not listed again.
     """
     passed = min(positions(folder).values(), default=0)
     segments = (View(folder) if view is None else view).segments
@@ -292,7 +292,7 @@ class Problem(NamedTuple):
 
 
 def verify(folder: Folder) -> list[Problem]:
-    """Everything that is wrong, reading every row. What a writer at work has not finished is not."""
+    """Find everything that is wrong, reading every row. What an active writer has not finished is not wrong."""
     view = View(folder)
     base = view.folder
     found = [] if holder(base) is not None else list(_unfinished(view))
@@ -324,7 +324,7 @@ def _unfinished(view: View) -> Iterator[Problem]:
 
 
 def schema_of(folder: Path) -> pa.Schema:
-    """The schema of a channel that is there."""
+    """The schema of an existing channel."""
     path = folder / _SCHEMA
     try:
         return arrow_schema(path.read_text())
@@ -337,7 +337,7 @@ def schema_of(folder: Path) -> pa.Schema:
 
 
 def _settle_schema(folder: Path, schema: pa.Schema) -> None:
-    """Writes down the schema of a new channel; that of an old one must be the same."""
+    """Writes the schema of a new channel; the schema of an existing channel must be the same."""
     if not (folder / _SCHEMA).exists():
         _replace(folder / _SCHEMA, spark_json(schema))
         return
@@ -362,7 +362,7 @@ def _position_file(folder: Folder, name: str) -> Path:
 
 
 def _replace(path: Path, text: str) -> None:
-    """The file has the old text or the new one, whenever the process ends."""
+    """Replace a file's text: whenever the process ends, the file has the old text or the new one."""
     tmp = path.with_name(_TMP + path.name)
     try:
         tmp.write_text(text)

@@ -1,4 +1,4 @@
-"""What hops that read a Kafka topic have read and have before them, for topics of ours and of others."""
+"""Positions and backlogs of the hops that read a Kafka topic, which Treadle or others write."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ CheckpointOf = Callable[[str], Path]
 """From a reader's name to the folder of its Spark checkpoint."""
 
 ROWS_PER_BATCH = 20_000
-"""In each batch at most, where no size is decided; where one is, the first batch has fewer."""
+"""Most rows in a batch, where the gate does not decide its size; where it does, the first batch has fewer."""
 LIMIT = "maxOffsetsPerTrigger"
 """The option of Spark's Kafka source that says how many rows a batch has at most."""
 KEPT = {"retention.ms": "-1"}
-"""What no reader has read yet is kept, however long that takes; the rest is deleted by `collect`."""
+"""Unread rows are kept without a time limit; `collect` deletes the rest."""
 _READING = {
     "startingOffsets": "earliest",
     "kafka.fetch.max.wait.ms": "5",
@@ -37,7 +37,7 @@ _READING = {
 
 
 class Readers:
-    """How far each reader of a topic is, by the offsets that Spark has written down for its batches."""
+    """The position of each reader of a topic, by the offsets in Spark's checkpoints."""
 
     asks = False
 
@@ -81,7 +81,7 @@ class Readers:
         self._safe[consumer] = self.positions[consumer]
 
     def forget_others(self) -> None:
-        """Nobody else is kept in mind."""
+        """Do nothing: readers that are not registered are unknown here."""
 
     def backlog(self, consumer: str) -> Backlog:
         with self._lock:
@@ -97,14 +97,14 @@ class Readers:
             self.positions[consumer] = self._reading.pop(consumer)
 
     def limited(self, rows: int) -> int | None:
-        """How many rows a batch may have where so many would be best; None where its owner has decided that."""
+        """How many rows a batch may have if `rows` would be best; None if the topic's user has set the batch size."""
         return rows
 
     def _first(self) -> dict[int, int]:
         return dict.fromkeys(self._partitions, 0)
 
     def _span(self, consumer: str, batch_id: int) -> tuple[dict[int, int], dict[int, int]]:
-        """The offsets of a batch. That Spark has begun it says that it is done with the one before."""
+        """The offsets of a batch. Spark has begun this batch, so the batch before is done."""
         start = planned(self._checkpoint(consumer), batch_id - 1, self.topic) or self._first()
         end = planned(self._checkpoint(consumer), batch_id, self.topic)
         if end is None:

@@ -1,6 +1,6 @@
 """One segment of an embedded channel: what its name says, and its rows as Arrow under Spark's types.
 
-It knows single files and rows in memory; which segments make up a channel, who writes and who reads is for `log`.
+It knows single files and rows in memory; `log` knows which segments make up a channel, its writer and its readers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BATCH_ROWS = 10_000
-"""Rows in a record batch at most: what a reader holds in memory at a time."""
+"""Most rows in a record batch, which a reader holds in memory at a time."""
 
 SUFFIX = ".arrow"
 
@@ -42,7 +42,7 @@ class Segment:
     epoch: int
     bytes: int = 0
     found_as: str = field(default="", repr=False, compare=False)
-    """The name on disk, where it comes from there: times beyond a float's microseconds could not be told from it."""
+    """The name on disk, if it was read from there: a float may not hold its times to the microsecond."""
 
     @property
     def end(self) -> int:
@@ -57,7 +57,7 @@ class Segment:
 
 
 def parse(name: str, size: int = 0) -> Segment | None:
-    """The segment of that file name, or None where it is not one's name."""
+    """The segment of a file name, or None if the name is not one of a segment."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -66,7 +66,7 @@ def parse(name: str, size: int = 0) -> Segment | None:
 
 
 def visible(ordered: Sequence[Segment]) -> tuple[list[Segment], list[Segment]]:
-    """Of segments in the order of their names: the contiguous run from the first one on, and what it hides."""
+    """Split segments, in the order of their names, into the contiguous run from the first on and the hidden rest."""
     count = min(1, len(ordered))
     while count < len(ordered) and ordered[count].first == ordered[count - 1].end:
         count += 1
@@ -83,7 +83,7 @@ def store(path: Path, table: pa.Table) -> int:
 
 
 def load(folder: Path, segment: Segment, schema: pa.Schema, *, full: bool = False) -> pa.Table:
-    """The rows of a segment in the channel's schema; `full` looks at every value. If damaged, it stays."""
+    """The rows of a segment in the channel's schema; `full` checks every value. A damaged file is not removed."""
     path = folder / segment.name
     try:
         with pa.memory_map(str(path)) as source, ipc.open_file(source) as reader:
@@ -106,7 +106,7 @@ def load(folder: Path, segment: Segment, schema: pa.Schema, *, full: bool = Fals
 
 
 def arrow_schema(schema: pa.Schema | StructType | str) -> pa.Schema:
-    """The schema in the one form that Spark has for it. A text is Spark's JSON or its DDL; no session is needed."""
+    """The schema in the Arrow form that Spark uses for it. A text is Spark's JSON or its DDL; no session is needed."""
     from pyspark import SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -145,14 +145,14 @@ def arrow_schema(schema: pa.Schema | StructType | str) -> pa.Schema:
 
 
 def spark_json(schema: pa.Schema) -> str:
-    """The schema as Spark writes it down."""
+    """The schema in Spark's JSON form."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema).json()
 
 
 def conform(rows: Rows, schema: pa.Schema, where: str) -> pa.Table:
-    """The rows as a table of exactly this schema. Columns go by name; what does not fit is an error that names it."""
+    """The rows as a table of exactly this schema. Columns are matched by name; an error names a column that misfits."""
     if isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
     if isinstance(rows, pa.Table):
@@ -210,7 +210,7 @@ def _as_declared(values: pa.ChunkedArray, column: pa.Field, where: str) -> pa.Ch
 
 
 def _built(values: Any, column: pa.Field, where: str, *, pandas: bool) -> pa.Array | pa.ChunkedArray:
-    # Arrow cuts the fraction off a float that is to be an integer, without a word.
+    # Arrow silently cuts the fraction off a float in an integer column.
     if pa.types.is_integer(column.type) and not pandas and any(isinstance(value, float) for value in values):
         raise _misfit(column.name, f"has a float, not {column.type}", where)
     try:

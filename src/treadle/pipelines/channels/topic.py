@@ -19,13 +19,13 @@ from treadle.pipelines.channels.readers import KEPT, LIMIT, ROWS_PER_BATCH, Chec
 
 FIRST_ROWS = 1000
 _LEAST = ("minOffsetsPerTrigger", "maxTriggerDelay")
-"""Options of Spark's Kafka source by which the owner of a topic says how many rows a batch has at least."""
+"""Options of Spark's Kafka source by which the topic's user sets the least number of rows in a batch."""
 
 
 class Topic(Readers):
-    """A topic that others fill. `options` are those of Spark's Kafka source.
+    """A topic that others fill. `options` are options of Spark's Kafka source.
 
-    A batch has at most `batch_rows`, or, in real time, all that come (None).
+    A batch has at most `batch_rows`; with None, in real time, all rows that arrive.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Topic(Readers):
         return self._parts.version != before
 
     def collect(self) -> int:
-        """The rows are not ours to delete; what is known of those that all have read, is."""
+        """Forget the parts that all readers have read. The rows themselves are not ours to delete."""
         with self._lock:
             self._parts.forget(least(self.positions.values()) if self.positions else {})
         return 0
@@ -87,7 +87,7 @@ class Topic(Readers):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Around what is written here and told by `wrote`: a look in between would take these rows for others'."""
+        """A context for writes that `wrote` reports at its end: a poll in between would count the rows as others'."""
         with self._lock:
             self._writers += 1
         try:
@@ -97,7 +97,7 @@ class Topic(Readers):
                 self._writers -= 1
 
     def wrote(self, ends: Offsets, oldest: int, mean: int) -> None:
-        """Up to there are rows now, that arrived then (microseconds)."""
+        """Record that the rows up to `ends` are there; `oldest` and `mean` are their arrival in microseconds."""
         with self._lock:
             known = self._parts.ends
             spans = {each: (known.get(each, 0), max(known.get(each, 0), ends[each])) for each in ends}
@@ -105,7 +105,7 @@ class Topic(Readers):
                 self._parts.add(Part(spans, oldest, mean))
 
     def _seen(self, ends: Ends, now: float) -> None:
-        """What is new has come since the last look."""
+        """Record new rows as arrived since the last poll."""
         with self._lock:
             if self._writers:
                 return

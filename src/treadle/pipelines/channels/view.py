@@ -1,6 +1,6 @@
-"""What is visible of an embedded channel, and how much of it lies behind a row number. It reads names only, no rows.
+"""The visible segments of an embedded channel and the backlog behind a row number, by file names, without rows.
 
-Made for a control loop that looks at many channels many times a second: what has not changed is not looked at again.
+Made for a control loop that polls many channels many times a second: what has not changed is not read again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Folder = str | os.PathLike[str]
 
 
 class Backlog(NamedTuple):
-    """What a consumer has not read yet. The arrival times are NaN where there is nothing."""
+    """What a consumer has not read yet. The arrival times are NaN if there is nothing."""
 
     rows: int
     bytes: int
@@ -31,17 +31,17 @@ class Backlog(NamedTuple):
 
 
 class View:
-    """The visible segments of a channel, for somebody who looks again and again.
+    """The visible segments of a channel, for polling many times.
 
-    Several threads may ask. A folder that is not there yet is an empty channel. With `watch` the kernel says what has
-    changed, until `close`; otherwise it is the time of the folder's last change that tells.
+    Several threads may ask. A folder that does not exist yet is an empty channel. With `watch`, inotify reports changes
+    until `close`; otherwise the folder's mtime shows them.
     """
 
     def __init__(self, folder: Folder, *, watch: bool = False) -> None:
         self.folder = Path(folder)
         self.segments: list[Segment] = []
         self.hidden: list[Segment] = []
-        """Behind a gap or overlapping: left by an interrupted writer, or in the middle of being renamed."""
+        """Segments behind a gap or overlapping: left by an interrupted writer, or in the middle of being renamed."""
         self._path = os.fspath(folder)
         self._lock = threading.RLock()
         self._stamp: tuple[int, int] | None = None
@@ -53,7 +53,7 @@ class View:
         self._bytes: list[int] = []
         self._arrivals: list[float] = []
         self._base = 0.0
-        """What arrivals are counted from: sums of epoch seconds themselves would lose the microseconds."""
+        """The origin of arrivals in sums: sums of epoch seconds would lose the microseconds."""
         self.refresh()
 
     @property
@@ -66,11 +66,11 @@ class View:
 
     @property
     def epoch(self) -> int:
-        """The last one committed, -1 before the first."""
+        """The last epoch committed, -1 before the first."""
         return self.segments[-1].epoch if self.segments else -1
 
     def refresh(self) -> bool:
-        """Looks again; true if what is visible has changed."""
+        """Polls the folder; true if what is visible has changed."""
         with self._lock:
             if self._watch is not None and not self._watch.ended:
                 events = self._watch.take()
@@ -81,14 +81,14 @@ class View:
             return self._look()
 
     def close(self) -> None:
-        """Watch no more."""
-        with self._lock:  # somebody may look at this moment
+        """Stop watching the folder."""
+        with self._lock:  # another thread may be polling
             if self._watch is not None:
                 self._watch.close()
                 self._watch, self._watches = None, False
 
     def _look(self) -> bool:
-        """Without word from the kernel: by the time of the folder's last change."""
+        """Poll without inotify: by the folder's mtime."""
         now = time.time_ns()
         try:
             found = os.stat(self._path)
@@ -103,12 +103,12 @@ class View:
         if stamp == self._stamp:
             return False
         changed = self.rescan()
-        # Within one tick of the file system's clock a second change leaves the same mtime: only an old one is trusted.
+        # Within one tick of the file system's clock a second change has the same mtime: only an old mtime is trusted.
         self._stamp = stamp if now - found.st_mtime_ns > _TICK_NS else None
         return changed
 
     def _follow(self, events: list[tuple[int, str]]) -> bool:
-        """Take in what the kernel tells. Renamed to the end is what happens all the time; for the rest, look."""
+        """Apply events of inotify. New segments at the end are the usual case; for the rest the folder is listed."""
         segments = [name for _, name in events if name.endswith(SUFFIX) and not name.startswith(".")]
         if not segments:
             return False
@@ -123,7 +123,7 @@ class View:
         return self._show(self._known, self.segments + run[1:], [])
 
     def rescan(self) -> bool:
-        """Looks into the folder whatever its mtime says."""
+        """Lists the folder whatever its mtime says."""
         with self._lock:
             while True:
                 known, appended = self._listed()
@@ -132,13 +132,13 @@ class View:
                     run = self.segments + more[1:]
                 else:
                     run, hidden = visible(list(known.values()))
-                # Deletion is oldest first. So a gap is one only if the segment before it is still there: otherwise
-                # others were deleted while the folder was being listed.
+                # Deletion is oldest first. So a gap is real only if the segment before it is still there:
+                # otherwise segments were deleted while the folder was being listed.
                 if not hidden or os.path.exists(self.folder / run[-1].name):
                     return self._show(known, run, hidden)
 
     def backlog(self, position: int) -> Backlog:
-        """What lies behind that row number. Of a segment read in part, bytes count by rows."""
+        """The backlog behind that row number. Of a segment read in part, bytes are counted by rows."""
         with self._lock:
             index = bisect_right(self._ends, position)
             if index == len(self.segments):
@@ -152,9 +152,9 @@ class View:
             return Backlog(rows, weight, oldest, self._base + arrivals / rows)
 
     def _listed(self) -> tuple[dict[str, Segment], list[Segment] | None]:
-        """The segments there are, in the order of their names, and those that came at the end, if that was all.
+        """All segments, in the order of their names; and the new ones, if new segments at the end are the only change.
 
-        What is known already is not looked at again.
+        Known files are not read again.
         """
         try:
             names = os.listdir(self._path)
@@ -189,7 +189,7 @@ class View:
         return True
 
     def _sum_up(self, kept: int) -> None:
-        """The sums for the segments from that one on; those before it stand."""
+        """Update the sums from segment `kept` on; the sums of the segments before it stay."""
         if not kept:
             self._ends, self._bytes, self._arrivals = [], [], []
             self._base = self.segments[0].mean if self.segments else 0.0

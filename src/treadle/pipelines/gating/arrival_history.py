@@ -1,4 +1,4 @@
-"""How old the rows are that wait, from how many had come when somebody looked."""
+"""Estimates when waiting rows arrived, from samples of the total number of rows."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections import deque
 
 
 class ArrivalHistory:
-    """When rows came, from the number that had come in all at some moments; between two they came evenly."""
+    """Arrival times of rows, interpolated between the last `keep` samples of how many had arrived in total."""
 
     def __init__(self, keep: int = 1000) -> None:
         self._seen: deque[tuple[float, float]] = deque(maxlen=keep)
 
     def note(self, at: float, count: float) -> None:
-        """So many had come by then. What is unknown, or not newer than what is known, is left out."""
+        """Add a sample: `count` rows had arrived by the time `at`. NaN, or a time not after the last, is ignored."""
         if not math.isnan(count) and (not self._seen or at > self._seen[-1][0]):
             self._seen.append((at, count))
 
     def came(self, row: float) -> float:
-        """When the row came that has so many before it; asked for ever later rows. NaN if nothing was ever seen.
+        """Arrival time of the row with `row` rows before it; NaN without samples. `row` must not fall between calls.
 
-        One that was there when the first look was taken counts from that look.
+        A row that was there at the first sample counts from that sample.
         """
         while len(self._seen) > 1 and self._seen[1][1] <= row:
             self._seen.popleft()
@@ -34,5 +34,5 @@ class ArrivalHistory:
 
     @property
     def latest(self) -> float:
-        """When somebody last looked."""
+        """Time of the last sample; NaN without one."""
         return self._seen[-1][0] if self._seen else math.nan

@@ -1,7 +1,7 @@
-"""Batches of hops that read what is not ours to hold back: Spark has planned them, so the gate is around the work.
+"""The gate inside `foreachBatch`, for hops that can't be held back in their source, as with Kafka or files.
 
-It waits until a batch may run, runs it, and notes what it did. Hops that ask first, in the JVM, are not its business:
-see `turns`.
+By then Spark has planned the batch, which waits for a slot, runs and is counted. Hops that wait in their source,
+before a batch is planned, are handled by `parked_hops`.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle.pipelines")
 
 LOOK = 0.01
-"""Seconds between two looks at whether a batch may begin."""
+"""Seconds between two checks whether a batch may begin."""
 LONGEST_LOOK = 0.2
 GATHER = 2.0
-"""Seconds from batch to batch at most, where rows are dropped: to have the others later is the lesser evil."""
+"""Longest delay in seconds from the start of one batch to the next, while rows are shed: latency is the lesser evil."""
 STOPPING = 60.0
 
 
 @dataclass(frozen=True)
 class ForeachBatchGate:
-    """`turns` is told after each batch, and `short` says whether rows are shed because the CPU is short.
+    """Makes the functions for `foreachBatch`. `short` returns whether rows are shed because the CPU is too slow.
 
-    Then each batch less is worth something: Spark would begin the next one at once, for the few rows that have come.
+    While rows are shed, batches are delayed to have more rows: Spark would begin the next one at once, for few rows.
     """
 
     turns: ParkedHops
@@ -62,7 +62,7 @@ class ForeachBatchGate:
         return self.turns.stopping
 
     def batches(self, hop: Hop, node: Node) -> Callable[[DataFrame, int], None]:
-        """What foreachBatch calls."""
+        """Return a function for `foreachBatch` that waits for a slot and runs the batch."""
         work = None if hop.output is not None else build.sink(node)
         looked = time.time()
 
@@ -100,7 +100,7 @@ class ForeachBatchGate:
         return batch
 
     def _size_next(self, hop: Hop) -> None:
-        """How many rows the next batch has of each Kafka topic, which Spark plans as soon as this one is done."""
+        """Set how many rows of each Kafka topic the next batch reads, before Spark plans that batch."""
         if not self.turns.sized:
             return
         topics, backlogs = _backlogs(hop)
@@ -111,14 +111,14 @@ class ForeachBatchGate:
                 self.limit(_query(hop)._jsq, channel.topic, limit)
 
     def _granted(self, hop: Hop, turn: ExitStack) -> bool:
-        """Wait for a slot, held until the end of `turn`; false where the run ends before there is one."""
+        """Wait for a slot, held until the end of `turn`; False if the run ends before."""
         with suppress(TargetGone):
             turn.enter_context(self.gate.turn(hop.id))
             return not self.stopping.is_set()
         return False
 
     def _wait(self, hop: Hop, batch_id: int) -> list[ArrivalStats]:
-        """Until all that the batch reads is decided, and there is room for what it writes."""
+        """Wait until the batch's inputs can be read and its output has room; return arrival times."""
         found: list[ArrivalStats] = []
         for channel in hop.inputs:
             while (part := self._begin(hop, batch_id, channel.begin)) is None:
@@ -143,9 +143,9 @@ class ForeachBatchGate:
             raise
 
     def _gather(self, hop: Hop, begun: float) -> None:
-        """Let rows come together for the next batch, as hops do that ask before they read.
+        """Delay the next batch so that more rows collect, as `ParkedHops` does for hops that wait in their source.
 
-        Once the batch is full no more can come together, and to wait would only keep the query from its share.
+        The delay ends when a full batch waits: a longer one would only cost the query CPU share.
         """
         hop.state = State.LINGERING
         while (left := begun + self.turns.rest_of(hop, GATHER) - time.monotonic()) > 0.0 and not self._is_full(hop):
@@ -154,11 +154,11 @@ class ForeachBatchGate:
         hop.state = State.IDLE
 
     def _is_full(self, hop: Hop) -> bool:
-        """Whether as many rows of Kafka topics wait as the next batch may have."""
+        """Whether the backlog in Kafka topics is as large as the next batch may be."""
         return self.turns.sized and sum(_backlogs(hop)[1]) >= self.turns.sizer.rows(hop.id)
 
     def _enter_pool(self, hop: Hop, rows: DataFrame) -> None:
-        if name := self.turns.pool(hop):  # this is called in the hop's own thread of the JVM, whose jobs inherit it
+        if name := self.turns.pool(hop):  # jobs inherit it from the hop's own JVM thread, which calls this
             rows.sparkSession.sparkContext.setLocalProperty("spark.scheduler.pool", name)
 
     def _pause(self, hop: Hop) -> None:
@@ -166,7 +166,7 @@ class ForeachBatchGate:
             self._leave(hop)
 
     def _leave(self, hop: Hop) -> None:
-        """Spark is about to stop the query; from then on it takes this for its own doing."""
+        """Wait until Spark stops the query, then raise what Spark takes for its own interruption."""
         until = time.monotonic() + STOPPING
         while time.monotonic() < until and _query(hop).isActive:
             time.sleep(LOOK)
@@ -174,7 +174,7 @@ class ForeachBatchGate:
 
 
 def note_bad_rows(hop: Hop, topic: Topic, found: encoded.Bad | None) -> None:
-    """Count the values of a topic that a batch has left out; the first are told."""
+    """Count the values of a topic that a batch left out as they are not rows; log the first."""
     if found is None:
         return
     if not hop.bad_rows:
@@ -189,20 +189,20 @@ def note_bad_rows(hop: Hop, topic: Topic, found: encoded.Bad | None) -> None:
 
 
 def _backlogs(hop: Hop) -> tuple[list[Topic | KafkaChannel], list[int]]:
-    """The Kafka topics that a hop reads, and the rows of each that wait."""
+    """The Kafka topics that a hop reads, and the backlog of each in rows."""
     topics = [channel for channel in hop.inputs if isinstance(channel, Topic | KafkaChannel)]
     return topics, [channel.backlog(hop.name).rows for channel in topics]
 
 
 def _query(hop: Hop) -> StreamingQuery:
-    """The query that runs: its first batch may begin before the one who starts it knows it."""
+    """The hop's query; waits, since the first batch may begin before it is set."""
     while hop.query is None:
         time.sleep(LOOK)
     return hop.query
 
 
 def _seen(hop: Hop, before: float, now: float) -> list[ArrivalStats]:
-    """What a sink has read of sources that are part of its own query."""
+    """Rows, with arrival times, that a sink's batch has read from its `foreign` sources."""
     found = [source_metrics.seen(_query(hop), name, before, now) for name in hop.foreign]
     return [ages for ages in found if ages is not None]
 
@@ -214,7 +214,7 @@ def _look_for_bad_rows(hop: Hop) -> None:
 
 
 def _born(node: Node, ages: Sequence[ArrivalStats], before: float, now: float) -> dict[str, str]:
-    """When the rows of a batch had arrived, as far as it is known."""
+    """Arrival times of a batch's rows, as `born` options; between `before` and `now` if unknown."""
     if node.arrival is not None:
         return {"born": node.arrival}
     rows = sum(part.rows for part in ages)

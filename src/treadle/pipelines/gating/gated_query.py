@@ -1,7 +1,7 @@
-"""A query of an existing application while it is scheduled: what its batches took, and what it seems to have waiting.
+"""A query of an existing application while it is scheduled: the cost of its batches and its estimated backlog.
 
-It asks Spark about one query and counts. Spark reports a batch only after it is done, so rows and the time that they
-took are counted together then; what waits is known as of the moment at which Spark planned the batch.
+Spark reports a batch only after it is done, so its rows and seconds are counted together then. The backlog is known as
+of the moment at which Spark planned the batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger("treadle.pipelines")
 
 
 class Wish(NamedTuple):
-    """What the owner of a query wants of it; `latency_goal` in seconds."""
+    """The user's settings for a query; `latency_goal` is in seconds."""
 
     priority: float
     latency_goal: float | None
@@ -37,7 +37,7 @@ class Wish(NamedTuple):
 
 
 class GatedQuery(RowCounts):
-    """One run of a streaming query, which is Spark's object in the JVM. Several threads may ask."""
+    """One run of a streaming query; `query` is Spark's object in the JVM. Several threads may use it."""
 
     def __init__(self, query: Any, wish: Wish, costs: BatchSizer, output_rows: OutputRows) -> None:
         super().__init__()
@@ -49,17 +49,17 @@ class GatedQuery(RowCounts):
         self.state = State.IDLE
         self.batches = 0
         self.seconds = 0.0
-        """From when batches asked for their turn to when they were done, of all of them together."""
+        """Time from the request for a turn to the end of the batch, summed over all batches."""
         self._query = query
         self._costs = costs
         self._output_rows = output_rows
         self._execution: Any = None
-        """Spark's object of the last batch that has run, until what it did is noted."""
+        """Spark's `IncrementalExecution` of the last batch, until its rows are counted."""
         self._lock = threading.Lock()
         self._busy = 0.0
         self._queue = math.nan
         self._read = 0.0
-        """Rows by their offsets, up to the end of the last batch reported."""
+        """Rows up to the end of the last reported batch, counted by offsets."""
         self._arrivals = ArrivalHistory()
         self._offered = math.nan
         self._asked = math.nan
@@ -68,7 +68,7 @@ class GatedQuery(RowCounts):
         self._held = 0.0
 
     def call(self, taken: Collection[str]) -> None:
-        """Give it a name that no other has."""
+        """Make the name unique, and set the id."""
         own, number = self.name, 2
         while self.name in taken:
             self.name, number = f"{own}-{number}", number + 1
@@ -76,14 +76,14 @@ class GatedQuery(RowCounts):
 
     @property
     def active(self) -> bool:
-        """Whether Spark still runs it. One that is being stopped is not active, although its batch may still run."""
+        """Whether Spark still runs the query. While it is being stopped it is not active, though a batch may run."""
         try:
             return bool(self._query.isActive())
-        except Exception:  # the JVM is gone, and all of its queries with it
+        except Exception:  # the JVM has ended, and its queries with it
             return False
 
     def offers(self, batch: int) -> None:
-        """A batch is planned and waits for its turn."""
+        """Note that a batch is planned and waits for its turn."""
         self.look()
         latest = self._planned()
         with self._lock:
@@ -96,7 +96,7 @@ class GatedQuery(RowCounts):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The batch has its turn, for the body of a `with`; Spark tells what was in it a moment after its end."""
+        """Context in which a batch runs; its time is counted here, its rows by `look` once Spark reports them."""
         self.state = State.RUNNING
         began = time.monotonic()
         try:
@@ -104,7 +104,7 @@ class GatedQuery(RowCounts):
         except Exception as error:
             if self.active:
                 raise
-            # Spark would look for its interruption in the whole text of this, and often overflow its stack with that.
+            # Spark would search this whole error text for its interruption, and often overflow its stack.
             log.debug("query '%s' was stopped within its batch", self.name, exc_info=error)
             raise Stopped(f"query '{self.name}'") from None
         finally:
@@ -117,7 +117,7 @@ class GatedQuery(RowCounts):
                 self.state = State.IDLE
 
     def look(self) -> None:
-        """Note what Spark reports of the last batch, if that is news."""
+        """Read Spark's report of the last batch, unless that was done before."""
         with self._lock:
             if self.state is not State.IDLE or (self._last is not None and self._last.batch == self._batch):
                 return
@@ -136,7 +136,7 @@ class GatedQuery(RowCounts):
                 self._costs.observe(self.id, progress.rows, self._held)
             if self._last is not None:
                 self._read += self._last.behind(progress.ends)
-            if math.isnan(self._read):  # its sources don't tell, or have changed: what is known of arrivals is void
+            if math.isnan(self._read):  # sources have no row offsets, or have changed: start over
                 self._read, self._arrivals = 0.0, ArrivalHistory()
             self._queue = progress.waiting
             self._arrivals.note(progress.began, self._read + self._queue)
@@ -144,11 +144,11 @@ class GatedQuery(RowCounts):
 
     @property
     def done(self) -> tuple[int, float, int]:
-        """Batches, their seconds, and the rows in them, since its start."""
+        """Batches, their seconds and their rows, since the query's start."""
         return self.batches, self.seconds, self.tuples_in
 
     def measures(self, now: float) -> tuple[float, ...]:
-        """In the order of `engine.MEASURES`; `now` in seconds since 1970."""
+        """Values of `hop_engine.MEASURES`, in that order; `now` is in seconds since 1970."""
         with self._lock:
             oldest, youngest = self._ages()
             ages = (0.0, 0.0) if self._queue == 0 else (now - oldest, now - (oldest + youngest) / 2)
@@ -158,15 +158,15 @@ class GatedQuery(RowCounts):
             return (self._queue, *aged, *self.flow, per_row, fixed, self._busy, float(self.batches))
 
     def _ages(self) -> tuple[float, float]:
-        """When the oldest and the youngest row that waits came, as far as known. The lock is held."""
+        """Arrival times of the oldest and the youngest waiting row, NaN if unknown. The caller holds the lock."""
         if not math.isnan(self._queue):
             return self._arrivals.came(self._read), self._arrivals.latest
         if self.state is State.IDLE or self._last is None:
             return math.nan, math.nan
-        return self._last.began, self._offered  # what is in a batch came after the one before was planned
+        return self._last.began, self._offered  # a batch has rows that arrived after the previous one was planned
 
     def status(self, counts: HopStats | None) -> dict[str, Any]:
-        """As JSON can carry it; unknown is None."""
+        """The state as JSON values; unknown is None."""
         queue, age, *_ = self.measures(time.time())
         return {
             "state": str(self.state),
@@ -183,19 +183,19 @@ class GatedQuery(RowCounts):
         }
 
     def _last_execution(self) -> Any:
-        with suppress(Exception):  # inner parts of Spark, or it is being stopped
+        with suppress(Exception):  # Spark internals, or the query is being stopped
             return self._query.streamingQuery().lastExecution()
         return None
 
     def _planned(self) -> dict[str, Any]:
-        """How far the sources are as of the batch that waits, by their descriptions.
+        """Latest offsets of the sources when the waiting batch was planned, by source; empty if unknown.
 
-        Spark reports that only when the batch is done; without a limit of rows per batch that would always be nothing.
+        Spark reports them only when the batch is done; without a limit of rows per batch the backlog is 0 then.
         """
         if self._last is None or math.isnan(self._last.waiting):
             return {}
         found: dict[str, Any] = {}
-        with suppress(Exception):  # inner parts of Spark: without them the last report has to do
+        with suppress(Exception):  # Spark internals: if they fail, the last report is used
             entries = self._query.streamingQuery().latestOffsets().iterator()
             while entries.hasNext():
                 entry = entries.next()

@@ -1,7 +1,7 @@
-"""Hops that ask before each batch: parked in the JVM until the gate grants them a number of rows.
+"""Hops that wait in their source before each batch: parked in the JVM until the gate grants them a number of rows.
 
-The JVM tells when a hop is parked; the gate says whose turn it is; a grant goes back to the JVM. Who is how urgent, the
-gate knows; hops that don't ask are `outside`'s business.
+The JVM reports parked hops, the gate chooses the next one by rank, and the grant is sent to the JVM. Hops that can't
+wait in their source are held back by `foreach_batch_gate`.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from treadle.enforce.gate.slots import usable_cores
 from treadle.pipelines.hops.hop import Hop, State
 
 ALL_ROWS = 2**53
-"""No limit: as many as there are."""
+"""No limit: all rows that there are."""
 CHEAP = 0.3
-"""Seconds up to which a look at timeouts, with Spark's pause after it, needs no slot."""
+"""Below these seconds, a check for timeouts (with Spark's pause after it) needs no slot."""
 FIXED_SHARE = 0.25
-"""Of the cores, what the fixed parts of batches may take while hops wait for one another: more often is no use."""
+"""Share of the cores that the fixed costs of batches may use while hops wait; more frequent batches don't pay off."""
 WORTH = 2.0
-"""A batch whose rows cost so many times its fixed part is worth it at any time."""
+"""A batch runs without delay if its rows cost at least this many times its fixed cost."""
 LONGEST_PAUSE = 1.0
 URGENT = 0.25
-"""Share of the pause, and of a latency goal, that a hop lingers which matters more than others do."""
+"""Share of the pause that a hop of higher priority lingers; any hop lingers at most this share of its latency goal."""
 
 
 @dataclass(eq=False)
 class ParkedHops:
-    """`hops` are by their name in the JVM; `sizer` knows what batches cost, and says how many rows one should have.
+    """The hops that wait in their source, by name in the JVM. `sizer` learns batch costs and sets the rows of a batch.
 
-    Without `sized` a batch has all rows there are, and nobody lingers.
+    Without `sized` a batch has all rows there are, and no hop lingers.
 
-    Each batch has a fixed cost. A hop that runs for every few rows that come takes that from those ranked below it, so
-    while others wait it lingers: until its rows are worth a batch, or `pause` seconds have passed since its last one.
+    Each batch has a fixed cost. A hop that runs a batch for every few rows takes CPU time from hops of lower rank. So
+    while others wait it lingers: until its rows are worth a batch, or for `pause` seconds since its last batch.
     """
 
     gate: Gate
     stopping: threading.Event
     go_on: Callable[[str, str, str], bool]
-    """`Turn.admit` in the JVM. Looked up once: each lookup is a question to the JVM of its own."""
+    """`Turn.admit` in the JVM, looked up once, since each lookup is a call to the JVM."""
     sizer: BatchSizer
     pool: Callable[[Hop], str]
     lock: threading.RLock
@@ -53,21 +53,21 @@ class ParkedHops:
     sized: bool = True
 
     def parked(self, key: str, report: dict[str, Any]) -> None:
-        """The JVM says that a hop waits, and what it has done."""
+        """Handle the JVM's report of a parked hop: record its last batch, release its slot, offer it again."""
         hop = self.hops[key]
         again: Callable[[], None] | None = None
-        with self.lock:  # a hop that had no slot may be granted one by another thread as soon as it counts as parked
+        with self.lock:  # first: once the hop counts as parked, another thread may grant it a new slot
             had_slot, hop.has_slot = hop.has_slot, False
         try:
             self._note(hop, report)
             again = self._ready(hop)
-        finally:  # whatever went wrong, its slot is not lost
+        finally:  # also after an error, so that its slot is not lost
             released = self.gate.release(hop.id, again=again) if had_slot else None
             if released is None and again is not None:
                 self.gate.offer(hop.id, again)
 
     def observe(self, hop: Hop, rows: int, seconds: float) -> None:
-        """What a batch took."""
+        """Add a batch to its hop's cost estimate."""
         if hop.batches > 1:  # the first one pays for compiling
             self.sizer.observe(hop.id, rows, seconds)
             cost = self.sizer.cost(hop.id)
@@ -75,7 +75,7 @@ class ParkedHops:
                 hop.batch_cost, hop.cost = cost
 
     def rest_of(self, hop: Hop, longest: float) -> float:
-        """Seconds from batch to batch of a hop at most, where the CPU is short: fixed parts have their share then."""
+        """Seconds from the start of a batch to the next, at most `longest`, so that fixed costs keep to their share."""
         return self._of(hop, min(self.rest, longest))
 
     @staticmethod
@@ -83,13 +83,13 @@ class ParkedHops:
         return min(pause * (URGENT if hop.urgent else 1.0), URGENT * hop.latency_goal)
 
     def consider_all(self, but: Hop | None = None, *, thorough: bool = False) -> None:
-        """Something has changed: offer whoever could run now. Those that wait at the gate are left out unless asked."""
+        """Offer all parked hops that could run now; with `thorough` check also hops that already wait at the gate."""
         for hop in list(self.hops.values()):
             if hop is not but and hop.parked and (thorough or hop.state is not State.WAITING):
                 self._consider(hop)
 
     def look(self) -> None:
-        """How long hops linger from now on, and whether those that do have done so long enough. Often."""
+        """Set how long hops linger, and offer the hops that have lingered long enough. Called often."""
         if not self.sized:
             return
         busy, lingering = 0.0, []
@@ -105,15 +105,15 @@ class ParkedHops:
             self._consider(hop)
 
     def halt(self) -> None:
-        """No more grants: who waits stays parked, or leaves, so that only batches that run now are waited for."""
+        """Withdraw all waiting hops from the gate, so that a stop waits only for the batches that run now."""
         for hop in list(self.hops.values()):
             if hop.parked or hop.state is State.WAITING:
                 self.gate.withdraw(hop.id)
 
     def tick(self, hop: Hop) -> None:
-        """Let a hop that has no rows see whether a timeout is due.
+        """Resume a hop that has no rows, so that Spark checks whether a timeout is due.
 
-        Mostly none is: then Spark does nothing but sleep for a moment, for which it needs no slot.
+        Usually none is due: then Spark only sleeps for a moment, which needs no slot.
         """
         if hop.ticked < CHEAP:
             self._admit(hop, "", slot=False)
@@ -132,7 +132,7 @@ class ParkedHops:
             if hop.output is not None and report["written"]:
                 hop.output.refresh()
         if rows or report["written"]:
-            self.consider_all(but=hop)  # the gate is to choose among all that could run now
+            self.consider_all(but=hop)  # so that the gate chooses among all hops that could run
 
     def _consider(self, hop: Hop) -> None:
         grant = self._ready(hop)
@@ -140,7 +140,7 @@ class ParkedHops:
             self.gate.offer(hop.id, grant)
 
     def _ready(self, hop: Hop) -> Callable[[], None] | None:
-        """What lets the hop run, if it is parked, has something worth reading and room for what it writes."""
+        """Update the hop's state; return its grant function if it is parked and could run now, else None."""
         rows = sum(backlog.rows for backlog in hop.backlogs())
         with self.lock:
             if self.stopping.is_set() or not hop.parked:
@@ -154,14 +154,14 @@ class ParkedHops:
             return (lambda: self._grant(hop)) if hop.state is State.WAITING else None
 
     def _worth(self, hop: Hop, rows: int) -> bool:
-        """Whether it should run now; where nobody has to wait for it, it should."""
+        """Whether the hop should run now, not linger. Always if no hop waits or its cost is unknown."""
         cost = self.sizer.cost(hop.id) if self.sized else None
         if cost is None or not self.gate.crowded or rows * cost.per_row >= WORTH * cost.fixed:
             return True
         return time.monotonic() - hop.well >= self._of(hop, self.pause)
 
     def _grant(self, hop: Hop) -> None:
-        """So many rows of each input, in proportion to what waits there."""
+        """Grant a number of rows of each input, in proportion to its backlog."""
         backlogs = hop.backlogs()
         waiting = sum(backlog.rows for backlog in backlogs)
         most = self.sizer.rows(hop.id) if self.sized else ALL_ROWS
@@ -174,12 +174,12 @@ class ParkedHops:
         self._hand_over(hop, rows)
 
     def _hand_over(self, hop: Hop, rows: str) -> None:
-        """It has a slot; one that has just ended, or looks at its timeouts at this moment, gives it back."""
+        """Resume a hop that holds a slot; release the slot if the hop has ended or checks its timeouts."""
         if not self._admit(hop, rows, slot=True):
             self.gate.release(hop.id)
 
     def _admit(self, hop: Hop, rows: str, *, slot: bool) -> bool:
-        """Let it go on in the JVM, with so many rows of each input (name=rows, with commas), if it is parked."""
+        """Resume the hop in the JVM; False if it is not parked. `rows` limits each input (name=rows, with commas)."""
         with self.lock:
             if not hop.parked:
                 return False

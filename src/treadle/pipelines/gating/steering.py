@@ -1,6 +1,6 @@
-"""What can be changed while a gate works: the policy in charge, and the slots, by hand or by the pressure on the CPU.
+"""Changes the policy and the slots of a gate while it works: on request, or the slots by CPU pressure.
 
-A running pipeline and the gate of an application have it in common; what runs behind the gate, it does not know.
+Running pipelines and the gate of an existing application use it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ log = logging.getLogger("treadle.pipelines")
 
 
 class Steering:
-    """For a gate and, from `begin` on, a loop that ranks at it. With `elastic` the slots follow the CPU's pressure.
+    """Control of a gate and, from `begin` on, of the loop that ranks its hops. If `elastic`, slots follow CPU pressure.
 
-    `measured` are the objectives by which a policy that learns can be judged there.
+    `measured` are the objectives that a learning policy can use there.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Steering:
             self._elastic = Elastic(gate, self._pressure, low=gate.slots, high=2 * gate.slots)
 
     def begin(self, loop: Loop) -> None:
-        """From now on there is somebody to tell of another policy."""
+        """Connect the control loop, which `set_policy` needs."""
         self._loop = loop
 
     def set_policy(self, spec: str | Policy) -> None:
-        """From the next round on another policy decides. One that is unknown or can't be served changes nothing."""
+        """Change the policy from the next round on; an unknown one, or one without its metrics, is refused."""
         chosen = policy_of(spec, self._measured, self._where)
         if self._loop is None:
             raise EngineError("is still starting", where=self._where, remedy="try again")
@@ -59,13 +59,13 @@ class Steering:
         log.info("policy is now %s", self.policy, extra={"policy": self.policy})
 
     def set_slots(self, count: int) -> None:
-        """How many may run at once from now on; that is then no more chosen automatically."""
+        """Set how many batches may run at once; this ends the automatic choice."""
         self._gate.slots = count
         self._elastic = None
 
     def step(self) -> None:
-        """Let the slots follow the pressure, if they are to."""
-        if (elastic := self._elastic) is not None:  # a client of the control socket may take it away
+        """Adapt the slots to the CPU pressure, unless their number is fixed."""
+        if (elastic := self._elastic) is not None:  # another thread may call `set_slots`
             elastic.step()
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class Steering:
             self._pressure.close()
 
     def commands(self) -> dict[str, Callable[..., object]]:
-        """What can be asked over a control socket; how requests come and go is `ctl`'s business."""
+        """Handlers for the control socket (`run.control_socket`), by command."""
 
         def policy(name: str | None = None) -> str:
             if name is not None:

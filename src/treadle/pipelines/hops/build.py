@@ -1,6 +1,6 @@
-"""From a pipeline and a layout to Structured Streaming queries: which DataFrame each hop runs, and where it goes.
+"""Builds the Structured Streaming query of each hop: which DataFrame it runs, and where the rows are written.
 
-It calls the user's functions and says whose fault it is when they fail. It starts nothing.
+It calls the user's functions; if one fails, the error names its node. It starts nothing.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 Sources = Mapping[str, Source]
 Shed = Callable[["DataFrame", str, str], "DataFrame"]
-"""What is left of the rows that one node gives to another."""
+"""(rows, producer, consumer) -> the rows that are left after shedding."""
 
 
 def everything(rows: DataFrame, _producer: str, _consumer: str) -> DataFrame:
-    """Nothing is shed."""
+    """Return all rows: nothing is shed."""
     return rows
 
 
@@ -37,24 +37,24 @@ _STATEFUL = re.compile(
 
 @dataclass(frozen=True)
 class Plan:
-    """One hop to be: what it reads of our channels, its rows, and the node whose output or sink it is."""
+    """The plan of one hop: the channels that it reads, its rows, and the node that it runs last."""
 
     node: Node
     inputs: tuple[Source, ...]
     rows: DataFrame
     foreign: tuple[str, ...] = ()
-    """The sources in it whose rows no channel of ours holds."""
+    """Sources that the query reads directly, not through a channel."""
 
     @property
     def stateful(self) -> bool:
-        """Whether it may have something to do although no row came: a timeout, a window that closes."""
+        """Whether it may have work to do without new rows: a timeout, a window that closes."""
         if self.node.stateful is not None:
             return self.node.stateful
         return bool(_STATEFUL.search(str(self.rows._jdf.queryExecution().analyzed())))
 
 
 def hop(node: Node, spark: SparkSession, channels: Sources, key: str, shed: Shed = everything) -> Plan:
-    """The plan of one operator: everything it reads comes out of a channel."""
+    """The plan of one node in the layout `hops`: each input is read from a channel."""
     inputs = tuple(channels[name] for name in node.inputs)
     rows = [shed(channels[name].read(spark, key, node.name), name, node.name) for name in node.inputs]
     if node.kind is Kind.SOURCE:
@@ -78,7 +78,7 @@ def fused(
     key: str,
     shed: Shed = everything,
 ) -> Plan:
-    """The plan of a sink with all that it needs: only feeds and topics are channels, the rest is one query."""
+    """The plan of a sink in the layout `fused`: one query with all it needs; only feeds and topics are channels."""
     made: dict[str, DataFrame] = {}
     read: list[Source] = []
 
@@ -100,14 +100,14 @@ def fused(
 
 
 def writer(plan: Plan) -> Any:
-    """The query of a sink, ready to be started: one of Spark's own writers, or the user's function of batches."""
+    """The stream writer of a sink, ready to start: one of Spark's own, or `foreachBatch` with the user's function."""
     if plan.node.kind is Kind.WRITER:
         return plan.rows.writeStream.format(str(plan.node.format)).options(**plan.node.options)
     return plan.rows.writeStream.foreachBatch(sink(plan.node))
 
 
 def sink(node: Node) -> Callable[[DataFrame, int], None]:
-    """What is done with a batch of a sink."""
+    """The function that writes one batch of a sink."""
     if node.kind is Kind.WRITER:
 
         def write(rows: DataFrame, _: int) -> None:
@@ -128,14 +128,14 @@ def sink(node: Node) -> Callable[[DataFrame, int], None]:
 
 
 def from_source(source: Node, spark: SparkSession) -> DataFrame:
-    """The rows of a source, whose arrival column is there if it names one."""
+    """Call the function of a source, and check its arrival column if it names one."""
     rows = called(source, spark)
     source_metrics.check(source, rows)
     return rows
 
 
 def called(node: Node, *arguments: Any) -> DataFrame:
-    """What the user's function of a node gives, which must be a stream."""
+    """Call the user's function of a node, which must return a streaming DataFrame."""
     from pyspark.sql import DataFrame
 
     assert node.function is not None

@@ -1,6 +1,6 @@
-"""A hop while it runs: what it reads and writes, what it has done so far, and how it is.
+"""A hop while it runs: its inputs and output, its counters and its state.
 
-It counts; what follows from that is decided by a policy and carried out by the gate.
+A policy decides by these counters, and the gate carries out the decision.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle.pipelines")
 
 BACKOFF = Backoff(0.5, 30.0)
-"""Seconds before a hop that has failed starts again."""
+"""Seconds before a failed hop is restarted."""
 
 
 class State(StrEnum):
-    """How a hop is, in a word."""
+    """The state of a hop."""
 
     STARTING = "starting"
     IDLE = "idle"
     LINGERING = "lingering"
-    """Others wait, and the few rows that it has are not worth a batch yet."""
+    """It waits for more rows: the rows that it has are not worth a batch yet."""
     WAITING = "waiting"
     RUNNING = "running"
     BLOCKED = "blocked"
@@ -59,50 +59,50 @@ class Hop(RowCounts):
     output: Channel | None = None
     stateful: bool = False
     foreign: tuple[str, ...] = ()
-    """The sources in it whose rows no channel of ours holds."""
+    """Sources that the query reads directly, not through a channel."""
     latency: Latency | None = None
-    """For a sink: how old its rows were."""
+    """For a sink: the latencies of its rows."""
     urgent: bool = False
-    """Whether it has a higher priority than the least of its pipeline."""
+    """Whether its priority is above the lowest of its pipeline."""
     latency_goal: float = math.inf
     query: StreamingQuery | None = None
     state: State = State.STARTING
     parked: bool = False
     has_slot: bool = False
-    """Whether the batch that runs, or ran last, was granted a slot that has not been given back."""
+    """Whether the current or the last batch was granted a slot that is not released yet."""
     output_rows: OutputRows = field(default_factory=OutputRows)
     """Counts rows that leave the last operator of a sink."""
     cost: float = math.nan
-    """Seconds for a row that its batches take, without their fixed part."""
+    """Seconds per row of its batches, without their fixed cost."""
     batch_cost: float = math.nan
-    """That fixed part."""
+    """Fixed cost of its batches in seconds."""
     busy: float = 0.0
     batches: int = 0
     ticked: float = 0.0
-    """Seconds that it last took to see that there was nothing to do, Spark's pause after it included."""
+    """Seconds of the last check that found nothing to do, Spark's pause after it included."""
     failures: int = 0
-    """In a row: without a batch in between."""
+    """Failures in a row, without a batch in between."""
     planned: float | None = None
-    """When the batch that waits or runs now was planned, which is up to when it reads its sources (monotonic)."""
+    """When the waiting or running batch was planned (monotonic): it reads what its sources had by then."""
     well: float = 0.0
-    """When it was last seen to work, or was started (monotonic)."""
+    """When its last batch ended or, without one, when it was started (monotonic)."""
     replan: bool = False
-    """It ended in order to start anew at once, with another plan."""
+    """Whether it ended in order to restart at once with another plan."""
     bad_rows: int = 0
-    """Values of topics that are no rows."""
+    """Number of topic values that are not rows."""
     clusters: frozenset[Cluster] = frozenset()
-    """The brokers without which it can't go on."""
+    """The Kafka clusters that it needs."""
     retry_at: float = math.inf
     error: str = ""
 
     @property
     def gated_by_turn(self) -> bool:
-        """Whether it asks for each batch, its size included, before it reads: when all it reads are our channels."""
+        """Whether it waits in its sources for a grant before each batch: true if it reads only channels with `asks`."""
         return bool(self.inputs) and not self.foreign and all(channel.asks for channel in self.inputs)
 
     @property
     def cut_off(self) -> bool:
-        """Whether brokers were out of reach since it was well: then it is not to blame for its end."""
+        """Whether brokers were unreachable since `well`: then its end does not count as a failure of its own."""
         return any(cluster.failed_since(self.well) for cluster in self.clusters)
 
     def backlogs(self) -> list[Backlog]:
@@ -113,7 +113,7 @@ class Hop(RowCounts):
         return self.output is not None and self.output.full
 
     def record_granted_batch(self, report: dict[str, Any]) -> int:
-        """Note what a batch has done, as the JVM reports it; returns the rows that it took in."""
+        """Record a batch as the JVM reports it; return the number of rows that it read."""
         rows = 0
         for channel in self.inputs:
             part = report["read"].get(channel.name)
@@ -133,7 +133,7 @@ class Hop(RowCounts):
         return rows
 
     def record_foreach_batch(self, ages: Sequence[ArrivalStats], written: int | None, seconds: float) -> None:
-        """Note what a batch has done that nobody had to admit. `written` is None for a sink."""
+        """Record a batch that ran in `foreachBatch`. `written` is its rows out, None for a sink."""
         for channel in self.inputs:
             channel.finish(self.name)
         rows = sum(part.rows for part in ages) if self.inputs or written is None else written
@@ -149,7 +149,7 @@ class Hop(RowCounts):
         return math.nan if self.query is None else self.output_rows.latest(self.query._jsq, rows)
 
     def try_again(self, retries: int) -> bool:
-        """It has ended: it starts again after a pause, unless it has failed too often by its own fault; then false."""
+        """Schedule a restart after the query's end; False after more than `retries` failures in a row."""
         self.planned = None
         if self.replan:
             self.replan, self.state, self.retry_at, self.error = False, State.RESTARTING, 0.0, ""

@@ -1,6 +1,6 @@
-"""The hops of a pipeline as an engine of the control loop: their topology, their measures, and the gate as its knob.
+"""The hops of a pipeline as an engine of the control loop: their topology, their metrics, and the knobs for them.
 
-It reads counters that the runner keeps and the channels' backlogs; it starts nothing and asks Spark nothing.
+It reads the counters of the hops and the backlogs of the channels; it never calls Spark.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from treadle.pipelines.hops.totals import Totals
 from treadle.values import Sample
 
 MEASURES = ("queue", "head_age", "mean_age", "tuples_in", "tuples_out", "cost", "batch_cost", "busy_time", "batches")
-"""What is known of each hop, or query of an existing application, in this order."""
+"""The metrics of each hop, or query of an existing application, in this order."""
 OFFERS = frozenset(MEASURES)
 ALL_METRICS = frozenset(name for name in METRICS if plannable(name, OFFERS))
-"""All that any policy could want, so that one that comes later finds what it needs."""
+"""All metrics that a policy could need, so that any policy can be set later."""
 
 
 class HopEngine:
-    """`hops` are in the order of the topology's rows; `lost` is that of `Totals`."""
+    """Engine of a pipeline: `hops` in the order of the topology's rows, `lost` as for `Totals`."""
 
     name = "spark"
     offers = OFFERS
@@ -65,7 +65,7 @@ class HopEngine:
 
 def _measures(hop: Hop, waiting: Sequence[Backlog], now: float) -> tuple[float, ...]:
     counts = (*hop.flow, hop.cost, hop.batch_cost, hop.busy, hop.batches)
-    if not hop.inputs:  # what waits outside is not seen
+    if not hop.inputs:  # a source: its backlog is outside and unknown
         return (np.nan, np.nan, np.nan, *counts)
     backlogs = [backlog for backlog in waiting if backlog.rows]
     rows = sum(backlog.rows for backlog in backlogs)

@@ -1,7 +1,7 @@
-"""How old rows are when they leave a sink, from what is known of each batch: how many rows, when they had arrived.
+"""Latency of rows when they leave a sink, estimated from the number of rows and the arrival times of each batch.
 
-Rows are not looked at one by one: a part of a batch has its oldest and its mean arrival, and its rows are taken to have
-come evenly in between. So a percentile is as fine as the parts are, which the channels keep small.
+Rows are not tracked one by one: each part of a batch has an oldest and a mean arrival time, and its arrivals are
+assumed to be uniform. So percentiles are as precise as the parts are small; the channels keep them small.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from treadle.model import Floats
 
 POINTS = 16
-"""Into how many equal shares of rows a part is cut for percentiles, where there are not many parts."""
+"""Number of equal shares into which a part is divided for percentiles; fewer if there are many parts."""
 MOST_POINTS = 100_000
 
 
@@ -30,7 +30,7 @@ class Summary(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Rows that left a sink together: when, how many, and how old the oldest was and they were on average."""
+    """Rows that left a sink together: when, how many, and their highest and mean latency in seconds."""
 
     time: float
     rows: float
@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
 
 class Latency:
-    """The latest parts of a sink, at most `keep` of them. May be written and read by different threads."""
+    """The latencies of a sink: its latest parts, at most `keep`. Different threads may write and read them."""
 
     def __init__(self, keep: int = 100_000) -> None:
         self._keep = keep
@@ -49,9 +49,9 @@ class Latency:
         self._lock = threading.Lock()
 
     def add(self, time: float, ages: Iterable[Sequence[float]]) -> None:
-        """A batch is done: for each part of it its rows, and the oldest and mean arrival in microseconds.
+        """Add a finished batch: for each part its rows, and their oldest and mean arrival time in microseconds.
 
-        All are times of the wall clock, since rows come from other processes. Where it was set back, rows have no age.
+        All times are wall-clock times, since rows come from other processes; if the clock was set back, latency is 0.
         """
         parts = [
             (time, n, max(0.0, time - oldest / 1e6), max(0.0, time - mean / 1e6)) for n, oldest, mean in ages if n > 0
@@ -70,7 +70,7 @@ class Latency:
         return self._total
 
     def parts(self, since: float = -np.inf) -> list[Part]:
-        """What left the sink since then."""
+        """The parts that left the sink since that time."""
         return [Part(time, int(rows), oldest, mean) for time, rows, oldest, mean in self._since(since).tolist()]
 
     def summary(self, since: float = -np.inf) -> Summary:
@@ -84,7 +84,7 @@ class Latency:
 
 
 def summarise(parts: Sequence[Part]) -> Summary:
-    """All parts together."""
+    """Summarise all parts together."""
     return _summary(np.array(parts, dtype=np.float64).reshape(-1, len(Part._fields)))
 
 
@@ -92,7 +92,7 @@ def _summary(parts: Floats) -> Summary:
     if not len(parts):
         return Summary(0, np.nan, np.nan, np.nan, np.nan)
     _, rows, oldest, mean = parts.T
-    youngest = np.maximum(2.0 * mean - oldest, 0.0)  # even between the two
+    youngest = np.maximum(2.0 * mean - oldest, 0.0)  # arrivals are uniform
     points = min(POINTS, max(1, MOST_POINTS // len(parts)))
     at = (np.arange(points) + 0.5) / points
     ages = youngest[:, None] + (oldest - youngest)[:, None] * at

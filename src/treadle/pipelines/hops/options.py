@@ -1,4 +1,4 @@
-"""How a pipeline is run: what `p.run` and `treadle run` take, checked before anything starts."""
+"""The options of `p.run` and `treadle run`, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from treadle.pipelines.hops.totals import OBJECTIVES
 
 ENFORCE = ("gate", "pools", "none")
 LEAST_PERIOD = 0.001
-"""Seconds between two decisions: one over some dozens of hops costs some tenths of a millisecond."""
+"""Shortest period in seconds: a decision over some dozens of hops costs some tenths of a millisecond."""
 BATCH = 0.5
 REALTIME_BATCH = 5.0
 SHORTEST_REALTIME = 1.0
-"""Seconds. Between two batches in real-time mode rows wait for a tenth of one."""
+"""Shortest batch in seconds: between two batches rows wait for a tenth of a second."""
 CHANNELS = ("embedded", "kafka")
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a pipeline is run. `period`, `batch` and `cycle` are in seconds; `kafka` is where the brokers answer.
+    """The options of a run. `period`, `batch` and `cycle` are in seconds; `kafka` is host:port of a broker.
 
-    `enforce` and `batch` are by default what suits the layout.
+    The defaults of `enforce` and `batch` depend on the layout.
     """
 
     policy: str | Policy = "multi-class"
@@ -67,13 +67,13 @@ class Options:
             count = getattr(self, name)
             if isinstance(count, bool) or not isinstance(count, int) or count < 0:
                 raise ConfigError(f"{name} can't be {count!r}", remedy="use a whole number, 0 or more")
-        if not isinstance(self.patience, int | float):  # written as people do; a number is checked by the gate
+        if not isinstance(self.patience, int | float):  # text or a timedelta; the gate checks numbers
             object.__setattr__(self, "patience", seconds(self.patience, what="patience"))
         check_limit(self.limit_rows)
         policy_of(self.policy)
 
     def _check_realtime(self) -> None:
-        """What the gate would need is refused: nobody would heed it."""
+        """Refuse options of the gate, which have no effect here, and too short batches."""
         default = {field.name: field.default for field in fields(self)} | {"enforce": "none"}
         for name in ("enforce", "policy", "slots"):
             if getattr(self, name) != default[name]:
@@ -90,7 +90,7 @@ class Options:
 
 
 def policy_of(spec: str | Policy, measured: Collection[str] = OBJECTIVES, what: str = "pipelines") -> Policy:
-    """A policy, by its text or as it is, if what it is to be judged by is measured there."""
+    """Return the policy of a spec; refuse a learning one if its objectives are not measured."""
     made = spec if isinstance(spec, Policy) else registry.create(spec)
     if isinstance(made, Adaptive):
         made.check_objectives(measured, what)
@@ -98,5 +98,5 @@ def policy_of(spec: str | Policy, measured: Collection[str] = OBJECTIVES, what: 
 
 
 def text_of(policy: str | Policy) -> str:
-    """How a policy is called in a status and in logs."""
+    """The name of a policy for status and logs."""
     return policy.name if isinstance(policy, Policy) else policy

@@ -1,4 +1,4 @@
-"""What quality of data and placement may know of the run they belong to: its nodes, hops, gate and Spark session."""
+"""The part of a run that promises and placement may use: its nodes, hops, channels, gate and Spark session."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Running(Protocol):
-    """A run of a pipeline, as its quality of data and its placement see it."""
+    """A run of a pipeline, as promises and placement see it."""
 
     @property
     def name(self) -> str:
-        """That of the pipeline."""
+        """The pipeline's name."""
 
     @property
     def options(self) -> Options: ...
@@ -30,7 +30,7 @@ class Running(Protocol):
 
     @property
     def hops(self) -> Mapping[str, Hop]:
-        """By name; empty before the first one starts."""
+        """Hops by name; empty before the first one starts."""
 
     @property
     def channels(self) -> Mapping[str, Source]: ...
@@ -43,7 +43,7 @@ class Running(Protocol):
 
     @property
     def in_real_time(self) -> bool:
-        """Whether queries run in Spark's Real-Time Mode, where nobody asks the gate."""
+        """Whether queries run in Spark's Real-Time Mode, where the gate is not used."""
 
     def set_slots(self, count: int) -> None:
-        """How many hops may run at once from now on."""
+        """Set how many hops may run at once from now on."""

@@ -1,6 +1,6 @@
-"""How many rows a query reads of sources that are not ours, and when they had arrived: Spark counts as they pass.
+"""Counts the rows that a query reads directly from a source, and their arrival times, by `DataFrame.observe`.
 
-It knows one batch at a time and starts no job of its own.
+Spark counts while the batch runs, without an extra job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check(node: Node, rows: DataFrame) -> None:
-    """The column with the arrival time must be there, and be a time."""
+    """Raise a ConfigError unless the source's arrival column exists and is a timestamp."""
     if node.arrival is None:
         return
     types = dict(rows.dtypes)
@@ -29,7 +29,7 @@ def check(node: Node, rows: DataFrame) -> None:
 
 
 def watched(node: Node, rows: DataFrame) -> DataFrame:
-    """The same rows, counted as they pass."""
+    """The same rows, with an observation that counts them."""
     from pyspark.sql import functions as f
 
     arrived = f.lit(None).cast("bigint") if node.arrival is None else f.unix_micros(f.col(f"`{node.arrival}`"))
@@ -38,9 +38,9 @@ def watched(node: Node, rows: DataFrame) -> DataFrame:
 
 
 def seen(query: StreamingQuery, name: str, start: float, end: float) -> ArrivalStats | None:
-    """What the batch that is running has read of a source, once its rows have been used.
+    """What the running batch has read of a source, after its rows were used; None if nothing.
 
-    Where the source has no arrival times, they came between these two looks.
+    Without an arrival column, rows count as arrived between `start` and `end`.
     """
     found = query._jsq.streamingQuery().lastExecution().observedMetrics().get(_observed(name))
     if found.isEmpty() or not found.get().getLong(0):

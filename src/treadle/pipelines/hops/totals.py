@@ -1,7 +1,6 @@
-"""What a running pipeline is judged by as a whole: one number each for latency, throughput, memory and broken promises.
+"""The objectives of a running pipeline as a whole: one number each for latency, throughput, memory and missed goals.
 
-The objectives of AMoS section 3.2, measured live. It reads what hops count and what waits for them; who is judged by
-it, it does not know.
+They are the objectives of AMoS section 3.2, measured live from the counters and backlogs of the hops.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from treadle.pipelines.hops.hop import Hop
 from treadle.pipelines.hops.latency import Part, summarise
 
 WINDOW = 2.0
-"""Seconds for which rows that came out count in what is said of percentiles and goals."""
+"""Seconds for which output rows count in percentiles and missed goals."""
 PAUSE = 0.5
-"""Seconds between two looks at all those rows."""
+"""Seconds between two computations of percentiles and missed goals."""
 OBJECTIVES = (
     *("latency", "latency_p99", "output_rate", "total_queue", "queue_variance", "backlog_bytes", "goals_missed"),
     "accuracy_lost",
 )
-"""All there are; `total_queue` and `queue_variance` follow from the queues and are summed up where these are."""
+"""All objectives. `total_queue` and `queue_variance` are computed by `observe.provider`, not here."""
 
 Waiting = Sequence[Sequence[Backlog]]
-"""For each hop what waits in each of its inputs."""
+"""For each hop the backlog of each of its inputs."""
 
 
 class Totals:
-    """Of all sinks. `lost` says which part of the input does not reach them because it was shed, on average."""
+    """The objectives over all sinks. `lost` returns the mean share of the input that was shed before the sinks."""
 
     def __init__(self, hops: Sequence[Hop], lost: Callable[[], float] | None = None) -> None:
         self._hops = tuple(hops)
@@ -40,7 +39,7 @@ class Totals:
         self._late: dict[str, float] = {}
 
     def read(self, now: float, waiting: Waiting) -> dict[str, float]:
-        """Mean latency and rows a second of what came out since the last time (NaN: nothing did); the rest as it is."""
+        """The objectives: mean latency (NaN without rows) and rows a second since the last call; the rest as of now."""
         sums = [hop.latency.total for hop in self._hops if hop.latency is not None]
         then, rows, seconds = self._before
         self._before = (time.monotonic(), sum(count for count, _ in sums), sum(total for _, total in sums))
@@ -57,9 +56,9 @@ class Totals:
         return found if self._lost is None else {**found, "accuracy_lost": self._lost()}
 
     def _lateness(self, now: float, waiting: Waiting) -> dict[str, float]:
-        """Of the rows that came out lately and of those that wait, with their age so far: who starves hops is seen.
+        """p99 latency and missed goals of recent output rows and of waiting rows, which count with their age so far.
 
-        A row on its way to several sinks counts where it waits, once for each hop that has to read it.
+        So a policy that starves a hop is noticed. A row that waits for several hops counts once for each of them.
         """
         parts: list[Part] = []
         missed = bound = 0.0
@@ -79,7 +78,7 @@ class Totals:
 
 
 def older_than(part: Part, age: float) -> float:
-    """The share of its rows that are older, if their ages are even between the oldest's and the youngest's."""
+    """The share of a part's rows that are older than `age`, if ages are uniform between the oldest and the youngest."""
     youngest = max(2.0 * part.mean - part.oldest, 0.0)
     if part.oldest <= age or youngest >= age:
         return float(part.oldest > age)

@@ -1,7 +1,7 @@
-"""Spark's text form of a schema ("id bigint, at timestamp") without Spark's JVM, which alone has a parser for it.
+"""Parses a schema in Spark's DDL ("id bigint, at timestamp") without a JVM, which Spark's own parser needs.
 
-For processes that fill a feed and have no Spark session. It knows the types that a channel can carry, with Spark's
-names for them; where a session runs, Spark's own parser is asked instead.
+It is for processes that fill a feed without a Spark session, and knows only the types that a channel can carry. Where
+a session runs, Spark's own parser is used instead.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _SIMPLE = {
 _DECIMAL = ("decimal", "dec", "numeric")
 _KNOWN = f"{', '.join(_SIMPLE)}, decimal(p, s), array<…>, map<…, …>, struct<name: …>"
 _DEEPEST = 100
-"""Types within types; what Python can follow without an end of its stack."""
+"""Deepest nesting of types, so that the parser stays within Python's recursion limit."""
 
 
 def parse(text: str) -> StructType:
-    """The columns that a text names."""
+    """Parse a DDL text into a schema."""
     return _Parser(text).columns()
 
 

@@ -1,7 +1,7 @@
-"""The definition of a pipeline: named functions of DataFrames, joined by their parameters' names.
+"""The definition of a pipeline: named functions of DataFrames, connected by the names of their parameters.
 
-Defining one needs no Spark and runs nothing: it can be imported, checked, drawn, and its functions called in tests on
-static DataFrames. `api.pipeline` adds how it is run.
+It needs no Spark and runs nothing: it can be imported, checked and drawn, and tests can call its functions with static
+DataFrames. `api.pipeline` adds the methods that run it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Definition:
     ) -> Any:
         """Define a source: a function (spark) -> streaming DataFrame.
 
-        `arrival` names the column with the time at which a row arrived (default: when Spark read it), from which
-        latencies are counted. `shed` says which rows go first where some must (`by_utility`, `by_key`; default: any).
+        `arrival` names the column with the time at which a row arrived (default: when Spark read it); latencies count
+        from there. `shed` chooses which rows to drop first if some must be (`by_utility`, `by_key`; default: any).
         """
 
         def define(decorated: F) -> F:
@@ -85,10 +85,10 @@ class Definition:
         options: Mapping[str, object] | None = None,
         shed: Choice | None = None,
     ) -> None:
-        """Define a source that is a Kafka topic, called like the source unless `topic` says otherwise.
+        """Define a source that is a Kafka topic. `topic` is its name in Kafka (default: `name`).
 
-        As `json` each value is an object with the columns of `schema`; as `raw` rows are what Kafka has: key, value,
-        topic, partition, offset, timestamp. `options` are those of Spark's Kafka source.
+        With format `json` each value is an object with the columns of `schema`; with `raw` rows have Kafka's columns:
+        key, value, topic, partition, offset, timestamp. `options` are passed to Spark's Kafka source.
         """
         place, where = self._begin_named(name, Kind.TOPIC)
         if format not in ("json", "raw"):
@@ -125,11 +125,10 @@ class Definition:
         stateful: bool | None = None,
         shed: Choice | None = None,
     ) -> Any:
-        """Define an operator: a function of one or several DataFrames that gives one.
+        """Define an operator: a function of one or several DataFrames that returns one.
 
-        It reads the nodes that its parameters are named after, or those that `inputs` names in their place; a parameter
-        with a default is no input. `stateful` says that it keeps state from batch to batch (default: Spark's plan
-        tells).
+        It reads the nodes with the names of its parameters, or the nodes in `inputs` instead; a parameter with a
+        default is no input. `stateful`: whether it keeps state between batches (default: detected in Spark's plan).
         """
 
         def define(decorated: F) -> F:
@@ -175,10 +174,10 @@ class Definition:
     ) -> Any:
         """Define a sink: a function (DataFrame, batch id) -> None as foreachBatch takes it, with or without the id.
 
-        A higher `priority` is more urgent. `latency_goal` ("500ms", "1s", seconds, a timedelta) is how old a row may be
-        when it comes out, `min_accuracy` the share of rows, 0 to 1, that must at least be looked at: rows beyond that
-        may be shed where the CPU is short, those of lower priorities first. Without one nothing is shed. With an
-        `accuracy`, as `treadle.relative_error("amount")`, it is the least that this function may say of what was kept.
+        A higher `priority` is more urgent. `latency_goal` ("500ms", "1s", seconds, a timedelta) is the highest age of a
+        row at output. `min_accuracy` is the share of rows, 0 to 1, that must at least be processed: the others may be
+        shed if the CPU is too slow, for sinks of low priority first. Without it nothing is shed. With an `accuracy`
+        function, as `treadle.relative_error("amount")`, it is the lowest accuracy that this function may return.
         """
 
         def define(decorated: F) -> F:
@@ -241,13 +240,13 @@ class Definition:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes, each after what it reads."""
+        """All nodes, each after the nodes that it reads."""
         self.check()
         return graph.in_order(self._nodes)
 
     @property
     def sinks(self) -> tuple[Node, ...]:
-        """All sinks and writers, as they were defined."""
+        """All sinks and writers, in the order of definition."""
         return tuple(node for node in self._nodes.values() if node.kind.ends)
 
     def node(self, name: str) -> Node:
@@ -261,30 +260,30 @@ class Definition:
         return self._nodes[name]
 
     def upstream(self, name: str) -> tuple[Node, ...]:
-        """What a node reads, in the order of its parameters."""
+        """The nodes that a node reads, in the order of its parameters."""
         self.check()
         return tuple(self._nodes[up] for up in self.node(name).inputs)
 
     def downstream(self, name: str) -> tuple[Node, ...]:
-        """What reads a node, in the order of definition."""
+        """The nodes that read a node, in the order of definition."""
         self.check()
         return tuple(self._nodes[reader] for reader in graph.downstream(self._nodes)[self.node(name).name])
 
     def queries(self) -> tuple[Query, ...]:
-        """What policies see: each connected part a query with its sinks' highest priority and smallest latency goal.
+        """The queries for policies: each connected part, with the highest priority and smallest goal of its sinks.
 
-        A query is called like its most important sink. Feeds and topics are not part of it: they are nobody's work.
+        A query has the name of its sink of highest priority. Feeds and topics are not part of it: no query fills them.
         """
         self.check()
         return graph.queries(self._nodes)
 
     def topology(self, layout: str = "hops", engine: str = "spark") -> Topology:
-        """The queries and what runs as one unit: in `hops` each operator, in `fused` each sink with all it needs."""
+        """The queries and the units that run: in `hops` each operator, in other layouts each sink with all it needs."""
         self.check()
         return graph.topology(self._nodes, layout, engine)
 
     def fingerprint(self) -> str:
-        """The graph as text that is the same for the same graph, so that another pipeline's checkpoint is noticed."""
+        """The graph as text, equal for equal graphs: it detects a checkpoint of another pipeline."""
         return graph.fingerprint(self.name, self._nodes)
 
     # Inside

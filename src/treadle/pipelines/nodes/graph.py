@@ -1,6 +1,6 @@
-"""The nodes of a pipeline as a graph: whether it makes sense, in which order it runs, and what a policy sees of it.
+"""The nodes of a pipeline as a graph: whether it is valid, its running order, and what policies see.
 
-Functions on frozen nodes, no state. It doesn't know what the nodes' functions do, nor what runs them.
+Functions on frozen nodes, without state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Nodes = Mapping[str, Node]
 
 
 def check(pipeline: str, nodes: Nodes) -> None:
-    """Raise one clear error for the first thing that makes no sense."""
+    """Raise a ConfigError for the first mistake in the graph."""
     where = f"pipeline '{pipeline}'"
     if not nodes:
         raise ConfigError("is empty", where=where, remedy="define a source and a sink: @p.source, @p.sink")
@@ -42,7 +42,7 @@ def check(pipeline: str, nodes: Nodes) -> None:
 
 
 def downstream(nodes: Nodes) -> dict[str, tuple[str, ...]]:
-    """Node -> those that read it, in the order of their definition."""
+    """Node -> the nodes that read it, in the order of definition."""
     found: dict[str, list[str]] = {name: [] for name in nodes}
     for node in nodes.values():
         for name in node.inputs:
@@ -51,7 +51,7 @@ def downstream(nodes: Nodes) -> dict[str, tuple[str, ...]]:
 
 
 def in_order(nodes: Nodes) -> tuple[Node, ...]:
-    """All nodes, each after what it reads; otherwise as they were defined."""
+    """All nodes, each after the nodes that it reads; otherwise in the order of definition."""
     done: dict[str, Node] = {}
     for first in nodes:
         stack = [first]
@@ -67,7 +67,7 @@ def in_order(nodes: Nodes) -> tuple[Node, ...]:
 
 
 def needed_by(names: Iterable[str], nodes: Nodes) -> set[str]:
-    """These nodes and all that they read, directly or through others."""
+    """These nodes and all nodes that they read, directly or through others."""
     found: set[str] = set()
     todo = list(names)
     while todo:
@@ -100,7 +100,7 @@ def goal_of_node(nodes: Nodes) -> dict[str, float]:
 def parts(nodes: Nodes, *, through: bool) -> list[list[Node]]:
     """The connected parts of the graph, each in running order, in the order of definition of their first nodes.
 
-    A feed or topic that two of them read joins them only when asked to look `through` it: they run independently.
+    Parts that share only a feed or topic run independently; they count as one only if `through` is true.
     """
     part_of = {name: name for name in nodes}
 
@@ -121,7 +121,10 @@ def parts(nodes: Nodes, *, through: bool) -> list[list[Node]]:
 
 
 def queries(nodes: Nodes) -> tuple[Query, ...]:
-    """Each connected part as a query, called like its most important sink; operators matter as what they reach."""
+    """Each connected part as a query, named after its sink of highest priority.
+
+    An operator has the highest priority and the smallest goal of the sinks that it reaches.
+    """
     priority, goal = priority_of_node(nodes), goal_of_node(nodes)
     found = []
     for part in parts(nodes, through=False):
@@ -134,7 +137,7 @@ def queries(nodes: Nodes) -> tuple[Query, ...]:
 
 
 def fused_queries(nodes: Nodes) -> tuple[Query, ...]:
-    """Each sink as a query of its own, with all that it needs: what two sinks share runs in both."""
+    """Each sink as a query of its own, with all that it needs: an operator of two sinks runs in both queries."""
     found = []
     for sink in nodes.values():
         if sink.kind.ends:
@@ -145,7 +148,7 @@ def fused_queries(nodes: Nodes) -> tuple[Query, ...]:
 
 
 def topology(nodes: Nodes, layout: str, engine: str) -> Topology:
-    """What a policy sees: in `hops` each operator is a unit of its own, else a sink with all that it needs."""
+    """The topology for policies: in `hops` each operator is a unit, else each sink with all it needs."""
     if layout == "hops":
         return Topology.of(queries(nodes), engine=engine)
     if layout in LAYOUTS:
@@ -156,13 +159,13 @@ def topology(nodes: Nodes, layout: str, engine: str) -> Topology:
 
 
 def fingerprint(pipeline: str, nodes: Nodes) -> str:
-    """The graph as text, a line for each node: the same for the same names, kinds and inputs, whatever the code is."""
+    """The graph as text, a line for each node: equal for equal names, kinds and inputs, whatever the code is."""
     lines = sorted(" ".join([node.name, node.kind, *node.inputs]) for node in nodes.values())
     return "\n".join([f"pipeline {pipeline}", *lines]) + "\n"
 
 
 def find_cycle(nodes: Nodes) -> list[str]:
-    """A cycle in the direction of the data, its first node repeated at the end, or nothing."""
+    """A cycle in the direction of the data, its first node repeated at the end; empty if none."""
     done: set[str] = set()
     for first in nodes:
         path: list[str] = []
@@ -204,7 +207,7 @@ def _check_inputs(node: Node, nodes: Nodes) -> None:
 
 
 def _check_key(node: Node, nodes: Nodes) -> None:
-    """Rows that were shed by a key can't be shed by it again: the same keys would stay, and weigh too much."""
+    """Refuse to shed twice by the same key: the second time the same keys are kept, and their weight is too high."""
     if node.shed is None or not node.shed.key:
         return
     for name in sorted(needed_by(node.inputs, nodes)):

@@ -1,6 +1,6 @@
-"""A node of a pipeline: what it is called, what it reads, what its owner wants of it, and what its function may be.
+"""A node of a pipeline: its name, inputs, requirements and function, and the checks of each.
 
-It knows one node at a time. Whether the nodes make a graph is `graph`'s business, running them the runner's.
+It checks one node at a time; `graph` checks all nodes together.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Inputs = str | Sequence[str] | Mapping[str, str]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 PARTS = (0.01, 0.1, 0.5, 0.9, 1.0)
-"""Of its rows, with which an accuracy is tried."""
+"""Shares of the rows with which an accuracy function is tested."""
 _LONGEST = 100  # a name becomes part of folder, socket and metric names
 
 
 class Kind(StrEnum):
-    """What a node is. A feed and a topic are sources that no Spark query of their own fills."""
+    """The kind of a node. Feeds and topics are sources without a Spark query of their own."""
 
     SOURCE = "source"
     FEED = "feed"
@@ -55,7 +55,7 @@ class Kind(StrEnum):
 
     @property
     def runs(self) -> bool:
-        """Whether it is work to be scheduled, and so an operator in the eyes of a policy."""
+        """Whether it is work to be scheduled, and so an operator for a policy."""
         return self not in (Kind.FEED, Kind.TOPIC)
 
 
@@ -63,7 +63,7 @@ class Kind(StrEnum):
 class Node:
     """A source, operator or sink. `inputs` are in the order in which `function` takes them.
 
-    What a kind of node does not have stays at its default. `latency_goal` is in seconds.
+    Fields that a kind of node does not use keep their defaults. `latency_goal` is in seconds.
     """
 
     name: str
@@ -80,24 +80,24 @@ class Node:
     latency_goal: float | None = None
     min_accuracy: float | None = None
     accuracy: Measure | None = None
-    """What `min_accuracy` is of, if not the part of the rows."""
+    """What `min_accuracy` limits; None: the share of the rows."""
     shed: Choice | None = None
     takes_batch_id: bool = False
     place: str = ""
 
     @property
     def where(self) -> str:
-        """How an error names it."""
+        """The node as error messages name it."""
         return named(self.kind, self.name, self.place)
 
 
 def named(kind: Kind, name: str, place: str = "") -> str:
-    """How an error names a node, with the line that defines it."""
+    """A node as error messages name it, with the line that defines it."""
     return f"{kind} '{name}'" + (f" ({place})" if place else "")
 
 
 def place_of_definition() -> str:
-    """`file.py:12` of the user's line that is defining a node: the first one outside of `treadle.pipelines`."""
+    """`file.py:12` of the user's line that defines a node: the first caller outside of `treadle.pipelines`."""
     here = Path(__file__).parents[1]
     frame = sys._getframe(1)
     while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(here):
@@ -106,7 +106,7 @@ def place_of_definition() -> str:
 
 
 def check_name(name: object, where: str) -> str:
-    """A name that can be that of a folder, a socket and a metric."""
+    """Return the name if it can be used for a folder, a socket and a metric."""
     if isinstance(name, str) and _NAME.fullmatch(name) and len(name) <= _LONGEST:
         return name
     raise ConfigError(
@@ -117,7 +117,7 @@ def check_name(name: object, where: str) -> str:
 
 
 def name_of(function: object, name: str | None, kind: Kind, place: str) -> str:
-    """The name that was given, or else the function's own."""
+    """The given name, or else the function's own."""
     if not callable(function):
         raise ConfigError(
             f"a {kind} is made of a function, not of {function!r}",
@@ -128,7 +128,7 @@ def name_of(function: object, name: str | None, kind: Kind, place: str) -> str:
 
 
 def parameters(function: Function, where: str) -> list[inspect.Parameter]:
-    """The parameters that must be given: those without a default. *args and the like name no input."""
+    """The parameters without a default; `*args`, `**kwargs` and keyword-only ones are refused."""
     required = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -151,7 +151,7 @@ def parameters(function: Function, where: str) -> list[inspect.Parameter]:
 
 
 def inputs_of(function: Function, inputs: Inputs | None, where: str) -> tuple[str, ...]:
-    """What an operator reads: its parameters' names, or the names that `inputs` gives for them, in their order."""
+    """The inputs of an operator, in the order of its parameters: their names, or the names in `inputs` instead."""
     names = [parameter.name for parameter in parameters(function, where)]
     if not names:
         raise ConfigError(
@@ -182,7 +182,7 @@ def inputs_of(function: Function, inputs: Inputs | None, where: str) -> tuple[st
 
 
 def sink_inputs(function: Function, inputs: Inputs | None, where: str) -> tuple[tuple[str, ...], bool]:
-    """What a sink reads, and whether it takes a batch id after it, as a function for foreachBatch does."""
+    """The input of a sink, and whether its function also takes a batch id, as for foreachBatch."""
     required = parameters(function, where)
     every = list(inspect.signature(function).parameters.values())
     takes_id = len(required) == 2 or (len(every) > 1 and every[1].name == "batch_id")
@@ -202,7 +202,7 @@ def sink_inputs(function: Function, inputs: Inputs | None, where: str) -> tuple[
 
 
 def check_input(name: object, where: str) -> str:
-    """The name of an input, which is text; a decorated function in its place is an easy mistake."""
+    """Return an input's name, which must be text; passing the decorated function is an easy mistake."""
     if isinstance(name, str):
         return name
     hint = f"'{name.__name__}'" if hasattr(name, "__name__") else "its name"
@@ -210,19 +210,19 @@ def check_input(name: object, where: str) -> str:
 
 
 def check_priority(priority: object, where: str) -> float:
-    """A finite number; higher is more urgent."""
+    """Return a priority, a finite number; higher is more urgent."""
     if isinstance(priority, int | float) and not isinstance(priority, bool) and math.isfinite(priority):
         return float(priority)
     raise ConfigError(f"priority is {priority!r}", where=where, remedy="give a number, higher is more urgent")
 
 
 def check_goal(goal: Duration | None, where: str) -> float | None:
-    """A latency goal in seconds."""
+    """Return a latency goal in seconds."""
     return None if goal is None else seconds(goal, what="latency_goal", where=where)
 
 
 def check_accuracy(accuracy: object, where: str) -> float | None:
-    """The share of the rows that must at least be looked at, 0 to 1."""
+    """Return the minimum accuracy, a number from 0 to 1."""
     if accuracy is None:
         return None
     if isinstance(accuracy, int | float) and not isinstance(accuracy, bool) and 0 <= accuracy <= 1:
@@ -231,7 +231,7 @@ def check_accuracy(accuracy: object, where: str) -> float | None:
 
 
 def check_measure(measure: object, minimum: object, where: str) -> Measure | None:
-    """What accuracy is, if not the part of the rows: a function that says more the more is kept."""
+    """Return the accuracy function, if its values are 0 to 1 and never fall with the rows kept."""
     if measure is None:
         return None
     if not callable(measure):
@@ -256,7 +256,7 @@ def _measured(measure: Measure, part: float, where: str) -> float:
 
 
 def check_shed(shed: object, where: str) -> Choice | None:
-    """Which rows may go first."""
+    """Return which rows to drop first."""
     if shed is None or isinstance(shed, Choice):
         return shed
     remedy = "give by_utility('column') or by_key('column'), both of treadle"
@@ -264,7 +264,7 @@ def check_shed(shed: object, where: str) -> Choice | None:
 
 
 def check_schema(schema: Any, where: str, *, needed: bool) -> Any:
-    """A schema as DDL text or as a StructType; what the columns mean, Spark checks when it runs."""
+    """Return a schema, DDL text or a StructType; Spark checks its columns when it runs."""
     if schema is None and not needed:
         return None
     if (isinstance(schema, str) and schema.strip()) or hasattr(schema, "jsonValue"):
@@ -276,22 +276,22 @@ def check_schema(schema: Any, where: str, *, needed: bool) -> Any:
 
 
 def check_topic(topic: object, where: str) -> str:
-    """A name that Kafka takes for a topic."""
+    """Return a topic's name if Kafka accepts it."""
     if isinstance(topic, str) and _TOPIC.fullmatch(topic) and topic not in (".", ".."):
         return topic
     raise ConfigError(f"topic is {topic!r}", where=where, remedy="use letters, digits, '.', '_' and '-', at most 249")
 
 
 def check_options(options: Mapping[str, object] | None, where: str) -> dict[str, str]:
-    """A reader's or writer's options as Spark wants them: text."""
+    """Return the options of a reader or writer as text, which Spark wants."""
     if options is not None and not isinstance(options, Mapping):
         raise ConfigError(f"options is {options!r}", where=where, remedy="give a dict of names and values")
-    # Spark's own readers take True for "true".
+    # As Spark's own readers do, write True as "true".
     return {str(k): str(v).lower() if isinstance(v, bool) else str(v) for k, v in (options or {}).items()}
 
 
 def not_yours(where: str) -> ConfigError:
-    """The refusal of a column that would be taken for the weight of rows, and multiplied where others are dropped."""
+    """The error for a user's column with the name of Treadle's row weight: shedding would multiply its values."""
     return ConfigError(
         f"has a column '{WEIGHT}', which is Treadle's: what a row counts for where others were dropped",
         where=where,
@@ -300,7 +300,7 @@ def not_yours(where: str) -> ConfigError:
 
 
 def _names(schema: Any) -> list[str]:
-    """The columns of a schema; none where only Spark can read it."""
+    """The column names of a schema; empty if only Spark's parser can read it."""
     from treadle.pipelines.nodes import ddl
 
     with suppress(ConfigError):

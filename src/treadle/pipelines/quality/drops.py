@@ -1,6 +1,6 @@
-"""What was dropped of each sink's rows, since when, and the log lines about it.
+"""Tracks and logs which part of its rows each sink has received, and since when rows are dropped.
 
-It counts parts of rows and knows no accuracy of anybody's own. How much is dropped is decided by `promises`.
+It counts parts of rows and knows no accuracy measures of users. `promises` decides how much is dropped.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from treadle.model import Floats
 log = logging.getLogger("treadle.pipelines")
 
 MUCH = 0.1
-"""Of the rows: a change that is worth a line."""
+"""Least change of the kept part of the rows that is logged."""
 OVER = 5
-"""Cycles in which everything must be kept before dropping is over: else each pause of it would be a line."""
+"""Cycles in a row without drops after which dropping counts as over: otherwise each short pause would be logged."""
 
 Counts = Mapping[str, Count]
 
 
 @dataclass
 class _Period:
-    """In which rows of a sink are dropped."""
+    """A period in which rows of a sink are dropped."""
 
     since: float
     began: Counts
@@ -38,9 +38,10 @@ class _Period:
 
 
 class Drops:
-    """By sink. `streams` are the names of the flow's streams, by which rows are counted.
+    """The part of its rows that each sink has received, and the periods in which rows were dropped.
 
-    Sinks in `own` have an accuracy of their own, which is what was promised of them.
+    `streams` are the names of the flow's streams, by which rows are counted. Sinks in `own` were promised an accuracy
+    by a measure of their own, not a part of their rows.
     """
 
     def __init__(self, flow: Flow, streams: Sequence[str], own: Collection[str] = ()) -> None:
@@ -52,7 +53,7 @@ class Drops:
         self._counts: Counts = {}
 
     def update(self, desired: Floats, counts: Counts) -> None:
-        """A cycle has decided which part of the rows each task is to see; log what begins, changes much or ends."""
+        """Note which part of the rows a cycle grants each task; log where dropping begins, changes much or ends."""
         self._counts = counts
         for task in self._flow.sinks.tolist():
             sink, part = self._flow.tasks[task], float(desired[task])
@@ -65,12 +66,12 @@ class Drops:
                 self._go_on(sink, part, period)
 
     def since(self, sink: str) -> float | None:
-        """When dropping began that still goes on, in seconds since 1970."""
+        """The start of the present dropping, in seconds since 1970; None if no rows are dropped."""
         period = self._periods.get(sink)
         return None if period is None else period.since
 
     def kept(self, sink: str) -> float:
-        """The part of all rows so far that came to the sink."""
+        """The part of all rows so far that reached the sink."""
         return self._kept(sink, {})
 
     def close(self, counts: Counts) -> None:
@@ -102,5 +103,5 @@ class Drops:
 
 
 def percent(part: float) -> str:
-    """A part for people; what is not all is never shown as 100%."""
+    """Format a part as a percentage; less than everything is never shown as 100%."""
     return f"{min(100 * part, 99.9) if part < EVERYTHING else 100:.3g}%"

@@ -1,8 +1,8 @@
-"""The part of the rows that came to a query and that it has finished, by rates: what shows that a query stalls.
+"""Measures, by rates, which part of its due rows each query has finished, and which queries have stalled.
 
 Rows arrive one by one and are finished batch by batch, so in a healthy query the quotient of both rates swings between
-0 and far above 1. So a row is due only when its query had the time of two of its batches for it, and rates are taken
-over some cycles, as Flink's are, from which the paper has them. A query that has stopped is not averaged: it shows at
+0 and far above 1. So a row is due only after the time of two batches of its query, and rates are taken over some
+cycles, like the rates of Flink that the paper uses. A query that has stopped is not averaged: `stalled` reports it at
 once. This module knows counters, and nothing of what is dropped. Stream-Economics, Eq. 4.
 """
 
@@ -16,29 +16,29 @@ import numpy as np
 from treadle.model import Bools, Floats, Ints
 
 BATCHES = 2
-"""A row that comes just after a batch was planned is finished with the next one: the time of two is in order."""
+"""A row that arrives just after a batch was planned is finished with the next batch: the time of two is normal."""
 LEAST, MOST = 1, 4
-"""Cycles between which that time is held: a query whose batches take more than two cycles is late."""
+"""Limits of that time, in cycles: a query with batches of more than two cycles is late."""
 OVERDUE = 1.5
-"""A batch that takes so many times as long as the longest lately, and longer than a cycle, counts as stalled."""
+"""A batch that takes so many times as long as the longest recent batch, and longer than a cycle, counts as stalled."""
 NEARLY = 0.99
-"""Cycles are not exact."""
+"""Tolerance, since the length of a cycle is not exact."""
 
 
 class Progress(NamedTuple):
-    """By query, at a moment: all since it began."""
+    """Counters by query at one moment, since the query began."""
 
     done: Floats
     """Rows in batches that have ended."""
     came: Floats
-    """Those, and all that wait."""
+    """Rows that have arrived: `done`, and all that wait."""
     batches: Floats
     ended: Floats
     """When the last batch ended (monotonic)."""
 
 
 class OnTime:
-    """Which part of the rows that were due a number of queries have finished.
+    """The part of the due rows that each of several queries has finished.
 
     It is updated once a `cycle` (seconds) and remembers the last `window` cycles.
     """
@@ -46,21 +46,21 @@ class OnTime:
     def __init__(self, queries: int, cycle: float, window: int) -> None:
         self._cycle, self._window = cycle, window
         self._looks: deque[tuple[float, Progress, Floats]] = deque(maxlen=window + MOST + 1)
-        """When, what was seen then, and since when the first batch that had not ended then can have run."""
+        """Samples: time, progress, and since when the first batch that had not ended by then can have run."""
         self._idle = np.full(queries, -np.inf)
-        """By query: the last look at which nothing waited. What passed before is part of no batch."""
+        """By query: time of the last sample at which no rows waited. A batch that runs now began after it."""
         self._longest = np.zeros(queries)
-        """By query: seconds that its longest batch took lately, before a pause also if that is a while ago."""
+        """By query: seconds of its longest recent batch, kept during a pause without batches."""
         self._since = np.full(queries, -np.inf)
         self._known = np.zeros(queries, dtype=np.bool_)
 
     def restart(self, query: int, now: float) -> None:
-        """What it did before says nothing of it any more: it runs at another place."""
+        """Ignore what the query did before `now`, because it runs on another worker from then on."""
         self._since[query], self._known[query] = now, False
 
     def look(self, now: float, progress: Progress) -> None:
         if not self._looks:
-            self._idle[:] = now  # what was before is not known
+            self._idle[:] = now  # earlier times are not known
         self._idle = np.where(progress.came <= progress.done, now, self._idle)
         self._looks.append((now, progress, np.maximum(progress.ended, self._idle)))
         self._measure_batches()
@@ -70,14 +70,14 @@ class OnTime:
 
     @property
     def known(self) -> Bools:
-        """By query: False until it has finished rows, or rows are due that it has not finished."""
+        """By query: False until it has finished rows, rows are due, or no rows wait."""
         return self._known.copy()
 
     @property
     def part(self) -> Floats:
-        """By query, over the window: rows done over rows due. Above 1 while it works off what was late.
+        """By query, over the window: rows finished by rows due; 1 if no rows are due.
 
-        Where no row is due all are done: 1.
+        Above 1 while a query finishes rows that were late.
         """
         finished, fell_due, _ = self._lately(self._window)
         asked = fell_due > 0.0
@@ -85,14 +85,14 @@ class OnTime:
 
     @property
     def stalled(self) -> Bools:
-        """By query: rows have waited for a whole cycle, and no batch has ended for longer than batches take."""
+        """By query: True if rows have waited for a whole cycle, and no batch has ended for longer than batches take."""
         (_, before, _), (now, last, began) = self._looks[max(len(self._looks) - 2, 0)], self._looks[-1]
         silent = now - began >= np.maximum(OVERDUE * self._longest, NEARLY * self._cycle)
         found: Bools = silent & (before.came > last.done)
         return found
 
     def _lately(self, cycles: int) -> tuple[Floats, Floats, Ints]:
-        """By query: the rows that it finished and those that fell due, in so many cycles or since it was restarted."""
+        """By query: rows finished, rows that fell due, and cycles counted, in the last `cycles` or since `restart`."""
         times = np.array([time for time, *_ in self._looks])
         done = np.array([each.done for _, each, _ in self._looks])
         due = self._due(times, done)
@@ -102,7 +102,7 @@ class OnTime:
         return done[-1] - done[first, query], due[-1] - due[first, query], len(times) - 1 - first
 
     def _due(self, times: Floats, done: Floats) -> Floats:
-        """By look and query: the rows that were due then. What is done already is due, too."""
+        """By sample and query: the rows that were due by then. Finished rows count as due."""
         came = np.array([each.came for _, each, _ in self._looks])
         ago = times[:, None] - self._allowed()
         due = np.stack([np.interp(ago[:, query], times, came[:, query]) for query in range(came.shape[1])], axis=1)
@@ -115,7 +115,7 @@ class OnTime:
         return found
 
     def _measure_batches(self) -> None:
-        """Seconds from batch to batch while rows waited, at most."""
+        """Update the longest time from batch to batch while rows waited."""
         batches = np.diff(np.array([each.batches for _, each, _ in self._looks]), axis=0)
         passed = (
             np.array([each.ended for _, each, _ in self._looks])[1:] - np.array([at for *_, at in self._looks])[:-1]

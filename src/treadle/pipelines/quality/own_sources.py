@@ -1,8 +1,8 @@
-"""How fast rows come to a source of the user's own (`@p.source`), by what Spark reports of the query that reads it.
+"""Measures the arrival rate of a user-defined source (`@p.source`) by Spark's progress reports of its reader.
 
-What was read counts as what came only where the source had no more: a query that drops rows reads faster, and would be
-held to need to drop still more. A source that does not report how far it could have been read (files do not) has an
-unknown lag. It knows counters and reports; what follows from them is the business of `promises`.
+Rows read count as rows arrived only where the source had no more: a query that drops rows reads faster, and would then
+seem to need still more drops. A source that does not report its latest offset (files do not) has an unknown lag. It
+knows counters and reports; `promises` decides what follows from them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from treadle.engines.spark.queries.progress import NOT_ROWS, Progress, difference
 
 REPORTS = 4
-"""So many are looked back: rows come in batches, and few of these say little about a rate."""
+"""Reports over which the rate is computed: rows are read in batches, and fewer batches say little about a rate."""
 OURS = "treadle."
-"""How the embedded channel describes itself; what waits there is counted elsewhere."""
+"""Prefix of embedded channels in progress reports; their backlog is counted elsewhere."""
 
 
 class _Point(NamedTuple):
-    """Rows read until a report of a batch, and where that batch ended."""
+    """Rows read up to a report of a batch, the end offsets of that batch, and the latest offsets available."""
 
     time: float
     rows: float
@@ -30,18 +30,21 @@ class _Point(NamedTuple):
 
 
 class OwnSource:
-    """As one query reads it. `rate` is the rows a second that come, NaN before two batches were reported."""
+    """A source as one query reads it, with its `rate` in rows arriving a second.
+
+    `rate` is NaN before two batches were reported, and where the lag is unknown.
+    """
 
     def __init__(self) -> None:
         self.rate = math.nan
         self.lag_known: bool | None = None
-        """Whether the source reports how far it could have been read; None before the first report."""
+        """Whether reports give the source's latest offset; None before the first report."""
         self._batch = -1
         self._points: deque[_Point] = deque(maxlen=REPORTS)
         self._lag = 0.0
 
     def update(self, now: float, rows: float, report: Progress | None) -> None:
-        """The rows that were read so far, before any was dropped, and the last report of the query."""
+        """Take in the rows read so far, before drops, and the last progress report of the query."""
         if report is not None and report.batch != self._batch and report.rows:
             ends = _foreign(report.ends)
             if report.batch < self._batch or (self._points and rows < self._points[-1].rows):
@@ -56,12 +59,12 @@ class OwnSource:
         first, last = self._points[0], self._points[-1]
         silent = now - last.time
         passed = last.time - first.time
-        if silent > passed:  # more than the time of some batches: nothing comes any more
+        if silent > passed:  # no report for longer than the last batches took: no rows arrive any more
             passed += silent
         self.rate = max(0.0, last.rows - first.rows) / passed * _growth(first, last)
 
     def waiting(self, reading_for: float) -> float:
-        """Rows that the source has, if the batch that is running was planned so many seconds ago."""
+        """Estimated backlog of the source, if the running batch was planned `reading_for` seconds ago."""
         if math.isnan(self.rate):
             return 0.0
         first, last = self._points[0], self._points[-1]
@@ -75,7 +78,7 @@ def _foreign(offsets: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lag(point: _Point) -> float:
-    """Offsets that were there and not read: 0 where a source was read to its end; NaN if that can't be seen."""
+    """Offsets that were available and not read: 0 if the source was read to its end, NaN if that is not reported."""
     total = 0.0
     for name, end in point.ends.items():
         latest = point.latest.get(name)
@@ -87,7 +90,7 @@ def _lag(point: _Point) -> float:
 
 
 def _growth(first: _Point, last: _Point) -> float:
-    """Offsets that came by those that were read meanwhile; 1 where all that came was read at each end."""
+    """Offsets that arrived between two reports by those read; 1 if the source was read to its end at both."""
     if _lag(first) == _lag(last) == 0.0:
         return 1.0
     came, read = _difference(last.latest, first.latest), _difference(last.ends, first.ends)

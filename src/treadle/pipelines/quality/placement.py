@@ -1,7 +1,7 @@
 """Places the queries of a running pipeline on the workers of a cluster, and moves them where the CPU is short.
 
-A query moves between two of its batches, or two stages of one: its checkpoint is what it goes on from, wherever that
-is, so no row is lost or comes twice. Who moves is decided by `decide.quality`. Stream-Economics sections 4 and 5.1.
+A query moves between two batches, or between two stages of a batch. It continues from its checkpoint on any worker, so
+no row is lost or read twice. `decide.quality` decides which query moves. Stream-Economics sections 4 and 5.1.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle.pipelines")
 
 LOOK = 0.5
-"""Seconds between looks at which workers there are."""
+"""Seconds between polls of the list of workers."""
 AGREE = 3
-"""Cycles in a row that must find the same move worth while."""
+"""Cycles in a row that must find the same move useful before it is made."""
 UNKNOWN = 1.0
-"""Cores that a query is held to need until it was measured."""
+"""Cores that a query is assumed to need until it is measured, and the most that it is counted with after that."""
 SLOTS = 2
-"""Of the gate, for each core of the workers."""
+"""Slots of the gate for each core of the workers."""
 FAIR = 0.5
-"""The part of a worker that our queries can have however much others want of it, since the kernel shares evenly. Else
-what is shed would be taken by others, for which more would be shed."""
+"""The part of a worker that our queries can have whatever other processes want, since the kernel shares evenly.
+Otherwise the other processes would take the CPU that shedding frees, and still more would be shed."""
 
 
 SHORT = "its worker can't pay for the minima of all"
@@ -49,7 +49,7 @@ SHORT = "its worker can't pay for the minima of all"
 
 
 class Moved(NamedTuple):
-    """A query that went from one worker to another, or was first given one (`origin` is empty)."""
+    """A query's move from one worker to another; `origin` is empty for its first placement."""
 
     time: float
     hop: str
@@ -60,7 +60,7 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True)
 class Placed:
-    """How the queries of a run are put on workers: given to `start` as its `placement`, it keeps their promises there.
+    """Places the queries of a run on workers, and keeps the promises there: the `placement` argument of `start`.
 
     `treadle.place` makes it.
     """
@@ -77,9 +77,9 @@ class Placed:
 def place(*, prefer: Mapping[str, Sequence[str]] | None = None, instances: Mapping[str, int] | None = None) -> Placed:
     """Put each query of a pipeline on a worker of the cluster: `p.start(spark, placement=treadle.place())`.
 
-    `prefer` names for a sink, or in layout `hops` any node, workers or hosts that it is to be on while they have room;
-    `instances` on how many workers it may be at once, if not on one: each has its even part of the partitions. The
-    session is one of `treadle.cluster_session`.
+    `prefer` maps a sink, or in layout `hops` any node, to the workers or hosts where it runs while they have room.
+    `instances` maps it to the number of workers that it uses at once (default 1), each for an even part of the
+    partitions. The session must be made by `treadle.cluster_session`.
     """
     for name, count in (instances or {}).items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -90,7 +90,7 @@ def place(*, prefer: Mapping[str, Sequence[str]] | None = None, instances: Mappi
 
 
 class Placement(Promises):
-    """Keeps the promises of a run whose queries are on several workers."""
+    """Keeps the promises of a run with queries on several workers."""
 
     def __init__(
         self, run: Running, table: Table, prefer: Mapping[str, Sequence[str]], instances: Mapping[str, int]
@@ -123,7 +123,7 @@ class Placement(Promises):
 
     @cached_property
     def _queries(self) -> list[str]:
-        """By instance: the id of its query in Spark. All have started before the first step."""
+        """By instance: the Spark id of its query. All queries have started before the first step."""
         return [str(self._hops[name].query.id) for name in self._names]  # type: ignore[union-attr]
 
     @property
@@ -145,7 +145,7 @@ class Placement(Promises):
             self._rearrange(now, self.decision)
 
     def move(self, hop: str, worker: str, now: float, why: str = "somebody wished it") -> None:
-        """Let it, or one of its instances, go on at another worker (its name or host), from its next stage on."""
+        """Move a query, or one of its instances, to another worker (its name or host), from its next stage on."""
         found = [number for number in self._living() if worker in self._called(number)]
         if hop not in self._names or not found:
             raise ConfigError(f"'{hop}' can't move to '{worker}'", where="placement", remedy="see status for both")
@@ -157,7 +157,7 @@ class Placement(Promises):
         super().close()
 
     def status(self) -> dict[str, Any]:
-        """With what each worker has, what is used there, and who is there."""
+        """Add to the status: the cores of each worker, their use and its hops; moves; and instances that warm up."""
         workers: dict[str, Any] = {}
         for number in self._living():
             worker = self._worker(number)
@@ -184,13 +184,13 @@ class Placement(Promises):
         return now, counters
 
     def _measured(self, now: float, on_average: Floats) -> Measured:
-        """What the promises measure, with CPU and workers as the executors tell of them."""
+        """What the promises measure, with CPU and workers as reported by the executors."""
         seen = super()._measured(now, on_average)
         first, last = self._look_at[0], self._look_at[-1]
         copies = self.flow.copies[self.flow.task_of]
         use = self._instances_use(first, last)
         use = self._use = use._replace(cpu=np.where(self._are_cold(), 0.0, use.cpu))
-        if not self._sheds:  # then nobody counts what was kept
+        if not self._sheds:  # then kept rows are not counted
             taken = (self._rows[-1] - self._rows[0]) / max(last.time - first.time, 1e-9)
             seen = seen._replace(in_rate=taken / copies)
         own = np.bincount(self._at, weights=use.cpu, minlength=len(use.cores))
@@ -203,14 +203,14 @@ class Placement(Promises):
         )
 
     def _instances_use(self, first: Look, last: Look) -> Use:
-        """With the CPU of each instance: an even part of what its query used, whose partitions they share evenly."""
+        """CPU use, by instance an even part of its query's CPU, because instances share the partitions evenly."""
         ids = list(dict.fromkeys(self._queries))
         use = used(first, last, self._ids, ids)
         by_query = use.cpu[[ids.index(query) for query in self._queries]]
         return use._replace(cpu=by_query / self.flow.copies[self.flow.task_of])
 
     def _are_cold(self) -> Bools:
-        """By query: whether the first batches on its worker, which compile what the others use, are still counted."""
+        """By instance: whether the window still has its first batches on its worker, in which the JVM compiles code."""
         batches = np.array([self._hops[name].batches for name in self._names])
         self._cold_for = np.where(batches < self._warm_at, WINDOW + 1, np.maximum(self._cold_for - 1, 0))
         cold: Bools = self._cold_for > 0
@@ -219,7 +219,7 @@ class Placement(Promises):
     # ------------------------------------------------------------ placing
 
     def _look_around(self, now: float) -> None:
-        """Workers that have come or gone, and who has none."""
+        """Detect workers that were added or lost, and place instances that have no living worker."""
         look = self._table.look(now)
         new = [name for name in look.workers if name not in self._ids]
         gone = [name for name in self._ids if not look.workers[name].lives and self._latest.workers[name].lives]
@@ -241,7 +241,7 @@ class Placement(Promises):
     _latest = Look(0.0, {}, {})
 
     def _house(self, homeless: Sequence[int], living: Sequence[int], now: float) -> None:
-        """Section 4: the most important first, each to the worker with most CPU left."""
+        """Section 4: by priority, put each instance on a preferred worker with enough CPU, else where most is left."""
         priority = self.flow.priority[self.flow.task_of]
         order = sorted(homeless, key=lambda instance: -priority[instance])
         free = self._free()[living]
@@ -253,13 +253,13 @@ class Placement(Promises):
             self._go(instance, living[number], now, why)
 
     def _free(self) -> Floats:
-        """By worker: what all but our queries leave of it, as far as that is known."""
+        """By worker: the cores that other processes leave for our queries, as far as known."""
         look, first = self._latest, self._look_at[0] if self._look_at else self._latest
         return _room(self._instances_use(first, look))
 
     def _rearrange(self, now: float, decision: Decision) -> None:
-        """Alg. 2's moves; where there are none, and none are about to be, one that lets more be done."""
-        kept = equations.current_accuracy(self.flow, self._local_kept)  # rows that are late cost nothing yet
+        """Make the moves of Alg. 2; if there are none, nor any pending, one that lets queries use more CPU."""
+        kept = equations.current_accuracy(self.flow, self._local_kept)  # late rows have cost no CPU yet
         whole = equations.required(np.ones(1), self._use.cpu, kept[self.flow.task_of], self._most())
         minimum = self.flow.minimum[self.flow.task_of]
         self._needs = np.where(self._use.cpu > 0.0, np.minimum(minimum * whole, UNKNOWN), self._needs)
@@ -318,18 +318,18 @@ class Placement(Promises):
         return {worker.name, worker.host, self._name_of(number)}
 
     def _name_of(self, number: int) -> str:
-        """Its name; with its id where another that lives is called the same."""
+        """The name of a worker, with its id if another living worker has the same name."""
         worker = self._worker(number)
         same = [n for n in self._living() if self._worker(n).name == worker.name and n != number]
         return f"{worker.name}#{worker.id}" if same else worker.name
 
 
 def _kept(use: Use) -> Floats:
-    """By worker: what others can keep of it."""
+    """By worker: the cores that other processes can keep."""
     return np.minimum(use.others, (1.0 - FAIR) * use.cores)
 
 
 def _room(use: Use) -> Floats:
-    """By worker: what there is for our queries."""
+    """By worker: the cores available to our queries."""
     room: Floats = HEADROOM * use.cores - _kept(use)
     return room

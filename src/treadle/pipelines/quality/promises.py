@@ -1,7 +1,8 @@
 """Keeps the promises of a running pipeline: measures its nodes, asks the controller, and sheds what that decides.
 
-A sink with a `min_accuracy` below 1 has made a promise; all others are to have everything. It knows nodes, hops and
-channels; what is right is decided by `decide.quality`, and rows are dropped by `shedding`. Stream-Economics section 5.
+A sink with a `min_accuracy` below 1 is promised that part of its rows; all other sinks are promised everything. This
+module knows nodes, hops and channels; `decide.quality` decides how much each sink gets, and `shedding` drops rows.
+Stream-Economics section 5.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ WHOLE = 1.0
 WINDOW = 3
 """Cycles over which work is averaged."""
 DRAIN = 4
-"""Cycles in which what waits is to be worked off."""
+"""Target time for working off a backlog, in cycles."""
 SILENT_CYCLES = 5
 SILENT_SECONDS = 5.0
-"""Without a cycle for that long, the longer of the two, all rows are kept."""
+"""Without a cycle for the longer of these two times, all rows are kept."""
 
 
 def promised(nodes: Mapping[str, Node]) -> dict[str, Promise]:
-    """What each sink is promised; without a word of its owner, everything."""
+    """By sink: its priority and the least part of its rows, by default all."""
     return {
         node.name: Promise(node.priority, WHOLE if node.min_accuracy is None else node.min_accuracy)
         for node in nodes.values()
@@ -56,9 +57,9 @@ def promised(nodes: Mapping[str, Node]) -> dict[str, Promise]:
 
 
 def flow_of(nodes: Mapping[str, Node], layout: str, instances: Mapping[str, int] = MappingProxyType({})) -> Flow:
-    """What runs and what it reads: in `hops` each node, else each sink. Feeds and topics are tasks that nobody runs.
+    """The flow of a pipeline: in layout `hops` its tasks are all nodes, else the sources and sinks.
 
-    A task has one instance, unless `instances` names more.
+    A task that no query runs, like a feed, has no instance; each other task has one, unless `instances` names more.
     """
     if layout == "hops":
         inputs = {node.name: node.inputs for node in graph.in_order(nodes)}
@@ -75,35 +76,35 @@ def flow_of(nodes: Mapping[str, Node], layout: str, instances: Mapping[str, int]
 
 
 def may_shed(nodes: Mapping[str, Node]) -> bool:
-    """Whether one of the sinks can do with less than everything."""
+    """Whether a sink accepts less than all of its rows."""
     return min(promise.accuracy for promise in promised(nodes).values()) < WHOLE
 
 
 def of(run: Running) -> Promises | None:
-    """Those of a run; None where nothing may be shed."""
+    """The promises of a run; None where nothing may be shed."""
     return Promises(run) if may_shed(run.nodes) else None
 
 
 class Cycle(NamedTuple):
-    """What a cycle has come to: rates by source, and by task what it had since the one before."""
+    """The result of a cycle: arrival rates by source, and measurements by task since the cycle before."""
 
     time: float
     rates: Mapping[str, float]
     kept: Floats
-    """The part of the rows that were read for it."""
+    """The part of the rows read upstream that was kept on the way to it."""
     accuracy: Floats
-    """The part of the rows that were due to it; NaN while that is not known."""
+    """The part of its due rows that it has finished; NaN while unknown."""
     cpu: Floats
-    """The cores that it used, over some cycles; NaN where that is not measured."""
+    """The cores that it used, over some cycles; NaN where not measured."""
     decision: Decision
     short: tuple[Short, ...]
-    """Minima that can't be kept, as their owners measure accuracy."""
+    """Minima that can't be kept, in each sink's own measure of accuracy."""
 
 
 class Promises:
-    """For one run, from before its hops start. Each cycle is a call of `step`.
+    """Keeps the promises of one run, from before its hops start. Each cycle is a call of `step`.
 
-    Where the run is not to shed (`shed=False`) rows have their weight all the same: who corrects by it needs it.
+    Without shedding (`shed=False`) rows still get the weight column, because corrected results need it.
     """
 
     def __init__(self, run: Running, instances: Mapping[str, int] = MappingProxyType({})) -> None:
@@ -127,10 +128,10 @@ class Promises:
         self._hops: Mapping[str, Hop] = run.hops
         self._looks: deque[tuple[float, Floats]] = deque(maxlen=WINDOW + 1)
         self._local_kept = np.ones(len(self.flow))
-        """By task: the part of what is read for it that it takes, over some cycles."""
+        """By task: the part of the rows read for it that is kept, over some cycles."""
         self._on_time = OnTime(len(self.flow), self._period, WINDOW)
         self._passed, self._passed_at = np.zeros(len(self.flow)), np.zeros(len(self.flow))
-        """By task, in real time: the rows that have passed it, and when the last ones did."""
+        """By task, in real-time mode: the rows that have passed it, and the time of the last ones."""
         sources = tuple(tasks[task] for task in self.flow.sources.tolist())
         self._sources = SourceRates(sources, self._readers(), run.channels, run.hops, self._period)
         self._counts: tuple[Mapping[str, Count], Mapping[str, Count]] = ({}, {})
@@ -140,7 +141,7 @@ class Promises:
 
     @property
     def decision(self) -> Decision | None:
-        """The last one."""
+        """The decision of the last cycle."""
         return None if self.last is None else self.last.decision
 
     @property
@@ -153,17 +154,17 @@ class Promises:
         return self.last is not None and bool((self.last.decision.desired < WHOLE).any())
 
     def shed(self, rows: DataFrame, producer: str, consumer: str) -> DataFrame:
-        """What is left of the rows that a node gives to another."""
+        """The rows that a node gives to a consumer, without those that are dropped."""
         if self._off:
             return self._shedding.weighed(rows)
         return self._shedding.shed(rows, self._name(producer, consumer), self._nodes[producer].shed)
 
     def watch(self, rows: DataFrame, sink: str) -> DataFrame:
-        """What a sink is given, looked at on its way if its accuracy depends on that."""
+        """The input of a sink, observed by Spark if the sink's accuracy depends on its values."""
         return self._spreads[sink].watch(rows) if sink in self._spreads else rows
 
     def step(self, now: float) -> None:
-        """A cycle, if it is time for one. After one that fails nothing is dropped until one has decided again."""
+        """Run a cycle if one is due. After a cycle that fails, nothing is dropped until the next decision."""
         if self._work is None or (self._looks and now - self._looks[-1][0] < self._period):
             return
         try:
@@ -200,29 +201,30 @@ class Promises:
         cpu: Floats = np.bincount(self.flow.task_of, weights=used, minlength=len(self.flow)).astype(np.float64)
         short = tuple(self._in_own_units(each) for each in decision.short)
         self.last = Cycle(now, dict(self._sources.rates), kept, accuracy, cpu, decision, short)
-        # A source drops nothing itself: what comes from outside is dropped where it is read, by each of its readers.
+        # A source drops nothing itself: each of its readers drops rows where it reads them.
         keep = decision.streams * np.where(self._is_source, decision.outside, 1.0)[self.flow.start]
         self._enforcer.apply(self._enforcer.diff(self._streams, np.round(keep, 4)))
         self._drops.update(decision.desired, self._counts[0])
         self._shortages.tell(short)
 
     def close(self) -> None:
-        """Nothing is shed any more."""
+        """Stop shedding: all rows are kept again."""
         self._enforcer.restore()
         if self._work is not None:
             self._work.close()
         self._drops.close(self._shedding.counts())
         self._shedding.forget(f"{self._pipeline}/")
-        self._shedding.release()  # another run of this session says so again in its next cycle
+        self._shedding.release()  # another run of this session calls `hold` again in its next cycle
 
     def lost(self) -> float:
-        """The part of the input that does not reach the sinks because it was shed, on average."""
+        """The part of the input that does not reach the sinks because of shedding, on average."""
         return 0.0 if self.last is None else float(np.mean(1.0 - self.last.kept[self.flow.sinks]))
 
     def status(self) -> dict[str, Any]:
-        """Each sink with what it was promised, is to have and has; each stream with what is kept and was kept.
+        """Report each sink with its promise, target and accuracy, and each stream with the parts to keep and kept.
 
-        `kept` are parts of the rows: in the last cycle and in all. `since` is when dropping began that goes on.
+        `kept` is the part of the rows kept in the last cycle, `kept_in_all` in the whole run. `since` is when the
+        present dropping began.
         """
         flow, last = self.flow, self.last
         latest, earlier = self._counts
@@ -256,7 +258,7 @@ class Promises:
     # ------------------------------------------------------------ inside
 
     def _minima(self) -> Floats:
-        """By sink the least part of its rows: what its owner says, or what its own accuracy takes at present."""
+        """By sink: the least part of its rows, as declared or as its own accuracy measure needs at present."""
         for name, spread in self._spreads.items():
             spread.look(self._hops[name].query if name in self._hops else None)
         return np.array([self._least_part(sink) for sink in self.flow.sinks.tolist()])
@@ -270,21 +272,21 @@ class Promises:
         return Kept(part, float(self._controller.whole_rate[sink]), self._spreads[self.flow.tasks[sink]].value)
 
     def _told_of(self, sink: int, part: float) -> float | None:
-        """An accuracy as its owner means it; None where it is not known."""
+        """Convert a part of a sink's rows to the sink's own measure of accuracy; None if unknown."""
         if np.isnan(part):
             return None
         measure = self._nodes[self.flow.tasks[sink]].accuracy
         return round(part if measure is None else float(measure(self._kept_of(sink, part))), 4)
 
     def _in_own_units(self, short: Short) -> Short:
-        """A shortage as the owner of its sink measures accuracy."""
+        """Convert a shortage to its sink's own measure of accuracy."""
         if self._nodes[short.sink].accuracy is None:
             return short
         gets = self._told_of(self.flow.tasks.index(short.sink), short.gets) or 0.0
         return short._replace(wants=self.flow.promises[short.sink].accuracy, gets=gets, of="accuracy")
 
     def _readers(self) -> dict[str, dict[str, str | None]]:
-        """By source of the user's own: the hops that read it, and the stream on which each drops its rows."""
+        """By user-defined source: the hops that read it, and the stream on which each drops its rows, if any."""
         flow = self.flow
         found: dict[str, dict[str, str | None]] = {}
         for task in flow.sources.tolist():
@@ -298,7 +300,7 @@ class Promises:
         return f"{self._pipeline}/{producer}>{consumer}"
 
     def _look(self) -> tuple[float, Floats]:
-        """When, and all counters in a row: rows seen and kept on each stream, rows out, work done, and what waits."""
+        """Sample the time and all counters, in one array: see `_split`."""
         now = self._sources.look_at_channels()
         counts = self._shedding.counts()
         self._sources.look_at_queries(now, counts)
@@ -312,10 +314,10 @@ class Promises:
         return now, np.array([*seen, *kept, *out, *batches, *waiting, *work], dtype=np.float64)
 
     def _note_progress(self, now: float, seen: Floats) -> list[float]:
-        """Let it be known how far each query is; by task what waits for it.
+        """Pass each query's progress to `OnTime`; return the backlog by task.
 
-        What is done is read first: a batch that ends meanwhile would count twice otherwise. In real time a batch is
-        long, and rows are done as they pass; none are more than have come, also where some are read again.
+        Finished rows are read first: otherwise rows of a batch that ends meanwhile would count twice. In real-time mode
+        a batch is long, and rows are done as they pass; at most as many as have arrived, even if some are read again.
         """
         hops = [self._hops.get(name) for name in self.flow.tasks]
         done = np.array([0 if hop is None else hop.tuples_in for hop in hops], dtype=np.float64)
@@ -326,7 +328,7 @@ class Promises:
             done = np.minimum(np.maximum(done, passed), came)
             self._passed_at = np.where(done > self._passed, now, self._passed_at)
             self._passed = done
-            batches, ended = done, self._passed_at  # each row is done when it passes, as if it were a batch
+            batches, ended = done, self._passed_at  # each row counts as a batch that ends when the row passes
         else:
             batches = np.array([0 if hop is None else hop.batches for hop in hops], dtype=np.float64)
             ended = np.array([0.0 if hop is None else hop.well for hop in hops])
@@ -337,31 +339,31 @@ class Promises:
         return sum(backlog.rows for backlog in hop.backlogs()) + self._sources.waiting(hop, now)
 
     def _split(self, counters: Floats) -> list[Floats]:
-        """What `_look` has put in a row."""
+        """Split the array of `_look`: rows seen and kept by stream; rows out, batches and backlog by task; work."""
         tasks, streams = len(self.flow), len(self._streams)
         return np.split(counters, np.cumsum([streams, streams, tasks, tasks, tasks]))
 
     def _standing(self) -> Floats:
-        """Task -> rows that have waited at each of the last looks: more wait whenever a batch runs, as they should."""
+        """By task: the least backlog of the last samples. While a batch runs, more rows wait, which is normal."""
         waited: Floats = np.min([self._split(counters)[-2] for _, counters in self._looks], axis=0)
         return waited
 
     def _kept(self, lately: Floats, on_average: Floats) -> Floats:
-        """Task -> the least that it takes of a stream, lately or, where nothing has come since, before."""
+        """By task: the least part kept on a stream that it reads, lately or, if no rows arrived, on average."""
         seen, kept, *_ = self._split(lately)
         earlier, kept_earlier, *_ = self._split(on_average)
         seen, kept = np.where(seen > 0.0, seen, earlier), np.where(seen > 0.0, kept, kept_earlier)
         return _lowest(self.flow, np.where(seen > 0.0, kept / np.where(seen > 0.0, seen, 1.0), 1.0))
 
     def _measured(self, now: float, on_average: Floats) -> Measured:
-        """Who comes counts as of the last cycle; what was done with it over some, since batches come and go."""
+        """Input of the controller: arrivals of the last cycle, and work averaged over some (batches are uneven)."""
         flow = self.flow
         tasks = len(flow)
         _, kept, out, batches, _, work = self._split(on_average)
         came = np.array([self._sources.rates.get(name, 0.0) for name in flow.tasks])
         taken: Floats = np.bincount(flow.end, weights=kept, minlength=tasks).astype(np.float64)
         own_source = self._is_source & (flow.copies > 0)
-        taken = np.where(own_source, out, taken)  # what it reads elsewhere is known by what it gives
+        taken = np.where(own_source, out, taken)  # what it reads is known only by the rows that it puts out
         self._local_kept = self._kept(on_average, on_average)
         waiting = self._standing()
         behind = waiting.sum() > came.sum() * self._period / 2
@@ -386,14 +388,14 @@ class Promises:
         )
 
     def _unsheddable(self) -> Bools:
-        """By task: whether a source feeds it that may be a backlog. To read that faster is not to have less to do."""
+        """By task: whether a source of unknown lag feeds it: drops may make it read a backlog faster, not work less."""
         unknown = np.isin(self.flow.tasks, list(self._sources.unknown))
         fed: Bools = self.flow.downstream(np.where(unknown, 0.0, 1.0)) == 0.0
         return fed
 
 
 def _lowest(flow: Flow, part: Floats) -> Floats:
-    """Task -> the least that it takes of a stream."""
+    """By task: the least part kept on a stream that it reads."""
     found = np.ones(len(flow))
     np.minimum.at(found, flow.end, part)
     return found

@@ -1,7 +1,7 @@
-"""What each query of a run uses of the CPU, the most that it could, and what there is for all of them.
+"""Measures the CPU that each query of a run uses, the most that it could use, and the cores available to all.
 
-The threads of tasks are measured (`workers`); on a cluster whose executors are not measured, a slot of the gate stands
-for a core. It knows hops and counters. Stream-Economics section 3.3, and Alg. 1 lines 1 to 3.
+The threads of tasks are measured (`workers`); on a cluster with a gate executors are not measured, and a slot of the
+gate stands for a core. It knows hops and counters. Stream-Economics section 3.3, and Alg. 1 lines 1 to 3.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COLD = 2
-"""Batches of a hop that say nothing of what the others will cost."""
+"""First batches of a hop, which say nothing of what later batches cost."""
 LONGEST_COLD = 15
-"""Cycles that such batches are waited for at most before anything is decided."""
+"""Most cycles to wait for such batches before anything is decided."""
 
 
 class QueryWork:
-    """By task of a flow, from before the hops of the run start until it is closed."""
+    """CPU counters by task of a flow, from before the hops of the run start until `close`."""
 
     def __init__(self, run: Running, flow: Flow) -> None:
         self._flow = flow
@@ -36,18 +36,18 @@ class QueryWork:
         self._cores = _cores(run.spark, gated=self._gate is not None)
         self._hops: Mapping[str, Hop] = run.hops
         self._query_ids: dict[str, str] = {}
-        """By hop: the id of its query in Spark, which it keeps when it starts again."""
+        """By hop: the Spark id of its query, which stays the same after a restart."""
         self._cold: dict[str, float] = {}
         self._cold_batches = self._cold_cycles = 0
 
     @property
     def ready(self) -> bool:
-        """Whether there is an executor, as far as that is asked."""
+        """Whether an executor has reported its cores; True where executors are not measured."""
         return self._cores is None or bool(self._cores.count)
 
     @property
     def measures(self) -> bool:
-        """Whether it measures the CPU; else the slots that batches hold stand for it."""
+        """Whether CPU is measured; otherwise the slots that batches hold stand for CPU."""
         return self._cores is not None
 
     def close(self) -> None:
@@ -55,7 +55,10 @@ class QueryWork:
             self._cores.close()
 
     def cold(self) -> bool:
-        """Whether first batches of a hop have run since the last call, or run: they compile what the others use."""
+        """Whether first batches of a hop have run since the last call, or run now: the JVM compiles code in them.
+
+        False after `LONGEST_COLD` such calls in a row.
+        """
         if self._gate is None or self._cores is None:
             return False
         hops = list(self._hops.values())
@@ -66,7 +69,7 @@ class QueryWork:
         return 0 < self._cold_cycles <= LONGEST_COLD
 
     def read(self) -> list[float]:
-        """All counters so far, in seconds: for each task how long its batches took; the rest for `of`."""
+        """All counters so far, in seconds: how long each task's batches took; the rest is for `of`."""
         held = [self._held(self._hops[name]) if name in self._hops else 0.0 for name in self._flow.tasks]
         if self._cores is None:
             return held
@@ -78,9 +81,9 @@ class QueryWork:
         return [*held, *used, python, *tasks.ravel().tolist()]
 
     def of(self, counted: Floats, *, behind: bool) -> tuple[Floats, float, Floats]:
-        """From what was counted in a second: the cores of each task, those for all, and the most that each can use.
+        """From counts per second: the cores that each task uses, those available to all, and the most for each task.
 
-        What there is for all is what others leave of the cores, or what the slots let through, whichever is less.
+        Available is what other processes leave of the cores, or what the slots let through, whichever is less.
         """
         if self._cores is None:
             assert self._gate is not None
@@ -98,14 +101,14 @@ class QueryWork:
         return cpu, cores, most
 
     def _held(self, hop: Hop) -> float:
-        """Without its first batches."""
+        """Seconds of a hop's batches, without the first ones."""
         if hop.batches < COLD:
             return 0.0
         return hop.busy - self._cold.setdefault(hop.name, hop.busy)
 
 
 def _cores(spark: SparkSession, *, gated: bool) -> LocalCores | ClusterCores | None:
-    """Those that Spark works on; None where a gate's slots are as good."""
+    """The cores that Spark works on; None on a cluster with a gate, where slots stand for cores."""
     if str(spark.sparkContext.master).startswith("local"):
         return LocalCores(spark)
     return None if gated else ClusterCores(Table(spark))

@@ -1,8 +1,8 @@
-"""Drops rows in Spark: an expression in a query's plan that keeps a part of its rows, a part that can change any time.
+"""Drops rows in Spark by an expression in a query's plan; the part that it keeps can change at any time.
 
-No row goes through Python and no query starts anew; on a cluster the executors hear of changes from the driver. What is
-kept carries its weight, so that what is counted of it can be corrected (`treadle.estimates`). How much is kept is
-decided elsewhere. Stream-Economics section 3.2.
+No row goes through Python and no query restarts; on a cluster the driver sends changes to the executors. Kept rows
+carry a weight, so that results can be corrected for dropped rows (`treadle.estimates`). How much is kept is decided
+elsewhere. Stream-Economics section 3.2.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 ARRIVED = " arrived"
-"""What is added to the name of a stream to count its rows behind the drops."""
+"""Suffix to a stream's name under which its rows are counted after the drops."""
 
 
 class Shedding:
-    """The streams of one Spark session that may be shed, by name. With a `seed` the same rows have the same fate.
+    """The streams of one Spark session that may be shed, by name. A nonzero `seed` makes the choice of rows repeatable.
 
-    All that is done with a batch sees the same of its rows: it keeps the part that was set when it began, or, if the
-    streams are `live`, at each moment the part that is set then. Real-time mode needs that: its batches are long.
+    All actions on a batch see the same rows: the part to keep is the one that was set when the batch began. If the
+    streams are `live`, changes apply within a batch. Real-time mode needs that, because its batches are long.
     """
 
     def __init__(self, spark: SparkSession, *, seed: int = 0, live: bool = False) -> None:
@@ -43,19 +43,19 @@ class Shedding:
             self._secret = str(self._jvm.treadle.Shed.secret())
 
     def shed(self, rows: DataFrame, stream: str, choice: Choice | None = None) -> DataFrame:
-        """These rows without those that are dropped, each with its weight; nothing is dropped until it is said."""
+        """The rows that are kept, each with its weight; all rows are kept until `set` is called."""
         from pyspark.sql import functions as f
 
         drawn = f"{WEIGHT}_drawn"
         chosen = self._weight(stream, choice or Choice())
         kept = self.weighed(rows).withColumn(drawn, chosen).where(f.col(drawn) > 0.0)
-        # In the way of every row, so no optimizer can leave it out, as it does with a column that nobody reads.
+        # A filter, which the optimizer can't remove; it would remove a column that is not read.
         arrived = kept.where(self._arrived(stream))
         return arrived.withColumn(WEIGHT, f.col(WEIGHT) * f.col(drawn)).drop(drawn)
 
     @staticmethod
     def weighed(rows: DataFrame) -> DataFrame:
-        """All of these rows; those that have no weight yet count for one."""
+        """All of these rows; rows without a weight get the weight 1."""
         from pyspark.sql import functions as f
 
         return rows if WEIGHT in rows.columns else rows.withColumn(WEIGHT, f.lit(1.0))
@@ -64,24 +64,24 @@ class Shedding:
         return float(self._jvm.treadle.Shed.get(stream))
 
     def set(self, stream: str, keep: float) -> None:
-        """Keep such a part of it from now on."""
+        """Keep the part `keep` of a stream's rows from now on."""
         self._jvm.treadle.Shed.set(stream, float(keep))
 
     def hold(self, seconds: float) -> None:
-        """Let what is set hold for so long; after that all rows are kept until the next call.
+        """Let the parts that are set hold for some seconds; after that all rows are kept until the next call.
 
-        In real-time mode rows go on flowing while this process is stopped, and nobody would end the shedding.
+        In real-time mode rows flow on while this process is stopped, and nothing else would end the shedding.
         """
         self._jvm.treadle.Shed.hold(seconds)
 
     def release(self) -> None:
-        """Let what is set hold for ever again, as before the first `hold`."""
+        """Let the parts that are set hold without a time limit again, as before the first `hold`."""
         self._jvm.treadle.Shed.release()
 
     def counts(self) -> dict[str, Count]:
-        """By stream the rows before the drops, and those that arrived behind them, by a count of their own.
+        """By stream: the rows before the drops, and the rows that arrived after them, counted by another expression.
 
-        As far as known: executors report twice a second. Rows that are worked on again count once.
+        Executors report twice a second, so counts may lag. Rows that are processed again count once.
         """
         lines = str(self._jvm.treadle.Shed.counts()).splitlines()
         rows = {name: int(count) for name, count in (line.rsplit("\t", 1) for line in lines)}
@@ -89,11 +89,11 @@ class Shedding:
         return {name: Count(rows[name], rows.get(name + ARRIVED, 0)) for name in streams}
 
     def forget(self, prefix: str) -> None:
-        """Streams whose names begin so are kept whole again."""
+        """Keep all rows of streams with this prefix again, and forget their counts."""
         self._jvm.treadle.Shed.forget(prefix)
 
     def _weight(self, stream: str, choice: Choice) -> Column:
-        """The expression in the JVM: what a row counts for, 0 if it is dropped."""
+        """The JVM expression that gives the weight of a row, 0 if it is dropped."""
         from pyspark.sql import functions as f
 
         keep = self._jvm.treadle.SampleRows
@@ -105,17 +105,17 @@ class Shedding:
         return self._called(keep.AtRandom(*where), stream)
 
     def _arrived(self, stream: str) -> Column:
-        """True for each row, which is counted."""
+        """An expression that is true for each row, and counts it."""
         name = stream + ARRIVED
         function = self._jvm.treadle.SampleRows.Arrived(name, self._host, self._port, self._secret)
         return self._called(function, name, result="BooleanType")
 
     def _called(self, function: Any, stream: str, *more: Column, result: str = "DoubleType") -> Column:
-        """A function of rows in the JVM, given what identifies a row within its batch."""
+        """Call a JVM function for each row, with the values that identify the row within its batch."""
         from pyspark.sql import Column
         from pyspark.sql import functions as f
 
-        # Spark gives these again whenever it works on a batch again. The time, a constant there, stands for the batch.
+        # Spark repeats these values when it repeats a batch. The time is constant within a batch and identifies it.
         random = f.rand(self._seed or zlib.crc32(stream.encode()))
         given: list[Column] = [f.unix_millis(f.current_timestamp()), f.spark_partition_id(), random, *more]
         context: Any = self._spark.sparkContext

@@ -1,7 +1,7 @@
-"""How fast rows come to the sources of a running pipeline, and what waits in those of the user's own.
+"""Measures the arrival rates of the sources of a running pipeline, and the backlog in user-defined sources.
 
-Feeds and topics are channels that are asked how far they are. Sources of the user's own (`@p.source`) are known by what
-the queries that read them report. It measures; what follows from it is the business of `promises`.
+Feeds and topics are channels, which report their own positions. User-defined sources (`@p.source`) are measured by the
+progress reports of the queries that read them. `promises` decides what follows.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle.pipelines")
 
 TRIES, AT_ONCE = 3, 0.01
-"""Offsets of all channels are read again, so many times at most, until that takes no longer than these seconds: slower
-reads have no single point in time."""
+"""The offsets of all channels are read up to `TRIES` times, until all are read within `AT_ONCE` seconds: slower reads
+have no single point in time."""
 
 
 class SourceRates:
-    """`readers` are, by source of the user's own, the queries that read it with the stream on which its rows come.
+    """Arrival rates by source. `readers`: by user-defined source, its queries, each with the stream of its rows.
 
-    In the layout `hops` that is a hop of the source itself, which writes them to a channel, and no stream.
+    In the layout `hops` the reader is a hop of the source itself, which writes the rows to a channel, without a stream.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class SourceRates:
         period: float,
     ) -> None:
         self.rates: dict[str, float] = {}
-        """By source: rows a second; 0 where it is not known yet."""
+        """By source: rows a second; 0 while unknown."""
         self._readers = readers
         self._channels = channels
         self._hops = hops
@@ -54,9 +54,9 @@ class SourceRates:
         self._reported: set[str] = set()
 
     def look_at_channels(self) -> float:
-        """Measure feeds and topics; returns the moment (monotonic) at which that was."""
+        """Measure feeds and topics; return the time of the measurement (monotonic)."""
         there = {name: self._channels[name] for name in self._inputs if name in self._channels}
-        brokers = {channel.cluster: channel for channel in there.values()}  # one refresh is for all topics of a cluster
+        brokers = {channel.cluster: channel for channel in there.values()}  # one refresh covers all topics of a cluster
         for _ in range(TRIES):
             began = time.monotonic()
             for channel in (*brokers.values(), *(each for each in there.values() if each.cluster is None)):
@@ -72,7 +72,7 @@ class SourceRates:
         return now
 
     def look_at_queries(self, now: float, counts: Mapping[str, Count]) -> None:
-        """Measure sources of the user's own; `counts` are of the streams on which they may be shed."""
+        """Measure user-defined sources; `counts` has the counts of the streams on which their rows may be dropped."""
         for name, readers in self._own.items():
             for reader, source in readers.items():
                 hop = self._hops.get(reader)
@@ -94,15 +94,15 @@ class SourceRates:
 
     @property
     def unknown(self) -> set[str]:
-        """The sources that may have a backlog as far as is known, now or ever."""
+        """The sources with an unknown lag: they may have a backlog."""
         return {name for name, readers in self._own.items() if not all(each.lag_known for each in readers.values())}
 
     def waiting(self, hop: Hop, now: float) -> float:
-        """Rows in sources of the user's own that a hop has yet to read."""
+        """Rows in user-defined sources that a hop has not read yet."""
         reading_for = 0.0 if hop.planned is None else max(0.0, now - hop.planned)
         return max((own[hop.name].waiting(reading_for) for own in self._own.values() if hop.name in own), default=0.0)
 
 
 def _last_report(query: StreamingQuery) -> Progress | None:
-    report = query._jsq.lastProgress()  # PySpark's own conversion of it takes a hundred calls of the JVM
+    report = query._jsq.lastProgress()  # PySpark's own conversion takes a hundred calls to the JVM
     return None if report is None else Progress.parse(report.json())

@@ -1,7 +1,7 @@
-"""How much the values of a column differ that a sink sums up: what the error of the sum depends on, besides the rows.
+"""Measures how much the values of a summed column vary, on which the error of the sum depends besides the rows.
 
-It watches the sink's input in Spark's plan and reads what the reports of its batches say of it. What follows from that
-is `decide.quality.measures`' business.
+It observes the sink's input in Spark's plan and reads the result from progress reports. `decide.quality.measures`
+computes the accuracy from it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 REMEMBERED = 0.8
-"""Of what was known before, when another batch is seen."""
+"""Weight of the sums so far when a new batch is added."""
 EQUAL = 1.0
-"""Where all values are equal, as those that are only counted."""
+"""The spread of equal values, and of rows that are only counted."""
 
 
 class Spread:
-    """Of one sink whose accuracy is about a column, or only about rows."""
+    """The spread of one sink, for an accuracy about a column or only about the number of rows."""
 
     def __init__(self, node: Node) -> None:
         self.value = EQUAL
@@ -36,7 +36,7 @@ class Spread:
         self._sums = (0.0, 0.0, 0.0)
 
     def watch(self, rows: DataFrame) -> DataFrame:
-        """The rows as they are, looked at on their way."""
+        """Return the rows unchanged, observed by Spark if the accuracy is about a column."""
         if self._column is None:
             return rows
         from pyspark.sql import functions as f
@@ -55,10 +55,10 @@ class Spread:
         )
 
     def look(self, query: StreamingQuery | None) -> None:
-        """Take what the last batch says, if it is a new one."""
+        """Take in the last progress report, if it is a new one."""
         if self._column is None or query is None:
             return
-        report: Any = query._jsq.lastProgress()  # Python's own reading of it takes a hundred calls
+        report: Any = query._jsq.lastProgress()  # PySpark's own conversion takes a hundred calls
         if report is None:
             return
         said = json.loads(report.json())

@@ -1,1 +1,1 @@
-"""Pipelines in Real-Time Mode: one Spark query of several stages, scheduled by the threads of its tasks."""
+"""Pipelines in Spark's Real-Time Mode: a query of several stages for each sink, scheduled by its tasks' threads."""

@@ -1,6 +1,6 @@
-"""What Spark's analysed plan says of a query in real-time mode: whether that mode can run it, and in how many tasks.
+"""Reads from Spark's analysed plan whether real-time mode can run a query, and in how many tasks.
 
-It reads a plan in the JVM once and starts nothing. What is static in a query, as a table that is joined, is left out.
+It reads a plan in the JVM once and starts nothing. Static parts of a query, such as a joined table, are left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _SOURCE = "StreamingRelationV2"
 _STATEFUL = frozenset({"Aggregate", "Deduplicate", "Distinct"})
 _BOUNDARIES = frozenset({"Repartition", "RepartitionByExpression"})
-# What Spark's own list of physical operators (RealTimeModeAllowlist) is made from.
+# The logical operators behind Spark's own list of physical operators (RealTimeModeAllowlist).
 _TAKEN = (_STATEFUL | _BOUNDARIES) | {
     *("Project", "Filter", "TypedFilter", "Generate", "Expand", "Union", "Join", "EventTimeWatermark"),
     *("SubqueryAlias", "View", "ResolvedHint", "CollectMetrics", _SOURCE),
@@ -32,33 +32,33 @@ _TAKEN = (_STATEFUL | _BOUNDARIES) | {
 
 @dataclass(frozen=True)
 class Part:
-    """A node of a plan, with the streams that it reads."""
+    """A node of a plan, with the streaming nodes below it."""
 
     name: str
     below: tuple[Part, ...]
     source: Source | None = None
     partitions: int = 0
-    """Into how many a boundary cuts."""
+    """The number of partitions that a boundary makes."""
 
     def every(self) -> Iterator[Part]:
-        """This one and all below."""
+        """Yield this node and all nodes below it."""
         yield self
         for part in self.below:
             yield from part.every()
 
     @property
     def states(self) -> int:
-        """How many operations keep state."""
+        """The number of operators that keep state."""
         return sum(part.name in _STATEFUL for part in self.every())
 
     @property
     def cut(self) -> bool:
-        """Whether there is a boundary in it."""
+        """Whether the plan has a boundary."""
         return any(part.name in _BOUNDARIES for part in self.every())
 
 
 class Source(NamedTuple):
-    """What a query reads: its kind, which DataFrame it came from, its topics, and options that limit a batch."""
+    """A source of a query: its kind, the identity of its table, its topics, and its options that limit a batch."""
 
     kind: str
     identity: int
@@ -67,12 +67,12 @@ class Source(NamedTuple):
 
 
 def read(rows: DataFrame) -> Part:
-    """The plan of a stream."""
+    """The analysed plan of a streaming DataFrame."""
     return _read(rows._jdf.queryExecution().analyzed())
 
 
 def check(node: Node, rows: DataFrame, plan: Part) -> None:
-    """Refuse what real-time mode can't do, by the name of the node that these rows have just been made by."""
+    """Raise an error for what real-time mode can't run; the error names `node`, which has just made these rows."""
     if _runs_python(rows, plan):
         problem = "runs Python, which gives its rows on only when a batch ends"
         _refuse(node, problem, f"use Spark's own expressions, {ELSEWHERE}")
@@ -96,13 +96,13 @@ def check(node: Node, rows: DataFrame, plan: Part) -> None:
 
 
 def tasks(plan: Part, partitions: Mapping[str, int]) -> int:
-    """Those of all its stages together. `partitions`: of the topics, where they are known; otherwise one."""
+    """The number of tasks of all stages together. `partitions`: by topic, where known; otherwise 1."""
     found = _count(plan, partitions)
     return found.done + found.open
 
 
 class _Tasks(NamedTuple):
-    """Those of the stages below, of the stage that is being counted, and whether Spark knows that it is one."""
+    """Tasks of the stages below and of the stage being counted, and whether Spark knows that it has one partition."""
 
     done: int
     open: int
@@ -117,7 +117,7 @@ def _count(plan: Part, partitions: Mapping[str, int]) -> _Tasks:
     single = len(below) == 1 and below[0].single
     if plan.name in _BOUNDARIES:
         return _Tasks(done + open_, plan.partitions, plan.partitions == 1)
-    if plan.name in _STATEFUL and not single:  # Spark brings rows of a key together by itself
+    if plan.name in _STATEFUL and not single:  # Spark adds an exchange by key itself
         return _Tasks(done + open_, 1, True)
     return _Tasks(done, open_, single)
 
@@ -151,7 +151,7 @@ def _in_python(generate: Any) -> bool:
 
 
 def _runs_python(rows: DataFrame, plan: Part) -> bool:
-    """Functions of rows are expressions, which Spark knows a plan to contain; functions of batches are nodes of it."""
+    """Whether a plan runs Python: row functions are expressions, which Spark finds; batch functions are plan nodes."""
     jvm: Any = rows.sparkSession._jvm
     pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
     if rows._jdf.queryExecution().analyzed().containsPattern(pattern):

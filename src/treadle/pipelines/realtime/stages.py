@@ -1,7 +1,7 @@
 """The `realtime` layout: each sink with all it needs is one query in Spark's real-time mode, each operator a stage.
 
-A stage is a thread that lives as long as a batch, the one thread per operator of Lachesis (section 2): who gets the CPU
-is then the operating system's business, steered by `treadle attach`. It knows what that mode can't do, and refuses it
+A stage is a thread that lives as long as a batch, like the one thread per operator of Lachesis (section 2): the
+operating system decides which stage gets the CPU, steered by `treadle attach`. What real-time mode can't run is refused
 before anything starts. There is no gate here, and no policy.
 """
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 FORMATS = ("kafka", "noop", "console")
-"""Spark's writers that take a row when it comes. `foreach` runs Python, and gets them at the end of a batch."""
+"""Spark's writers that take each row at once. `foreach` runs Python, which gets rows at the end of a batch."""
 LOOK = 0.01
 _MODE = "spark.sql.streaming.realTimeMode"
 _READS = re.compile("treadle (.+) reads .+")
 
 
 class Unsteered(Steering):
-    """What can be changed while it runs: nothing. It says who can."""
+    """Steering without a gate: refuses every change, and names the `treadle attach` command to use instead."""
 
     def __init__(self, gate: Gate, where: str) -> None:
         super().__init__(gate, "none", elastic=False, where=where)
@@ -59,7 +59,7 @@ class Unsteered(Steering):
 
 
 def batches(nodes: Sequence[Node], options: Options) -> Batches | None:
-    """For a run in this layout what notes its batches, once the nodes are known to suit; else nothing."""
+    """Check the nodes of a run in this layout, and return the recorder of its batches; None for other layouts."""
     if options.layout != "realtime":
         return None
     check(nodes, options)
@@ -67,7 +67,7 @@ def batches(nodes: Sequence[Node], options: Options) -> Batches | None:
 
 
 def check(nodes: Sequence[Node], options: Options) -> None:
-    """Refuse, before Spark is started, what can be seen of the nodes alone."""
+    """Refuse, before Spark starts, nodes that real-time mode can't run."""
     for node in nodes:
         if node.kind is Kind.FEED and options.channels == "embedded":
             raise ConfigError(
@@ -96,7 +96,7 @@ def check(nodes: Sequence[Node], options: Options) -> None:
 
 
 def master(nodes: Mapping[str, Node]) -> str:
-    """Local, with more task slots than the stages of all queries can need: one that is not used costs nothing."""
+    """A local master with more task slots than the stages of all queries can need: unused slots cost nothing."""
     operators = sum(len(query.operators) for query in graph.fused_queries(nodes))
     return f"local[{max(4 * usable_cores(), 8 * operators)}]"
 
@@ -109,10 +109,10 @@ def plan(
     key: str,
     shed: build.Shed = build.everything,
 ) -> build.Plan:
-    """The query of a sink, cut between operators; what real-time mode can't do is refused by the operator's name.
+    """Plan the query of a sink, cut between operators; errors name the operator that real-time mode can't run.
 
-    Sources are read in the stage of the operator that reads them, sinks written in that of the last one. Operators
-    before a union share its stage: a task that reads one of several inputs can't read from another stage.
+    A source is read in the stage of the operator that reads it; a sink is written in the stage of the last operator.
+    Operators before a union share its stage: a task that reads one of several inputs can't read from another stage.
     """
     made: dict[str, DataFrame] = {}
     states: dict[str, int] = {}
@@ -141,7 +141,7 @@ def plan(
         [first] = upstream.inputs
         rows = _operator(upstream, inputs, cut=nodes[first].kind is Kind.OPERATOR)
         if nodes[first].kind is not Kind.OPERATOR and plans.read(rows).states > states[first]:
-            # Spark would make that boundary itself, with half of the operator on either side.
+            # Spark would add this boundary itself, in the middle of the operator.
             return _operator(upstream, inputs, cut=True)
         return rows
 
@@ -151,12 +151,12 @@ def plan(
 
 
 def check_slots(planned: Collection[build.Plan], spark: SparkSession) -> None:
-    """All stages of all queries run at once: each of their tasks needs a slot of its own, or nothing ever starts."""
+    """Check the task slots: all stages run at once, and nothing starts until each of their tasks has a slot."""
     wanted = sum(plans.tasks(plans.read(each.rows), _partitions(each)) for each in planned)
     context: Any = spark.sparkContext._jsc.sc()
     there = int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
     local = str(spark.sparkContext.master).startswith("local")
-    if there < wanted and (local or there):  # the executors of a cluster may still be on their way
+    if there < wanted and (local or there):  # the executors of a cluster may still be starting
         remedy = f"treadle.session(master='local[{wanted}]') or more" if local else "add executors"
         raise ConfigError(
             f"its stages need {wanted} task slots at once, but Spark has {there}",
@@ -166,7 +166,7 @@ def check_slots(planned: Collection[build.Plan], spark: SparkSession) -> None:
 
 
 def started(plan: build.Plan, key: str, checkpoint: Path, batch: float) -> StreamingQuery:
-    """Start the query of a sink, with batches of so many seconds."""
+    """Start the query of a sink, with batches of `batch` seconds."""
     node = plan.node
     with _set(plan.rows.sparkSession, _settings(node, batch)):
         timed = build.writer(plan).trigger(realTime=f"{_milliseconds(batch)} milliseconds")
@@ -174,15 +174,15 @@ def started(plan: build.Plan, key: str, checkpoint: Path, batch: float) -> Strea
 
 
 class Batches:
-    """What the queries' batches have done: Spark tells at the end of each, and nothing before."""
+    """Records the batches of all queries. Spark reports a batch only at its end."""
 
     def __init__(self) -> None:
         self.operators: dict[str, dict[str, int]] = {}
-        """Of each query, by the name of its sink: the rows that each of its operators has read, in order."""
+        """By sink: the rows that each operator of its query has read, in order."""
         self._noted: dict[str, int] = {}
 
     def note(self, hop: Hop) -> bool:
-        """Whether a batch has ended since the last look."""
+        """Record the batches that ended since the last call; return whether there are any."""
         query = hop.query
         if query is None or not query.isActive:
             return False
@@ -196,7 +196,7 @@ class Batches:
         return bool(ended)
 
     def stop(self, hops: Collection[Hop], limit: float, stops: Stops) -> None:
-        """Stop each query when its batch ends: what one has written by then, it would write again."""
+        """Stop each query at the end of a batch: rows of an unfinished batch would be written again later."""
         going = list(hops)
         while going and time.monotonic() < limit:
             for hop in going[:]:
@@ -234,15 +234,15 @@ class Batches:
 
 
 def _before_unions(nodes: Mapping[str, Node]) -> set[str]:
-    """Operators with several inputs, and all that these need."""
+    """Operators with several inputs, and all that they need."""
     return graph.needed_by([node.name for node in nodes.values() if len(node.inputs) > 1], nodes)
 
 
 def _operator(node: Node, inputs: Mapping[str, DataFrame], *, cut: bool) -> DataFrame:
-    """Its rows, from inputs that are counted; `cut` makes it the begin of a stage.
+    """The rows of an operator, with its input rows counted; `cut` lets it begin a stage.
 
-    A constant key costs nothing, and Spark knows that all rows are in one place. What counts is also in the way of
-    filters, which Spark would move to the stage before; and the plan then has the operator's name.
+    A constant key costs nothing, and Spark knows that all rows are in one partition. The counter also stops Spark from
+    moving filters to the stage before, and puts the operator's name into the plan.
     """
     from pyspark.sql import functions as f
 
@@ -259,20 +259,20 @@ def _partitions(plan: build.Plan) -> dict[str, int]:
 
 
 def _settings(node: Node, batch: float) -> dict[str, str]:
-    """What a query must find set when it starts, and keeps."""
+    """Settings that a query needs when it starts, and keeps afterwards."""
     found = {
-        # State is kept in as many parts, each with a thread of its own.
+        # State has as many partitions, each with a thread of its own.
         "spark.sql.shuffle.partitions": "1",
         f"{_MODE}.minBatchDuration": f"{_milliseconds(batch)}ms",
     }
-    if node.format == "noop":  # which is not on Spark's list; what is in the query has been checked
+    if node.format == "noop":  # not on Spark's list; the operators of the query are checked already
         found[f"{_MODE}.allowlistCheck"] = "false"
     return found
 
 
 @contextmanager
 def _set(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Settings of a session that are as before afterwards."""
+    """Set settings of a session, and restore them afterwards."""
     before = {key: spark.conf.get(key, None) for key in wanted}
     for key, value in wanted.items():
         spark.conf.set(key, value)

@@ -1,7 +1,4 @@
-"""Opens the channels of a run: which kind each one is, where it lies, and which brokers it needs.
-
-It knows the options and the pipeline's folder. What flows through a channel, and when, it does not.
-"""
+"""Opens the channels of a run, and decides from the options the kind, the folder and the brokers of each channel."""
 
 from __future__ import annotations
 
@@ -28,25 +25,25 @@ _BROKERS = "kafka.bootstrap.servers"
 
 
 class ChannelSet:
-    """All channels of a run by the node that fills them."""
+    """All channels of a run, by the name of the node that fills each."""
 
     def __init__(self, pipeline: str, options: Options, work: RunFolder) -> None:
         self.sources: dict[str, Source] = {}
-        """What hops read."""
+        """Node name -> the channel that hops read."""
         self.clusters: dict[str, Cluster] = {}
         self._pipeline = pipeline
         self._options = options
         self._work = work
 
     def check(self, nodes: tuple[Node, ...]) -> None:
-        """Reach the brokers that will be needed, before Spark is started and has to wait for them."""
+        """Connect to the brokers that the run needs, before Spark is started and would have to wait for them."""
         if self._options.channels == "kafka":
             self._cluster(self._options.kafka)
         for node in nodes:
             self.brokers_of(node)
 
     def prepare(self, spark: SparkSession) -> None:
-        """Make known to Spark what it needs for these channels."""
+        """Refuse embedded channels on a cluster; load Spark's Kafka classes if needed."""
         master = str(spark.sparkContext.master)
         folders = self._options.channels == "embedded" and self._options.layout != "realtime"
         if folders and not master.startswith("local"):
@@ -59,7 +56,7 @@ class ChannelSet:
             encoded.load(spark)
 
     def outside(self, node: Node) -> None:
-        """Open what is filled from outside: a feed, or a topic that others write to."""
+        """Open a channel that no hop fills: a feed, or a topic that other applications write to."""
         if node.kind is Kind.FEED and self._options.channels == "embedded":
             self.sources[node.name] = self._embedded(node.name, node.schema)
             return
@@ -97,13 +94,13 @@ class ChannelSet:
         return made
 
     def brokers_of(self, node: Node) -> Cluster | None:
-        """The brokers that a node itself names: a topic, or a writer to Kafka."""
+        """The brokers of a topic or Kafka writer: its own, else the run's. None for other nodes."""
         if node.kind is Kind.TOPIC or (node.kind is Kind.WRITER and node.format == "kafka"):
             return self._cluster(node.options.get(_BROKERS, self._options.kafka))
         return None
 
     def with_brokers(self, node: Node) -> Node:
-        """A writer to Kafka that names no brokers writes to those of the run."""
+        """Return the node; a Kafka writer that names no brokers gets the run's brokers."""
         if node.kind is Kind.WRITER and node.format == "kafka" and _BROKERS not in node.options:
             return replace(node, options={**node.options, _BROKERS: self._options.kafka})
         return node
@@ -116,7 +113,7 @@ class ChannelSet:
             cluster.close()
 
     def _check_order(self, name: str, channel: Channel) -> None:
-        """Spark plans a batch before it is written. Where the channel has later ones, the checkpoint is not its own."""
+        """Refuse a channel that is ahead of its checkpoint: Spark plans each batch before the batch is written."""
         planned = last_planned(self._work.checkpoint(name))
         if channel.batch > planned:
             raise EngineError(

@@ -1,7 +1,7 @@
-"""The control socket of a running pipeline: a unix socket that takes one JSON object a line and answers with one.
+"""The control socket of a running pipeline: a unix socket with one JSON object per line for each request and answer.
 
-It knows how to carry a command and its answer, or the error, between two processes of one user; what the commands do is
-the handlers' business. A request is `{"command": "policy", "arguments": {"name": "fcfs"}}`, an answer
+It carries commands and their results or errors between two processes of one user; handlers carry out the commands. A
+request is `{"command": "policy", "arguments": {"name": "fcfs"}}`, an answer
 `{"result": …}` or `{"error": {"kind": "ConfigError", "message": "…", "where": "…", "remedy": "…"}}`.
 """
 
@@ -40,9 +40,9 @@ _log = logging.getLogger(__name__)
 class Server:
     """Answers commands at `path` until it is closed.
 
-    Handlers are called with the arguments of the request by name, in a thread for each client, so several may run at
-    once. What they return must be JSON; a TreadleError they raise is raised again in the client. `patience` is how long
-    a client may take to send a request or to fetch an answer.
+    Each client has a thread, so several handlers may run at once. A handler gets the request's arguments by name and
+    returns a JSON value; its TreadleError is raised again in the client. A client may take `patience` seconds to send a
+    request or to receive an answer.
     """
 
     def __init__(self, path: Path, handlers: Mapping[str, Callable[..., object]], *, patience: float = 10.0) -> None:
@@ -64,20 +64,20 @@ class Server:
         self.close()
 
     def close(self) -> None:
-        """Take no more requests, let those that are being answered finish, and remove the socket.
+        """Accept no more requests, wait up to `patience` seconds for those in progress, and remove the socket.
 
-        A handler may call it: its own answer is still sent.
+        A handler may call this; its own answer is still sent.
         """
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            with suppress(OSError):  # somebody may have removed it, or its folder
+            with suppress(OSError):  # the socket or its folder may be removed already
                 if self.path.stat().st_ino == self._inode:
                     self.path.unlink()
             clients = dict(self._clients)
             for connection in clients.values():
-                _shut(connection, socket.SHUT_RD)  # idle ones end, busy ones may still answer
+                _shut(connection, socket.SHUT_RD)  # idle clients end, busy ones still get their answer
         _shut(self._listener, socket.SHUT_RDWR)  # wakes the thread that waits in accept()
         deadline = time.monotonic() + self._patience
         for thread in (self._thread, *clients):
@@ -92,7 +92,7 @@ class Server:
             except OSError as error:
                 if not self._closed:
                     _log.warning("the control socket can't take a client: %s", error)
-                    time.sleep(0.1)  # out of file handles: others need time to give some back
+                    time.sleep(0.1)  # out of file descriptors: wait until some are closed
                 continue
             self._begin(connection)
 
@@ -100,7 +100,7 @@ class Server:
         thread = threading.Thread(target=self._serve, args=(connection,), name="treadle-ctl-client", daemon=True)
         with self._lock:
             if not self._closed and len(self._clients) < MOST_CLIENTS:
-                with suppress(RuntimeError):  # the system has no thread left to give
+                with suppress(RuntimeError):  # the system can't start one more thread
                     thread.start()
                     self._clients[thread] = connection
                     return
@@ -119,7 +119,7 @@ class Server:
                     answer = self._answer(line)
                     connection.settimeout(self._patience)
                     connection.sendall(answer)
-        except OSError as error:  # also a client that is too slow or went away
+        except OSError as error:  # also a client that is too slow or has disconnected
             _log.debug("a client of the control socket was lost: %s", error)
         finally:
             with self._lock:
@@ -153,7 +153,7 @@ class Server:
 
 
 def serve(name: str, handlers: Mapping[str, Callable[..., object]]) -> Server | None:
-    """Answer commands at the usual place; None, with a warning, if no safe place can be had: work goes on without."""
+    """Start a `Server` at the default path, or log a warning and return None if its socket can't be made."""
     try:
         return Server(path_for(name), handlers)
     except (OSError, EngineError, RightsError) as error:
@@ -162,7 +162,7 @@ def serve(name: str, handlers: Mapping[str, Callable[..., object]]) -> Server | 
 
 
 def ask(path: Path, command: str, /, *, timeout: float = 60.0, **arguments: object) -> Any:
-    """Have a running pipeline carry out a command; its answer, or its TreadleError raised here."""
+    """Send a command to a running pipeline; return its result or raise its TreadleError."""
     request = _line({"command": command, "arguments": arguments})
     if len(request) > LARGEST_REQUEST:
         raise _too_long(LARGEST_REQUEST)
@@ -171,7 +171,7 @@ def ask(path: Path, command: str, /, *, timeout: float = 60.0, **arguments: obje
             waiting_connect(connection, str(_fitting(path)), timeout)
             if not _is_trusted(connection):
                 raise PermissionError
-            with suppress(BrokenPipeError):  # it may have refused before it read, and its answer says why
+            with suppress(BrokenPipeError):  # the server may refuse before it reads; its answer says why
                 connection.sendall(request)
             line = _Lines(connection, LARGEST_ANSWER).next(timeout)
         except (FileNotFoundError, ConnectionRefusedError) as error:
@@ -194,16 +194,16 @@ def path_for(name: str) -> Path:
 
 
 def find() -> list[Path]:
-    """The sockets of this user's pipelines that run now."""
+    """The control sockets of this user's running pipelines."""
     found: list[Path] = []
     for folder in (*runtime_folder.places(os.geteuid()), *filter(None, [_session_folder()])):
-        with suppress(OSError, RightsError):  # not there, or somebody else's: not to be talked to
+        with suppress(OSError, RightsError):  # missing, or another user's: not trusted
             found += filter(_is_live, sorted(runtime_folder.checked(folder, readable=True).glob(f"{_PREFIX}*.sock")))
     return list(dict.fromkeys(found))
 
 
 def pick(name: str | None = None) -> Path:
-    """The socket of the pipeline of this name, or of the only one that runs."""
+    """The socket of the pipeline `name`; without it, of the only running one."""
     running = {name_of(path): path for path in find()}
     if name is not None:
         if name not in running:
@@ -220,12 +220,12 @@ def pick(name: str | None = None) -> Path:
 
 
 def name_of(path: Path) -> str:
-    """The name of the pipeline that listens at one of the usual places."""
+    """The name of a pipeline, from the default path of its socket."""
     return path.stem.removeprefix(_PREFIX)
 
 
 class _Lines:
-    """Lines from a socket, each within a limit of bytes and of time. What is beyond a limit is never kept."""
+    """Reader of lines from a socket, each limited in bytes and in time. A longer line is refused, not buffered."""
 
     def __init__(self, connection: socket.socket, largest: int) -> None:
         self._connection = connection
@@ -233,7 +233,7 @@ class _Lines:
         self._rest = bytearray()
 
     def next(self, patience: float) -> bytes | None:
-        """The next line, nothing when the other side is done. The time counts for the whole line, not for each byte."""
+        """The next line; None at the end of the stream. `patience` limits the whole line, not each byte."""
         deadline = time.monotonic() + patience
         searched = 0
         while (end := self._rest.find(b"\n", searched)) < 0:
@@ -255,20 +255,20 @@ class _Lines:
         return line
 
     def _refused(self) -> OSError:
-        """Tells the other side why; what follows on this connection can't be understood any more."""
+        """Send the reason to the peer; return the error to raise, as the rest can't be parsed."""
         with suppress(OSError):
             self._connection.sendall(_line({"error": _as_json(_too_long(self._largest))}))
         return OSError(errno.EMSGSIZE, f"a line of more than {self._largest} bytes")
 
 
 def _listen(path: Path) -> socket.socket:
-    """A listening socket at the path, in place of what a dead process left there."""
+    """Make a listening socket at the path, in place of one that a dead process left."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with alone(_fitting(path).parent / ".treadle.lock"):
             _make_room(path)
             listener.bind(str(path))
-            # Nobody can connect before listen(), so nobody gets in before the mode is set.
+            # No client can connect before listen(), so none connects before the mode is set.
             path.chmod(0o600)
             listener.listen(MOST_CLIENTS)
     except OSError as error:
@@ -300,12 +300,12 @@ def _make_room(path: Path) -> None:
 
 
 def _is_live(path: Path) -> bool:
-    """Whether a process listens: the kernel refuses a connection to what a dead one left."""
+    """Whether a process listens: the kernel refuses connections to a dead process's socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
         probe.setblocking(False)
-        # EAGAIN: it is there, with more clients waiting than it can take.
+        # EAGAIN: a process listens, but its queue of new connections is full.
         return probe.connect_ex(str(path)) in (0, errno.EAGAIN)
-    return False  # no such path can be had at all
+    return False  # not a valid path for a socket
 
 
 def _fitting(path: Path) -> Path:
@@ -320,12 +320,12 @@ def _fitting(path: Path) -> Path:
 
 
 def _is_trusted(connection: socket.socket) -> bool:
-    """Whether root or our own user is at the other end."""
+    """Whether the peer process belongs to root or to our own user."""
     return peer(connection).uid in (0, os.geteuid())
 
 
 def _session_folder() -> Path | None:
-    """XDG_RUNTIME_DIR if it is this user's: after sudo or su it is often somebody else's or gone."""
+    """XDG_RUNTIME_DIR if this user owns it: after sudo or su it is often another user's, or missing."""
     path = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
     with suppress(OSError, RightsError):
         return runtime_folder.checked(path, readable=True) if path.is_absolute() else None
@@ -345,7 +345,7 @@ def _parse(line: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def _result(line: bytes, path: Path) -> Any:
-    """The result in an answer; its error raised; an EngineError of ours where it is neither."""
+    """Return the result in an answer, or raise the error in it; EngineError if the answer has neither."""
     try:
         answer = json.loads(line)
     except (ValueError, RecursionError):
@@ -382,5 +382,5 @@ def _from_json(error: Mapping[str, str]) -> TreadleError:
 
 
 def _shut(connection: socket.socket, how: int) -> None:
-    with suppress(OSError):  # already gone
+    with suppress(OSError):  # already disconnected
         connection.shutdown(how)

@@ -1,6 +1,6 @@
-"""What fills a feed from Python: in the process of a running pipeline, whichever kind of channel it is, or in another.
+"""Writes rows from Python into a feed: `Feed` in the pipeline's process, `feed` in another process.
 
-Another process needs no Spark for it: an embedded channel is a folder.
+`feed` works without Spark, on embedded channels only: these are folders. `Feed` also writes to Kafka.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ def feed(
     limit_rows: int | None = None,
     limit_bytes: int | None = None,
 ) -> Writer:
-    """Fill a feed of a pipeline with embedded channels from a process that needs no Spark, before or while it runs.
+    """Write to a feed of a pipeline from another process, without Spark, before or while the pipeline runs.
 
-    `folder` is the channel's: `.treadle/NAME/channels/FEED`. The `schema` is that of the feed; it may be left out once
-    the pipeline has run. With a limit `append` waits while the pipeline is that far behind. One process at a time.
+    The pipeline must use embedded channels; `folder` is `.treadle/NAME/channels/FEED`. `schema` may be left out once
+    the pipeline has run. With a limit, `append` waits while the slowest reader is that far behind. Only one process may
+    write at a time.
 
     >>> with treadle.feed(".treadle/fraud/channels/payments", "id bigint, card string") as feed:  # doctest: +SKIP
     ...     feed.append([{"id": 2, "card": "c2"}])
@@ -53,7 +54,7 @@ def feed(
 
 
 class Feed:
-    """Fills a feed from this process; its consumers hear of it at once."""
+    """Writes to a feed from this process; its readers are offered to the gate at once."""
 
     def __init__(self, channel: Source, tell: Callable[[], None]) -> None:
         self._channel = channel
@@ -67,10 +68,10 @@ class Feed:
             raise ConfigError("is no feed", where=f"channel '{channel.name}'", remedy="define it with p.feed")
 
     def append(self, rows: Rows, *, born: Born = None, timeout: float | None = None) -> None:
-        """Add rows: a pandas or Arrow table or a list of dicts. Waits while the feed is full, at most `timeout`.
+        """Add rows: a pandas or Arrow table or a list of dicts. If the feed is full, wait at most `timeout` seconds.
 
-        In an embedded channel all of them are there or none. In Kafka a process that is killed here may have added the
-        first ones.
+        An embedded channel gets all of the rows or none. In Kafka, a process that is killed here may leave only the
+        first rows.
         """
         self._writer.append(rows, born=born, timeout=timeout)
         if self._channel.refresh():
@@ -130,7 +131,7 @@ class _Producer:
 
     def _wait(self, until: float | None, timeout: float | None) -> None:
         while self._topic.full:
-            if self._closed:  # nobody reads any more
+            if self._closed:  # its readers have stopped
                 raise EngineError("the feed is closed", where=f"topic '{self._topic.topic}'", remedy="open it again")
             if until is not None and time.monotonic() > until:
                 raise EngineError(

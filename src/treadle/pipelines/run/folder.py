@@ -1,6 +1,6 @@
-"""The folder of a pipeline: its channels, its checkpoints, and whose they are.
+"""The folder of a pipeline: its channels, its checkpoints, and a file that names the pipeline.
 
-One process at a time runs there, and only the pipeline that the folder was made for.
+Only one process at a time may use the folder, and only for that pipeline.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RunFolder:
             raise
 
     def claim(self) -> None:
-        """From now on the folder is this pipeline's: what is refused before has not taken it from another."""
+        """Write the file that reserves the folder for this pipeline. A run that is refused earlier reserves nothing."""
         file = self.folder / _CARD
         if not file.exists():
             fresh = file.with_suffix(".tmp")
@@ -58,7 +58,7 @@ class RunFolder:
                 with fresh.open("w", encoding="utf-8") as out:
                     out.write(json.dumps(self._card, indent=1) + "\n")
                     out.flush()
-                    os.fsync(out.fileno())  # else a loss of power may leave it empty
+                    os.fsync(out.fileno())  # else a power failure may leave it empty
                 fresh.replace(file)
             except OSError as error:
                 raise EngineError(

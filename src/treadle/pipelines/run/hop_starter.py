@@ -1,4 +1,4 @@
-"""Starts the hops of a run as Spark queries, notes when one ends, and starts those again that failed."""
+"""Starts the hops of a run as Spark queries, notes when a query ends, and restarts failed hops."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class HopStarter:
-    """Of one run, in one Spark session. `promises` says what is shed on the way from hop to hop."""
+    """Starter for one run in one Spark session. `promises` decides which rows are shed between hops."""
 
     def __init__(self, parts: Parts, spark: SparkSession, promises: Promises | None) -> None:
         self.pools = PoolKnob()
@@ -48,7 +48,7 @@ class HopStarter:
         self._by_run: dict[str, Hop] = {}
 
     def start(self) -> None:
-        """Start all hops, each after those that it reads."""
+        """Start all hops, each after the hops that it reads."""
         parts = self._parts
         self._watch = self._jvm.treadle.Watch(self._listener)
         self._spark._jsparkSession.streams().addListener(self._watch)
@@ -66,7 +66,7 @@ class HopStarter:
             channel.forget_others()
 
     def restart(self, hop: Hop) -> None:
-        """Start a hop again that has failed; where that fails, too, it may be tried later."""
+        """Restart a failed hop; if that fails too, retry later, or end the run after too many failures."""
         parts = self._parts
         try:
             self._start(parts.nodes[hop.name], hop.id)
@@ -77,13 +77,13 @@ class HopStarter:
                     parts.over.set()
 
     def stop(self, hop: Hop) -> None:
-        """Stop the query of a hop; from now on nobody asks for its turn."""
+        """Stop the query of a hop; its thread no longer waits for grants of the gate."""
         self._jvm.treadle.Turn.close(hop.key)
         if hop.query is not None:
             hop.query.stop()
 
     def close(self) -> None:
-        """Spark's listener is removed."""
+        """Remove our listener from Spark."""
         if self._watch is not None:
             self._spark._jsparkSession.streams().removeListener(self._watch)
 
@@ -126,7 +126,7 @@ class HopStarter:
             hop.query = started(self._writer(node, hop, plan), node, key, checkpoint)
         run_id = str(hop.query.runId)
         self._by_run[run_id] = hop
-        if not hop.query.isActive:  # it may have ended before its end could be noted
+        if not hop.query.isActive:  # it may have ended before `_by_run` had it
             self._ended(run_id, str(hop.query.exception()))
 
     def _new_hop(self, node: Node, identity: str, key: str, plan: build.Plan) -> Hop:
@@ -147,7 +147,7 @@ class HopStarter:
         self.pools.register(identity)
         for channel in plan.inputs:
             channel.register(node.name)
-        parts.hops[node.name] = self.turns.hops[key] = hop  # last: somebody may ask for the status already
+        parts.hops[node.name] = self.turns.hops[key] = hop  # last: another thread may read the status already
         return hop
 
     def _writer(self, node: Node, hop: Hop, plan: build.Plan) -> Any:
@@ -167,4 +167,4 @@ class HopStarter:
             hop.error = told(error or "its query was stopped by somebody else")
             if not hop.try_again(parts.options.retries):
                 parts.over.set()
-        parts.gate.release(hop.id)  # only now: from here on a grant that comes finds nobody parked
+        parts.gate.release(hop.id)  # last: a grant from now on must find the hop not parked

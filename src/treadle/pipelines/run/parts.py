@@ -1,4 +1,4 @@
-"""What a run is made of before anything of it has started. Making it starts nothing and locks nothing."""
+"""The parts of a run, made before any query or thread is started. `Parts.of` locks the pipeline's folder."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from treadle.pipelines.run.folder import RunFolder
 log = logging.getLogger("treadle.pipelines")
 
 TICK = 0.02
-"""Seconds between polls of what comes from outside: feeds, stateful hops, restarts."""
+"""Seconds between two passes of the control thread, and between two checks in a wait."""
 LONGEST_PAUSE = 10.0
-"""Seconds after which a part of the control thread's work that fails is tried again, at most."""
+"""Longest pause in seconds before a failed part of the control thread's work is tried again."""
 
 
 def _attempts() -> Attempts:
@@ -37,7 +37,7 @@ def _attempts() -> Attempts:
 
 @dataclass
 class Parts:
-    """Of one run. The control thread, Spark's listener and the user's threads share them."""
+    """The parts of one run, shared by the control thread, Spark's listener and the user's threads."""
 
     definition: Definition
     options: Options
@@ -48,17 +48,17 @@ class Parts:
     channel_set: ChannelSet
     steering: Steering
     realtime: Batches | None
-    """What notes the batches of queries in Real-Time Mode; None where the gate holds batches back."""
+    """Counts the batches of queries in Real-Time Mode; None in other layouts."""
     hops: dict[str, Hop] = field(default_factory=dict)
     lock: Any = field(default_factory=RLock)
     stopping: Event = field(default_factory=Event)
     over: Event = field(default_factory=Event)
-    """Set when somebody asked for an end, or a hop has failed for good."""
+    """Set when the end was requested, or a hop has failed for good."""
     attempt: Attempts = field(default_factory=_attempts)
 
     @classmethod
     def of(cls, definition: Definition, folder: Path, options: Options) -> Parts:
-        """Those of a pipeline, once its nodes are known to suit the options."""
+        """Make the parts for a pipeline; ConfigError if its nodes don't suit the options."""
         topology = definition.topology(options.layout)
         realtime = stages.batches(definition.nodes, options)
         gated = options.enforce == "gate"
@@ -71,6 +71,10 @@ class Parts:
             elastic = gated and options.slots == "auto"
             steering = Steering(gate, options.policy, elastic=elastic, where=where)
         work = RunFolder(folder, definition.name, definition.fingerprint(), options.layout, options.channels)
-        channel_set = ChannelSet(definition.name, options, work)
-        nodes = {node.name: channel_set.with_brokers(node) for node in definition.nodes}
+        try:
+            channel_set = ChannelSet(definition.name, options, work)
+            nodes = {node.name: channel_set.with_brokers(node) for node in definition.nodes}
+        except BaseException:
+            work.close()
+            raise
         return cls(definition, options, nodes, topology, gate, work, channel_set, steering, realtime)

@@ -1,7 +1,7 @@
-"""A running pipeline: what users ask it for, and how it is stopped cleanly.
+"""A running pipeline: the methods that users call, and how it is stopped cleanly.
 
-The control loop ranks hops and the gate grants. How a hop that asks is let go on is the business of
-`gating.parked_hops`, how others are held back that of `gating.foreach_batch_gate`. `start` makes a `Run`.
+The control loop ranks hops, and the gate grants slots by rank. `gating.parked_hops` resumes hops that wait in their
+source, `gating.foreach_batch_gate` holds back all others. `start` makes a `Run`.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STOPPING = 5.0
-"""Seconds of the time for stopping that Spark has to stop queries, at most half of it."""
+"""Seconds of the stop timeout reserved for Spark to stop queries, at most half of it."""
 LONGEST_DRAIN = 3600.0
-"""Seconds that `treadle ctl stop --drain` waits at most."""
+"""Longest time in seconds that `treadle ctl stop --drain` waits."""
 
 
 class Run:
-    """A running pipeline. As a context manager it stops at the end."""
+    """A running pipeline. A `with` block stops it at its end."""
 
     spark: SparkSession
     promises: Promises | None = None
@@ -59,7 +59,7 @@ class Run:
         self._feeds: list[Feed] = []
 
     def begin(self, spark: SparkSession | None, keeper: Callable[[Run], Promises | None]) -> None:
-        """Start everything; `keeper` makes what keeps its promises. Called once, by `start`."""
+        """Start everything; `keeper` makes the `Promises` of this run. Called once, by `start`."""
         parts = self._parts
         options = parts.options
         policy = policy_of(options.policy)
@@ -69,7 +69,7 @@ class Run:
         parts.channel_set.prepare(self.spark)
         self.promises = keeper(self)
         self._starter = HopStarter(parts, self.spark, self.promises)
-        # Before any hop: one that runs under the same name here would be disturbed by it.
+        # Before any hop: it raises if a pipeline of this name runs already, which our hops would disturb.
         self._server = control_socket.serve(self.name, self._commands())
         if parts.realtime is None:
             parts.folder.claim()
@@ -81,7 +81,7 @@ class Run:
         self._thread.start()
 
     def abandon(self) -> None:
-        """Stop what has been started of a run that could not be started wholly."""
+        """Stop the parts that were started, after a start that failed."""
         self._parts.stopping.set()
         self._end(time.monotonic() + STOPPING, Stops())
 
@@ -91,21 +91,21 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # What the parts of a run ask for
+    # For the other parts of a run
 
     @property
     def name(self) -> str:
-        """That of the pipeline."""
+        """The pipeline's name."""
         return self._parts.definition.name
 
     @property
     def options(self) -> Options:
-        """How it is run."""
+        """The options of this run."""
         return self._parts.options
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        """All nodes by name, each after those that it reads."""
+        """All nodes by name, each after the nodes that it reads."""
         return self._parts.nodes
 
     @property
@@ -115,12 +115,12 @@ class Run:
 
     @property
     def gate(self) -> Gate:
-        """What lets hops run."""
+        """The gate that grants slots to hops."""
         return self._parts.gate
 
     @property
     def realtime(self) -> Batches | None:
-        """What notes the batches of queries in Real-Time Mode; None in other layouts."""
+        """The counter of batches in Real-Time Mode; None in other layouts."""
         return self._parts.realtime
 
     @property
@@ -130,19 +130,19 @@ class Run:
 
     @property
     def folder(self) -> RunFolder:
-        """Where its channels and checkpoints are."""
+        """The folder of its channels and checkpoints."""
         return self._parts.folder
 
     @property
     def steering(self) -> Steering:
-        """What can be changed while it runs."""
+        """Changes policy and slots during the run."""
         return self._parts.steering
 
-    # What users ask for
+    # For users
 
     @property
     def channels(self) -> dict[str, Source]:
-        """All channels by the node that fills them."""
+        """All channels, by the name of the node that fills each."""
         return self._parts.channel_set.sources
 
     @property
@@ -151,19 +151,19 @@ class Run:
         return self.steering.policy
 
     def set_policy(self, spec: str | Policy) -> None:
-        """From the next round on another policy decides. One that is unknown or can't be served changes nothing."""
+        """Change the policy from the next round on; an unknown one, or one without its metrics, is refused."""
         self.steering.set_policy(spec)
 
     def set_slots(self, count: int) -> None:
-        """How many hops may run at once from now on; that is then no more chosen automatically."""
+        """Set how many hops may run at once; this ends the automatic choice."""
         self.steering.set_slots(count)
 
     def status(self) -> dict[str, Any]:
-        """How everything is at this moment, as JSON can carry it."""
+        """The current state of all parts, as JSON values."""
         return status.of(self._parts, self.promises)
 
     def feed(self, name: str) -> Feed:
-        """What fills a feed of this pipeline from this process, until it is closed or the run ends."""
+        """Return a writer for a feed, which works until it is closed or the run ends."""
         node = self._parts.definition.node(name)
         if node.kind is not Kind.FEED:
             raise ConfigError("is no feed", where=node.where, remedy="define it with p.feed")
@@ -171,42 +171,42 @@ class Run:
         return self._feeds[-1]
 
     def wait(self, seconds_: Duration | None = None) -> None:
-        """Until a hop fails for good, which is raised, somebody asks for an end (`treadle ctl stop`), or for a time."""
+        """Wait for the end (`treadle ctl stop`) or for some time; raise the error of a hop that fails for good."""
         limit = None if seconds_ is None else seconds(seconds_, what="seconds", where="run")
         self._parts.over.wait(limit)
         self.check()
 
     def check(self) -> None:
-        """Raise what a hop failed with."""
+        """Raise the error of a hop that has failed for good."""
         for hop in self.hops.values():
             if hop.state is State.FAILED:
                 raise EngineError(hop.error, where=self.nodes[hop.name].where, remedy="mend it and start again")
 
     def drained(self) -> bool:
-        """Whether nothing waits in any channel and no hop runs."""
+        """Whether no rows wait in channels, no hop runs and all brokers are reachable."""
         for channel in self.channels.values():
             channel.refresh()
         with self._parts.lock:
             for channel in self.channels.values():
-                if channel.asks:  # what a batch has read and written counts at once
+                if channel.asks:  # locked: rows that a batch read and wrote change together
                     channel.refresh()
             busy = any(hop.state in (State.RUNNING, State.RESTARTING) for hop in self.hops.values())
             blind = any(not cluster.reachable for cluster in self._parts.channel_set.clusters.values())
             return not busy and not blind and not any(channel.rows for channel in self.channels.values())
 
     def drain(self, timeout: Duration) -> bool:
-        """Wait until what is there is worked off; false if it is not by then, or a hop has failed."""
+        """Wait until all backlogs are processed; False if the time or the run is over first."""
         return self._until(self.drained, time.monotonic() + seconds(timeout, what="timeout", where="drain"))
 
     def end(self) -> None:
-        """Let whoever waits for it go on, and stop it."""
+        """Request the end: `wait` returns, its caller stops the run."""
         self._parts.over.set()
 
     def stop(self, *, drain: bool = False, timeout: Duration = 30.0) -> None:
-        """Stop all hops: after what waits is worked off, or after the batches that run now. A restart goes on there.
+        """Stop all hops: with `drain` after all backlogs are processed, else after the batches that run now.
 
-        It takes no longer than `timeout`. A batch that can't be interrupted by then is named in the log and goes on
-        until it ends by itself; the folder is locked until then.
+        A later start continues there. Stopping takes no longer than `timeout`. A batch that can't be interrupted until
+        then is logged and runs to its end, and the folder stays locked until it has ended.
         """
         length = seconds(timeout, what="timeout", where="stop")
         limit = time.monotonic() + length
@@ -218,7 +218,7 @@ class Run:
         batches = limit - min(STOPPING, length / 2)  # Spark needs some time to stop queries
         self._thread.join(max(0.0, batches - time.monotonic()))
         self._started.turns.halt()
-        while self.gate.stats.holding and time.monotonic() < batches:  # whatever the reason to stop is
+        while self.gate.stats.holding and time.monotonic() < batches:  # `_until` would end early if `over` is set
             time.sleep(TICK)
         stops = Stops()
         if self.realtime is not None:
@@ -226,7 +226,7 @@ class Run:
         self._end(limit, stops)
 
     def _end(self, limit: float, stops: Stops) -> None:
-        """Stop what was started, and let go of the folder when all of it has ended."""
+        """Stop all that was started, and unlock the folder when all queries have ended."""
         if self._server is not None:
             self._server.close()
         if self.promises is not None:
@@ -263,11 +263,11 @@ class Run:
 
     @property
     def _started(self) -> HopStarter:
-        assert self._starter is not None  # since `start` gives nobody a run that has none
+        assert self._starter is not None  # `begin` has set it before `start` returns a run
         return self._starter
 
     def _commands(self) -> dict[str, Callable[..., object]]:
-        """What can be asked over the control socket: command -> what answers it, with arguments by name."""
+        """Handlers for the control socket: command -> function that takes the arguments by name."""
 
         def stop(drain: bool = False) -> bool:
             if drain:

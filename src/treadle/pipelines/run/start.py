@@ -1,4 +1,4 @@
-"""Starts a pipeline: either it runs when this comes back, or nothing of it is left."""
+"""Starts a pipeline: `start` returns a running pipeline, or raises an error and leaves nothing running."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def run(
     pipeline: Definition, spark: SparkSession | None = None, *, seconds: Duration | None = None, **options: Any
 ) -> Run:
-    """Run until it fails or is interrupted, or for some time; then stop it cleanly."""
+    """Run a pipeline until it fails, is interrupted or `seconds` have passed; then stop it cleanly."""
     with start(pipeline, spark, **options) as running:
         running.wait(seconds)
     return running
@@ -43,14 +43,14 @@ def start(
     placement: Callable[[Running], Promises] | None = None,
     **options: Any,
 ) -> Run:
-    """Start a pipeline and come back at once.
+    """Start a pipeline and return while it runs.
 
     `policy` is any of `treadle policies` or a Policy object, `layout` "hops", "fused" or "realtime", `slots` how many
     hops run at once or "auto", `enforce` "gate", "pools" (Spark's FAIR pools) or "none" (Spark alone), `period` how
     often the policy decides, `batch` how long a batch should last, `limit_rows` what a channel may hold, `channels`
-    "embedded" or "kafka", with brokers at `kafka`. Where sinks have a `min_accuracy`, every `cycle` it is decided how
-    much is shed, unless `shed` is off. On a cluster, `placement=treadle.place(…)` puts each query on a worker.
-    Started again with the same `folder`, a pipeline goes on where it was.
+    "embedded" or "kafka", with brokers at `kafka`. If sinks have a `min_accuracy`, every `cycle` the share of rows to
+    shed is decided anew, unless `shed` is off. On a cluster, `placement=treadle.place(…)` puts each query on a worker.
+    Started again with the same `folder`, a pipeline continues where it stopped.
     """
     known = {field.name for field in fields(Options)}
     for name in options.keys() - known:
@@ -64,7 +64,7 @@ def start(
     try:
         running.begin(spark, placement or promises.of)
     except BaseException:
-        with suppress(Exception):  # what went wrong first is to be raised
+        with suppress(Exception):  # the first error is the one to raise
             running.abandon()
         raise
     return running

@@ -1,6 +1,6 @@
-"""A running pipeline in numbers, as JSON can carry them: for `treadle ctl status`, the live table and tests.
+"""The status of a running pipeline as JSON values: for `treadle ctl status`, the live table and tests.
 
-It reads what the runner and the gate count; an unknown number is None.
+The numbers are the counters of the run and the gate; an unknown number is None.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def of(parts: Parts, promises: Promises | None) -> dict[str, Any]:
-    """The whole of it: policy, slots, each hop, each channel, the latency of each sink."""
+    """The whole status: policy, slots, each hop, each channel, the latency of each sink."""
     gate = parts.gate.stats
-    hops = list(parts.hops.values())  # a copy, since a run that starts may be asked too
+    hops = list(parts.hops.values())  # a copy, since a starting run still adds hops
     channels = list(parts.channel_set.sources.items())
     found: dict[str, Any] = {
         "pipeline": parts.definition.name,
@@ -35,7 +35,7 @@ def of(parts: Parts, promises: Promises | None) -> dict[str, Any]:
     }
     if promises is not None:
         found["quality"] = promises.status()
-    if parts.realtime is not None:  # nobody asks the gate
+    if parts.realtime is not None:  # the gate is not used
         found["running"] = sum(hop.state is State.RUNNING for hop in hops)
         for hop in hops:
             found["hops"][hop.name]["operators"] = dict(parts.realtime.operators.get(hop.name, {}))

@@ -1,6 +1,6 @@
-"""What the control thread of a run does: polls channels, ranks hops, offers them to the gate, restarts failed ones.
+"""The work of a run's control thread: poll channels, rank hops, offer hops to the gate, restart failed hops.
 
-Each part is attempted by itself, so that a channel that can't be read or a hop that can't be polled stops no other.
+Each part catches its own errors, so that one unreadable channel or failing hop does not stop the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SLOW_TICK = 1.0
 
 
 class Tending:
-    """Of one run whose hops have been started."""
+    """The periodic work for one started run."""
 
     def __init__(self, parts: Parts, starter: HopStarter, promises: Promises | None) -> None:
         self._parts = parts
@@ -30,7 +30,7 @@ class Tending:
         self._attempt = parts.attempt
 
     def work(self, loop: Loop) -> None:
-        """Until the run stops."""
+        """Repeat the work until the run stops."""
         parts, promises = self._parts, self._promises
         slow = time.monotonic()
         with loop:

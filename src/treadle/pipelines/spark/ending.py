@@ -1,7 +1,7 @@
 """Stops streaming queries within a given time.
 
-Spark's own `stop` waits until the batch that runs has ended, which may be never where that is in a Python function. So
-each query is stopped in a thread of its own, and those that are not done in time are left to end by themselves.
+Spark's own `stop` waits until the running batch has ended, which may be never if the batch is in a Python function. So
+each query is stopped in a thread of its own, and queries that are not done in time are left to end by themselves.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ class Stops:
         self._errors: list[Exception] = []
 
     def begin(self, name: str, stop: Callable[[], object]) -> None:
-        """Call it in a thread of its own, unless that was done before."""
+        """Call `stop` in a thread of its own, unless that was done before."""
         if name not in self._threads:
             thread = threading.Thread(target=self._call, args=(stop,), name=f"treadle-stop-{name}", daemon=True)
             self._threads[name] = thread
             thread.start()
 
     def wait(self, limit: float | None = None) -> list[str]:
-        """The names of those that are not done at this time of the monotonic clock. Without one, wait for all."""
+        """Wait until `limit` (monotonic), or without it for all; return the names of the calls that are not done."""
         for thread in self._threads.values():
             thread.join(None if limit is None else max(0.0, limit - time.monotonic()))
         return [name for name, thread in self._threads.items() if thread.is_alive()]
 
     def check(self) -> None:
-        """Raise what the first of them failed with."""
+        """Raise the error of the first call that failed."""
         if self._errors:
             raise self._errors[0]
 
     def _call(self, stop: Callable[[], object]) -> None:
         try:
             stop()
-        except Exception as error:  # whoever waits decides what to do about it
+        except Exception as error:  # raised by `check`
             self._errors.append(error)

@@ -1,7 +1,7 @@
-"""Treadle's few Java classes in Spark's JVM: compiles them once, makes them known there, and answers their calls.
+"""Treadle's few Java classes in Spark's JVM: compiles and loads them, and receives their calls.
 
-What they do is said in `channels/java`: read and write embedded channels, park a hop until it may run, write checkpoint
-files without forking. It knows how to reach them from Python, and nothing of pipelines.
+The classes (`channels/java`) read and write embedded channels, park a hop until it may run, and write checkpoint files
+without forking. This module knows how to reach them from Python, and nothing of pipelines.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ CHANNEL = "treadle.Channel"
 """The data source of embedded channels, as Spark's `format`."""
 CHECKPOINTS = "treadle.LocalCheckpoints"
 WORKERS = "treadle.Workers"
-"""The plugin by which executors tell how busy their cores are."""
+"""The plugin by which executors report how busy their cores are."""
 _KEEPS_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
-"""Spark then holds on to columns that it gave to a pandas UDF, after their reader has gone on and freed them."""
+"""If true, Spark keeps columns that it gave to a pandas UDF, after their reader has gone on and freed them."""
 
 
 def jar() -> Path:
@@ -37,15 +37,15 @@ def jar() -> Path:
 
 
 def load(spark: SparkSession) -> Any:
-    """Make the classes known to the JVM of a session, also of one that was started without them; returns its `_jvm`."""
+    """Load the classes into the JVM of a session, even one started without them; return its `_jvm`."""
     guard_callbacks(spark)
     load_class(spark, CHANNEL, jar)
-    spark.conf.set(_KEEPS_INPUT, "false")  # whoever made the session: with it, channels give rows that are gone
+    spark.conf.set(_KEEPS_INPUT, "false")  # in any session: if true, rows of channels are freed while in use
     return spark.sparkContext._jvm
 
 
 def load_class(spark: SparkSession, name: str, jar: Callable[[], Path]) -> None:
-    """Make the classes of a jar known to the JVM of a session, unless it knows the one of this name already."""
+    """Load the classes of a jar into the JVM of a session, unless it has the class of this name already."""
     jvm: Any = spark.sparkContext._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
@@ -57,8 +57,8 @@ def load_class(spark: SparkSession, name: str, jar: Callable[[], Path]) -> None:
 def guard_callbacks(spark: SparkSession) -> None:
     """From now on only the JVM of this session may call back into Python, as it does for `foreachBatch`.
 
-    PySpark's callback server listens on a port of the loopback and takes calls from whoever connects: any user of the
-    machine could call our objects. Py4J knows tokens on both sides, but PySpark sets none.
+    PySpark's callback server listens on a port of the loopback and takes calls from any client: any user of the machine
+    could call our objects. Py4J supports tokens on both sides, but PySpark sets none.
     """
     from py4j.java_gateway import JavaObject
     from pyspark.java_gateway import ensure_callback_server_started
@@ -77,13 +77,13 @@ def guard_callbacks(spark: SparkSession) -> None:
 
 
 def pid(spark: SparkSession) -> int:
-    """The process of a session's JVM."""
+    """The process id of a session's JVM."""
     running: Any = spark.sparkContext._jvm
     return int(running.java.lang.ProcessHandle.current().pid())
 
 
 class Listener:
-    """What the classes tell: called by threads of the JVM, so it must not block. Errors are logged, never passed on."""
+    """Receives the calls of the classes, in threads of the JVM, so it must not block. Errors are logged, not raised."""
 
     def __init__(self, parked: Callable[[str, dict[str, Any]], None], ended: Callable[[str, str | None], None]) -> None:
         self._parked = parked
@@ -102,6 +102,6 @@ class Listener:
             log.exception("query %s has ended, but could not be noted", run_id)
 
     class Java:
-        """How py4j knows what it is."""
+        """The Java interface, for py4j."""
 
         implements = ("treadle.Turn$Listener",)

@@ -1,6 +1,7 @@
-"""How many rows leave the last operator of a streaming query in each batch: read from the counters of Spark's plan.
+"""Counts the rows that leave the last operator of a streaming query in each batch, by Spark's SQL metrics.
 
-It knows batches that have run. It adds nothing to a plan and starts no job: see `java/treadle/OutputRows.java`.
+It reads the plans of batches that have run. It adds nothing to a plan and starts no job: see
+`java/treadle/OutputRows.java`.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ class RowCounts:
 
     tuples_in: int = field(default=0, init=False)
     tuples_out: int = field(default=0, init=False)
-    """Of batches in which rows out were counted; for a sink, those that have left its last operator."""
+    """Rows out, of batches in which they were counted; for a sink, the rows that left its last operator."""
     counted: bool = field(default=True, init=False)
-    """Whether the last batch was."""
+    """Whether rows out of the last batch were counted."""
     _made_later: int = field(default=0, init=False)
 
     @property
@@ -45,10 +46,10 @@ class RowCounts:
         return float(self.tuples_in), self.rows_out + TRACE * self.tuples_in
 
     def count(self, rows: int, out: float) -> None:
-        """Rows that a batch took in and put out; NaN where the latter is not known.
+        """Count the rows that a batch took in and put out; NaN where the latter is not known.
 
-        What comes out of a batch without rows, as a window that closes, is counted with the next one that has some: it
-        was made of rows like these, and a policy sees only what comes out while rows are taken in.
+        Rows out of a batch without rows in, as when a window closes, are counted with the next batch that has rows in:
+        they were made of rows like these, and a policy sees rows out only while rows are taken in.
         """
         self.tuples_in += rows
         if not rows:
@@ -76,11 +77,11 @@ class OutputRows:
             log.warning("rows that leave a query are not counted, which highest-rate goes by: %s", error)
 
     def latest(self, query: Any, rows: int) -> float:
-        """Of a query's latest batch, which took in so many rows; 0 where that has been counted before."""
+        """Rows out of a query's latest batch, which took in `rows` rows; 0 if that batch has been counted before."""
         return self._counted(0, query, rows)
 
     def of(self, execution: Any, rows: int) -> float:
-        """Of a batch that took in so many rows, by Spark's object of its execution."""
+        """Rows out of a batch that took in `rows` rows, by Spark's object of its execution."""
         return self._counted(1, execution, rows)
 
     def _counted(self, function: int, subject: Any, rows: int) -> float:
@@ -88,6 +89,6 @@ class OutputRows:
             return math.nan
         try:
             return float(self._functions[function](subject, float(rows)))
-        except Exception as error:  # inner parts of Spark, which may differ in another version
+        except Exception as error:  # internals of Spark, which may differ in another version
             log.debug("rows that leave a query were not counted: %s", error)
             return math.nan

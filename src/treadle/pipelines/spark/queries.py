@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Stopped(EngineError):  # noqa: N818 - nothing is wrong
-    """A query is stopped: this batch is not done, and comes again with the next start.
+    """The query was stopped: this batch is not done, and is repeated at the next start.
 
-    Spark must not take that for a failure. It knows an error of a batch function for its own interruption by these very
-    words (SPARK-39218).
+    Spark must not treat that as a failure. It recognises its own interruption in the error of a batch function by
+    exactly these words (SPARK-39218).
     """
 
     def __init__(self, where: str = "") -> None:
@@ -29,9 +29,9 @@ class Stopped(EngineError):  # noqa: N818 - nothing is wrong
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """A batch in Python that Spark interrupts, to stop its query, ends with `Stopped` and not with Spark's own words.
+    """Raise `Stopped` instead of Spark's own error when Spark interrupts a batch in Python to stop its query.
 
-    Spark looks for the interruption in the whole text of the error, and a long one overflows its stack.
+    Spark searches the whole text of the error for the interruption, and a long text overflows its stack.
     """
     try:
         yield
@@ -44,13 +44,13 @@ def interruptible() -> Iterator[None]:
 def started(
     writer: Any, node: Node, key: str, checkpoint: Path, modes: Sequence[str] = ("append", "update")
 ) -> StreamingQuery:
-    """Start it in the mode that its plan allows: rows that are final, or, where no row ever is, rows as they change.
+    """Start a query in the first of `modes` that its plan allows: append (final rows), else update (changing rows).
 
-    `key` is its name in Spark, where several pipelines may run.
+    `key` is the query's name in Spark, where several pipelines may run.
     """
     from pyspark.errors import AnalysisException
 
-    name = node.name if node.format == "memory" else key  # there it is also that of a table
+    name = node.name if node.format == "memory" else key  # in that format it is also the name of a table
     writer = writer.queryName(name).option("checkpointLocation", str(checkpoint))
     refused: AnalysisException | None = None
     for mode in modes:
@@ -69,12 +69,12 @@ def started(
 
 
 def told(error: str) -> str:
-    """The line of a Spark error that says what happened: what a Python function raised, or else what a task died of."""
+    """The line of a Spark error that says what happened: the exception of a Python function, or why a task was lost."""
     lines = error.splitlines()
     raised: list[str] = []
     for at, line in enumerate(lines):
         if line.rstrip().endswith("Traceback (most recent call last):"):
-            # A traceback is indented, and what was raised is the first line after it that is not.
+            # A traceback is indented, and the exception is the first line after it that is not.
             end = next((text for text in lines[at + 1 :] if text[:1] not in ("", " ", "\t")), "")
             if not end.startswith("py4j."):
                 raised.append(end.removeprefix("pyspark.errors.exceptions.captured."))

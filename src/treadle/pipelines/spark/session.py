@@ -1,6 +1,6 @@
 """A Spark session in which a small batch costs little, and why each of its settings is there.
 
-All of them are Spark's own and can be used without Treadle, but for the class that writes checkpoints. They are
+All settings are Spark's own and can be used without Treadle, except those that name Treadle's classes. They are
 defaults: what the user sets, in `config=`, in `spark-defaults.conf` or with `spark-submit`, wins.
 """
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 _JOINED = {"spark.driver.extraClassPath": os.pathsep, "spark.jars": ",", "spark.plugins": ","}
-"""Ours are added to what the user has there."""
+"""Settings where our values are added to the user's, and the separator."""
 
 
 class Setting(NamedTuple):
-    """One setting, and what it is good for."""
+    """One setting, and the reason for it."""
 
     key: str
     value: str
@@ -74,10 +74,10 @@ def session(
     fair: bool = False,
     cheap: bool = True,
 ) -> SparkSession:
-    """A session for pipelines. `cheap=False` leaves Spark's own settings but for the class path, to compare.
+    """A session for pipelines. `cheap=False` keeps Spark's own settings, but for a few like the class path, to compare.
 
-    `master` defaults to local mode with four task slots for each core: tasks that wait for input hold one, and how many
-    batches run at once is the gate's business.
+    `master` defaults to local mode with four task slots for each core: tasks that wait for input hold a slot, and the
+    gate decides how many batches run at once.
     """
     try:
         from pyspark.sql import SparkSession
@@ -116,5 +116,5 @@ def missing(spark: SparkSession) -> list[Setting]:
 
 
 def folder_of(pipeline: str) -> Path:
-    """Where a pipeline keeps channels and checkpoints unless told otherwise."""
+    """The default folder of a pipeline's channels and checkpoints."""
     return Path(".treadle", pipeline)

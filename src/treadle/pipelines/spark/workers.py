@@ -1,7 +1,7 @@
-"""The workers of a Spark cluster as its executors tell of them, and what each query used on each.
+"""The workers of a Spark cluster as reported by its executors, and the CPU that each query used on each.
 
-An executor reads in /proc how busy the cores are that it may use, whoever uses them; so what is not Spark's counts, on
-whatever machine it is. It knows the tables in the driver's JVM (`Places.java`), not who ought to be where.
+An executor reads in /proc how busy the cores that it may use are, whatever processes use them; so work that is not
+Spark's counts, too. It knows the tables in the driver's JVM (`Places.java`), and does not decide where queries run.
 """
 
 from __future__ import annotations
@@ -23,64 +23,64 @@ if TYPE_CHECKING:
 EXTENSIONS = "spark.sql.extensions"
 EXTENSION = "treadle.Placed$Extension"
 PATIENT = "10min"
-"""How long a task waits for its place while that lives: as good as for ever."""
+"""How long a task waits for its executor while that is alive: practically for ever."""
 
 
 def cluster_session(name: str, *, master: str, config: Mapping[str, object] | None = None) -> SparkSession:
-    """As `treadle.session`, on a cluster whose workers queries can be placed on."""
+    """A session like `treadle.session`, on a cluster, in which queries can be placed on workers."""
     given = dict(config or {})
     extensions = ",".join(filter(None, (str(given.get(EXTENSIONS, "")), EXTENSION)))
     return plain_session(name, master=master, config={"spark.locality.wait": PATIENT, **given, EXTENSIONS: extensions})
 
 
 def can_place(spark: SparkSession) -> bool:
-    """Whether it was made by `cluster_session`."""
+    """Whether the session was made by `cluster_session`."""
     return EXTENSION in str(spark.sparkContext.getConf().get(EXTENSIONS, ""))
 
 
 class Worker(NamedTuple):
-    """An executor. Its seconds count from some moment of its own."""
+    """An executor. Its seconds are counted from an arbitrary start."""
 
     id: str
     lives: bool
     host: str
     name: str
-    """That its worker was given by TREADLE_WORKER in its environment; the host where it has none."""
+    """The value of TREADLE_WORKER in its worker's environment; the host if that is not set."""
     slots: int
     cores: int
     speed: float
     passed: float
     worked: float
-    """Seconds of its cores, whoever they worked for."""
+    """Busy seconds of its cores, whatever processes used them."""
     own: float
-    """Seconds of the CPU that it has used, with the processes that it started."""
+    """CPU seconds of the executor and of the processes that it started."""
     python: float = 0.0
-    """Those of the processes that it started."""
+    """CPU seconds of the processes that it started."""
     which: str = ""
-    """Its cores as its machine numbers them."""
+    """The names of its cores in /proc/stat."""
 
 
 class Tasks(NamedTuple):
-    """Seconds of a query's tasks, those that run included."""
+    """Seconds of a query's tasks, running tasks included."""
 
     ran: float
     cpu: float
-    """In which their threads were on a core."""
+    """Seconds in which their threads were on a core."""
     python: float
-    """In which they were not, while Python worked for them."""
+    """Seconds in which their threads were not on a core, while Python worked for them."""
 
 
 class Look(NamedTuple):
-    """All counters at a moment (monotonic)."""
+    """A sample of all counters at one moment (monotonic)."""
 
     time: float
     workers: Mapping[str, Worker]
     tasks: Mapping[tuple[str, str], Tasks]
-    """By query and worker; the query of other tasks is empty."""
+    """By query and worker; tasks of no query have an empty query id."""
 
 
 class Table:
-    """Those of one session; also says where queries are to be."""
+    """The workers of one session; also sets where queries run."""
 
     def __init__(self, spark: SparkSession) -> None:
         if jvm.WORKERS not in str(spark.sparkContext.getConf().get("spark.plugins", "")):
@@ -102,7 +102,7 @@ class Table:
 
 
 def tasks_of(places: Any) -> dict[tuple[str, str], Tasks]:
-    """By query and executor, as the driver's table has it."""
+    """Seconds of tasks by query and executor, from the table of the driver."""
     lines = [line.split("\t") for line in str(places.ran()).splitlines()]
     return {(query, at): Tasks(*map(float, seconds)) for query, at, *seconds in lines}
 
@@ -115,7 +115,7 @@ def _worker(parts: Sequence[str]) -> Worker:
 
 
 class LocalCores(Cores):
-    """This machine, where the driver's JVM works on all tasks."""
+    """The cores of this machine in local mode, where the driver's JVM runs all tasks."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._places: Any = jvm.load(spark).treadle.Places
@@ -125,7 +125,7 @@ class LocalCores(Cores):
 
     @property
     def python(self) -> float:
-        """Core seconds, until the last `read`, of the processes that the JVM has started."""
+        """CPU seconds, until the last `read`, of the processes that the JVM has started."""
         return max(self._ours - (float(self._places.process()) - self._began), 0.0)
 
     def tasks(self) -> Mapping[tuple[str, str], Tasks]:
@@ -133,10 +133,9 @@ class LocalCores(Cores):
 
 
 class ClusterCores:
-    """As `observe.cores.Cores`: what executors have used of their cores, with all that they started, and others.
+    """CPU used by executors, with the processes that they started, and by others; interface of `linux.cores.Cores`.
 
-    Executors of a machine that may use the same cores share them; where they differ, they are taken to have none in
-    common.
+    Executors of a machine that may use the same cores share them; different sets of cores are assumed to be disjoint.
     """
 
     def __init__(self, table: Table) -> None:
@@ -147,7 +146,7 @@ class ClusterCores:
 
     @property
     def count(self) -> int:
-        """Of all executors that live; none before the first has told of itself."""
+        """The cores of all living executors; 0 before the first one has reported."""
         return sum(shared[0].cores for shared in self._places(self._table.look(0.0).workers))
 
     def read(self) -> Used:
@@ -166,11 +165,11 @@ class ClusterCores:
         return self._tasks
 
     def close(self) -> None:
-        """There is nothing to close: the executors tell as long as they live."""
+        """Do nothing: executors report as long as they live."""
 
     @staticmethod
     def _places(workers: Mapping[str, Worker]) -> Collection[list[Worker]]:
-        """Those that live, by the cores that they may use."""
+        """The living executors, grouped by the cores that they may use."""
         found: dict[tuple[str, str], list[Worker]] = {}
         for each in workers.values():
             if each.lives:
@@ -179,18 +178,21 @@ class ClusterCores:
 
 
 class Use(NamedTuple):
-    """Between two looks. Cores are those of the first worker: one of a worker that is twice as fast counts for two."""
+    """CPU use between two samples, in cores of the first worker.
+
+    A core of a worker that is twice as fast counts as two.
+    """
 
     cores: Floats
-    """By worker: what it has; 0 if it is gone."""
+    """By worker: its cores; 0 if it is gone."""
     others: Floats
-    """By worker: what is used there by all but the executor; nothing, until it is measured."""
+    """By worker: cores used there by all processes except the executor's; 0 until measured."""
     cpu: Floats
-    """By query."""
+    """By query: cores used."""
 
 
 def used(before: Look, after: Look, workers: Sequence[str], queries: Sequence[str]) -> Use:
-    """What there was and what was used of it."""
+    """The cores of each worker, and what was used of them, between two samples."""
     count = len(workers)
     cores, others, speed = np.zeros(count), np.zeros(count), np.ones(count)
     cpu = np.zeros(len(queries))
@@ -221,10 +223,10 @@ def by_query(tasks: Mapping[tuple[str, str], Tasks], queries: Sequence[str], wor
 
 
 def divided(own: float, python: float, tasks: Floats) -> Floats:
-    """By row of `by_query`: what it used of `own` seconds of the CPU, of which `python` had a part.
+    """By row of `by_query`: what it used of `own` CPU seconds, of which Python used `python`.
 
-    What the threads of tasks used is measured. What Python used is divided by how long tasks waited for it; the rest
-    (planner, collector, compiler, the helpers of shuffles) by how long tasks ran.
+    The CPU of task threads is measured. Python's CPU is divided by how long tasks waited for Python; the rest (planner,
+    garbage collector, compiler, helper threads of shuffles) by how long tasks ran.
     """
     ran, cpu, waited = np.maximum(tasks, 0.0).T
     rest = max(own - python - float(cpu.sum()), 0.0)

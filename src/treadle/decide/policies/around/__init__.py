@@ -1,1 +1,1 @@
-"""Policies around policies: classes of queries that each have their own, and weights for queries."""
+"""Policies made of other policies: one for each class of queries, and weighted mixes."""

@@ -1,7 +1,6 @@
-"""Multi-Class: queries of a higher class always before those of a lower, a policy inside each (Haren section 7.4).
+"""Multi-Class: queries of a higher class always before those of a lower, with a policy inside each (Haren section 7.4).
 
-It knows the classes, which are the users' priorities of the queries; the order within a class is what the inner
-policy says.
+The class of a query is its user priority; the inner policy of a class orders its operators.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from treadle.values import Schedule, Snapshot, dense_rank
 class MultiClass(Policy):
     """Classes first, then FCFS within the highest class and HR within the others, unless other policies are given.
 
-    `high` is for the highest class there is at the moment, `low` for the others, `classes` for the classes it names.
-    The numbers of two inner policies are never compared, as they are of different classes.
+    `high` is for the class that is the highest at the moment, `low` for the others, `classes` for the classes it names.
+    The numbers of two inner policies are never compared, since they are for different classes.
     """
 
     name: ClassVar[str] = "multi-class"
@@ -53,7 +52,7 @@ class MultiClass(Policy):
     def decide(self, snapshot: Snapshot) -> Schedule:
         classes, of_row = np.unique(snapshot.topology.priority, return_inverse=True)
         chosen = [self._policy(value, value == classes[-1]) for value in classes.tolist()]
-        distinct = {id(policy): policy for policy in chosen}  # one that serves two classes decides once
+        distinct = {id(policy): policy for policy in chosen}  # a policy for two classes decides once
         schedules = {key: policy.decide(snapshot) for key, policy in distinct.items()}
         of_class = [schedules[id(policy)] for policy in chosen]
         reason = "; ".join(
@@ -83,7 +82,7 @@ class MultiClass(Policy):
 
 
 def _stack(classes: Floats, of_row: Ints, inner: Sequence[Floats]) -> Floats:
-    """Each row's class, then its vector from the policy of its class."""
+    """Return for each row its class, followed by the vector from the policy of that class."""
     width = max((vectors.shape[1] for vectors in inner), default=1)
     within = np.empty((len(of_row), width))
     for index, vectors in enumerate(inner):

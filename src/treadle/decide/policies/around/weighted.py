@@ -1,9 +1,8 @@
-"""Weighted: several policies at once, each with a say of its own weight. The papers leave mixed goals to future work.
+"""Weighted: a weighted mean of several policies. The papers leave mixed goals to future work.
 
-It knows the members' schedules only. Their numbers are of different units, so each member's are first brought to 0..1
-by min-max, after the logarithm where the member is spread over orders of magnitude. Min-max rather than ranks, since
-it keeps distances, so that a mix of one policy is enforced just like that policy; a vector has no distances and
-counts by its rank.
+The members' numbers have different units, so they are first scaled to 0..1 by min-max, on logarithms for log spacing.
+Min-max keeps distances, which ranks don't, so a mix of one policy is enforced just like that policy. Priority vectors
+have no distances and count by their rank.
 """
 
 from __future__ import annotations
@@ -67,14 +66,14 @@ class Weighted(Policy):
 
 
 def _numbers(schedule: Schedule, with_helpers: bool) -> Floats:
-    """One number a row for the mains, then one a row for the helpers; helpers without any follow their mains."""
+    """Return one number per row for mains, then one per row for helpers; helpers without any follow their mains."""
     if not with_helpers:
         return schedule.scalar
     return np.concatenate([schedule.scalar, schedule.scalar if schedule.helper is None else schedule.helper])
 
 
 def _weighted_mean(said: Floats, weights: Floats) -> Floats:
-    """Over members, ignoring those that know nothing about a row; unknown where none does."""
+    """Return the mean over members that know something about a row; NaN where none does."""
     known = ~np.isnan(said)
     weight = weights @ known
     total = weights @ np.where(known, said, 0.0)

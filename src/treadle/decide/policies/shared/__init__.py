@@ -1,1 +1,1 @@
-"""What several policies need: columns of metrics, progress along paths, options written as text."""
+"""Shared by several policies: columns of metrics, progress charts, options written as text."""

@@ -1,18 +1,17 @@
 """Progress charts of whole plans: which operators form a chain of Babcock's Chain policy, and how steep it is.
 
-It knows costs, selectivities and the graph; queues and ages it doesn't. A chain is a segment of the lower envelope
-(Haren section 7.2); on a graph with branches it is a block of Horn's algorithm for trees, which on a path is the
-same.
+They depend on costs, selectivities and the graph, not on queues and ages. A chain is a segment of the lower envelope
+(Haren section 7.2). On a graph with branches it is a block of Horn's algorithm for trees, which on a path is the same.
 
-A tuple that enters an operator takes up 1. Its processing costs `c` and leaves `selectivity` for each consumer, so it
-frees `1 - selectivity * consumers`; what a sink puts out leaves the system. The block of an operator is the connected
-part of the plan below it, itself included, that frees most per second (the larger one of equals). It is found from
-the sinks upwards: an operator's agenda lists the blocks below it, steepest first, and it takes them in while they are
-at least as steep as itself. Every block is steeper than those that follow it, so an agenda sorted by slope never
-breaks the order of the plan, and a block that is reached on several ways is in it once, with the flows added.
+A tuple that enters an operator has size 1. Processing it costs `c` and sends `selectivity` to each consumer, so it
+frees `1 - selectivity * consumers`; the output of a sink leaves the system. The block of an operator is the connected
+part of the plan downstream of it, itself included, that frees most per second (the larger one of equals). Blocks are
+found from the sinks upstream: an operator's agenda lists the blocks downstream of it, steepest first, and its own block
+takes them in while they are at least as steep as itself. Every block is steeper than those that follow it, so an agenda
+sorted by slope never breaks the order of the plan. A block on several paths is in an agenda once, with the flows added.
 
-What is unknown has the slope NaN and is kept in the agendas at an upper bound, 1 / c: no tuple frees more than
-itself. So a block is unknown only where the missing number could change it.
+An operator with unknown numbers has the slope NaN and is ranked in agendas by an upper bound, 1 / c: no tuple frees
+more than itself. So a block is unknown only where the missing number could change it.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ import numpy as np
 from treadle.model import Bools, Floats, Ints, Level, Topology
 
 SHORTEST = 1e-9
-"""A measured cost of 0 means less than the clock can tell, which is a nanosecond."""
+"""The least cost: a measured cost of 0 means less than the resolution of the clock, a nanosecond."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The rows at one distance from the sinks. Those with the same consumers (copies of an operator) share a menu."""
+    """The rows at one distance from the sinks. Rows with the same consumers (copies of an operator) share a menu."""
 
     rows: Ints
     menu_of: Ints
@@ -42,7 +41,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """What of a topology the envelope needs, sinks first. It stays as long as the topology does."""
+    """The part of a topology that the envelope needs, sinks first. It is valid as long as the topology."""
 
     stages: tuple[Stage, ...]
     consumers: Floats
@@ -50,7 +49,7 @@ class Plan:
 
 
 def plan_of(topology: Topology) -> Plan:
-    """The plan of a topology."""
+    """Build the plan of a topology."""
     start, _, share = topology.edges
     consumers = np.zeros(len(topology))
     np.add.at(consumers, start, share)
@@ -59,10 +58,10 @@ def plan_of(topology: Topology) -> Plan:
 
 
 class Envelope:
-    """The block that begins at each row: what it frees, what it costs, its slope, and what follows it.
+    """The block that begins at each row: what it frees, what it costs, its slope, and which blocks follow it.
 
-    Of a row's agenda, `begin` to `taken` became part of its block and `taken` to `end` follow it; the agenda counts
-    per tuple that leaves the row, of which there are `flow` for each that enters.
+    In a row's agenda, entries from `begin` to `taken` are part of its block and entries from `taken` to `end` follow
+    it. Agendas count per tuple that leaves the row; `flow` tuples leave for each that enters.
     """
 
     def __init__(self, plan: Plan, cost: Floats, selectivity: Floats) -> None:
@@ -76,15 +75,15 @@ class Envelope:
         self.agenda = np.empty(len(cost), dtype=np.int64)
         self.agenda_flow = np.empty(len(cost))
         self._used = 0
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows ends as unknown
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow becomes NaN
             for stage in plan.stages:
                 self._draw_up(stage)
                 self._take_in(stage.rows)
 
     def slopes(self) -> tuple[Floats, Bools]:
-        """Row -> the slope of the steepest block that holds it, and whether the row begins that block.
+        """Row -> the slope of the steepest block that has it, and whether the row begins that block.
 
-        A row begins a block if nothing known feeds it, as a source, or if it follows such a row's block.
+        A row begins a block if no known row feeds it, as with sources, or if it follows such a row's block.
         """
         steepest = np.full(len(self.slope), -np.inf)
         is_head = np.zeros(len(self.slope), dtype=np.bool_)
@@ -104,14 +103,14 @@ class Envelope:
         todo = [head]
         while todo:
             row = todo.pop()
-            if row in found:  # reached on another way already
+            if row in found:  # reached on another path already
                 continue
             found[row] = None
             todo += reversed(self.agenda[self.begin[row] : self.taken[row]].tolist())
         return tuple(found)
 
     def _draw_up(self, stage: Stage) -> None:
-        """Write a stage's agendas: each consumer's block and what follows it, steepest first."""
+        """Write a stage's agendas: the blocks of its consumers and the blocks that follow, steepest first."""
         to, taken, end = stage.edge_to, self.taken[stage.edge_to], self.end[stage.edge_to]
         size = 1 + end - taken
         heads, flows = np.empty(size.sum(), dtype=np.int64), np.empty(size.sum())
@@ -131,7 +130,7 @@ class Envelope:
         self.begin[rows], self.end[rows] = begin[of], begin[of] + length[of]
 
     def _sort(self, menu: Ints, heads: Ints, flows: Floats) -> tuple[Ints, Ints, Floats]:
-        """Steepest first within a menu; a block that is reached on several ways once, with all its flow."""
+        """Sort each menu steepest first; a block that is reached on several paths is kept once, with all its flow."""
         order = np.lexsort((heads, -self._rank(heads), menu))
         menu, heads, flows = menu[order], heads[order], flows[order]
         new = np.flatnonzero((np.diff(menu, prepend=-1) != 0) | (np.diff(heads, prepend=-1) != 0))
@@ -162,7 +161,7 @@ class Envelope:
         return np.where(np.isnan(slope), self.bound[heads], slope)
 
     def _append(self, heads: Ints, flows: Floats) -> int:
-        """Put agendas into the store, which doubles when it is full; returns where they begin."""
+        """Append agendas to the store, which doubles when it is full; return where they begin."""
         at, self._used = self._used, self._used + len(heads)
         if self._used > len(self.agenda):
             more = max(self._used, 2 * len(self.agenda))

@@ -1,7 +1,4 @@
-"""A policy in one line of text: `name` or `name:key=value,...`; a nested policy with options stands in parentheses.
-
-It knows the grammar and how a policy reads its options; which policies exist it doesn't, that is the registry's.
-"""
+"""Policies in one line of text: `name` or `name:key=value,...`; a nested policy with options is in parentheses."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _FORM = "write name or name:key=value,key=value; a nested policy with options go
 
 
 class Options:
-    """The options of a policy as its author reads them. What nobody asked for is refused in the end."""
+    """The options of a policy, for its `from_options` to read; options that it does not read are refused."""
 
     def __init__(
         self, spec: str, values: Mapping[str, str], rng: np.random.Generator, create: Callable[[str], Policy]
@@ -30,7 +27,7 @@ class Options:
         self._asked: set[str] = set()
 
     def unread(self) -> tuple[str, ...]:
-        """The keys that were given and not asked for yet."""
+        """Return the given keys that were not read yet."""
         return tuple(key for key in self._values if key not in self._asked)
 
     def text(self, key: str, default: str | None = None) -> str:
@@ -63,22 +60,22 @@ class Options:
         return value in ("true", "yes", "on", "1")
 
     def policy(self, key: str, default: str | None = None) -> Policy:
-        """A nested policy."""
+        """Read a nested policy."""
         return self.create(bare(self.text(key, default)))
 
     def policies(self, key: str, default: str | None = None) -> list[Policy]:
-        """Nested policies, joined by `+`."""
+        """Read nested policies, joined by `+`."""
         return [self.create(bare(part)) for part in split(self.text(key, default), "+")]
 
     def refuse_the_rest(self) -> None:
-        """An option that the policy did not ask for is a slip of the pen."""
+        """Refuse options that the policy did not read."""
         for key in self.unread():
             remedy = suggestion(key, sorted(self._asked), none="leave it out: this one has no options")
             raise ConfigError(f"there is no option '{key}'", where=self._where, remedy=remedy)
 
 
 def parse(spec: str) -> tuple[str, dict[str, str]]:
-    """A spec's name, in lower case with hyphens, and its options as text."""
+    """Return a spec's name, in lower case with hyphens, and its options as text."""
     name, colon, rest = spec.strip().partition(":")
     name = name.strip().lower().replace("_", "-")
     if not name or any(mark in name for mark in "(),="):
@@ -95,7 +92,7 @@ def parse(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def split(text: str, mark: str, spec: str | None = None, *, at_most: int = -1) -> list[str]:
-    """Cut a text at a mark, but not within parentheses; the parts are stripped."""
+    """Split a text at a mark, but not within parentheses; the parts are stripped."""
     parts: list[str] = []
     begin = depth = 0
     for at, char in enumerate(text):
@@ -111,7 +108,7 @@ def split(text: str, mark: str, spec: str | None = None, *, at_most: int = -1) -
 
 
 def bare(text: str) -> str:
-    """A nested spec without the parentheses around it."""
+    """Return a nested spec without the parentheses around it."""
     text = text.strip()
     while text.startswith("(") and text.endswith(")") and _closes_at_end(text):
         text = text[1:-1].strip()
@@ -119,7 +116,7 @@ def bare(text: str) -> str:
 
 
 def where(spec: str) -> str:
-    """How an error names a spec."""
+    """Return how errors name a spec."""
     return f"policy '{spec.strip()}'"
 
 

@@ -1,9 +1,9 @@
-"""What Treadle's own agent says from inside of Spark's JVMs: how threads are called, and whose the running stages are.
+"""Treadle's agents inside Spark's JVMs: loads them, sets when they sample, and receives their reports.
 
-It knows how the agent is loaded, told when to look, and understood (`java/treadle/Agent.java` says what it does). A
-look takes it a fraction of a millisecond and stops nobody, so there is one just before each round, and what is new has
-come by then; at stacks, which stop all for a moment, it looks less often. The agent calls us, through a socket that
-only its JVM's user and we can open, and ends with that call: when we are gone, it is.
+`java/treadle/Agent.java` says what an agent does. To sample threads and jobs takes a fraction of a millisecond and
+stops no thread, so an agent does it just before each round, and the report has arrived when the round starts. Stacks,
+which stop all threads for a moment, are sampled less often. The agent connects to us by a socket that only the JVM's
+user and we can open, and ends when the connection ends, for whatever reason.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from treadle.linux.sockets import peer
 log = logging.getLogger("treadle.engines.spark")
 
 START = 10.0
-"""Seconds within which it calls."""
+"""Seconds for a loaded agent to connect."""
 LEAD = 0.008
-"""Seconds before a round in which it looks: enough to be done by then. What is late counts in the next round."""
+"""Seconds by which a sample comes before its round, enough to arrive in time. A late one counts in the next round."""
 ROUNDS = 20
-"""After so many it is seen whether the looks are in time."""
+"""Rounds after which the sampling times are checked."""
 TRIES = 6
 BACKOFF = Backoff(0.2, 10.0)
-"""How often it is tried to load one, and seconds before it is tried again, which double each time."""
+"""Attempts to load an agent, and the pause in seconds before each retry, which doubles."""
 PROTOCOL = 9
-"""A class that is loaded stays, also when its jar is replaced: it has to say what it speaks."""
+"""An agent reports this version: a loaded class stays even when its jar is replaced."""
 _TIMES = struct.Struct(">qqqqq")
 _MANIFEST = "Agent-Class: treadle.Agent\n"
 
 
 class Agent(Reports):
-    """In one JVM. Making it loads it, which takes some hundredths of a second of the JVM's time."""
+    """The agent in one JVM. The constructor loads it, which costs the JVM some hundredths of a second."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(f"process {pid}")
         self.pid = pid
         self.told: tuple[object, ...] = ()
-        """What it was last told: when to look, how often at what, and whose tasks come first."""
+        """The last sent settings: when to sample what, and the order of queries."""
         self._connection = call(pid, jar())
         end = time.monotonic() + START
         try:
@@ -78,9 +78,10 @@ class Agent(Reports):
         self._connection.close()
 
     def tell(self, first: float, period: float, stacks: float, counts: float, order: tuple[str, ...]) -> None:
-        """To look at this time of the monotonic clock, which is Java's, and from then on in these periods.
+        """Have the agent sample at `first`, by the monotonic clock that Java shares, and then every `period`.
 
-        `order` are the runs of queries whose tasks get the next free slots, in this order; empty: as Spark has it.
+        `stacks` and `counts` are the periods of these samples; 0: never. `order` are runs of queries in the order in
+        which their tasks get free slots; empty: Spark's own order.
         """
         self.told = (first, period, stacks, counts, order)
         runs = ",".join(order).encode()
@@ -88,7 +89,7 @@ class Agent(Reports):
         self._connection.send(_TIMES.pack(*times, len(runs)) + runs)
 
     def hear(self) -> None:
-        """Take what has come."""
+        """Receive what has arrived."""
         self._hear(self._connection.recv(bounded.PIECE))
 
     def _hear(self, some: bytes) -> None:
@@ -98,42 +99,42 @@ class Agent(Reports):
 
 
 class Agents:
-    """In all JVMs of an application. They are loaded by threads of their own, so a new one is there a moment later."""
+    """The agents in all JVMs of an application. Threads load them, so a new agent is there a moment later."""
 
     def __init__(self, *, loads: bool = True, period: float = 0.05, stacks: float = 0.0, counts: float = 0.0) -> None:
-        """`period` are the seconds between two rounds, before each of which they look.
+        """`period` are the seconds between two rounds; agents sample before each.
 
-        `stacks` and `counts` are those between two looks at the stacks and the counters of tasks; 0: never.
+        `stacks` and `counts` are those between two samples of the stacks and the counters of tasks; 0: never.
         """
         self._loads = loads
         self._period = period
         self.stacks, self.counts = stacks, counts
         """Both may be changed at any time."""
         self.task_order: tuple[str, ...] = ()
-        """Runs of queries: whose tasks get the next free slot. It may be changed at any time."""
+        """Runs of queries, in the order in which their tasks get free slots. May be changed at any time."""
         self._agents: dict[int, Agent] = {}
         self._tried: dict[int, int] = {}
-        """How often, by process."""
+        """By process, the attempts so far."""
         self._again: dict[int, float] = {}
-        """When to try once more, in a process that may just have begun."""
+        """By process, when to try again: its JVM may have just started."""
         self._loading: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._closed = False
         self._speaking = select.epoll()
         self._lead = min(LEAD, period / 4)
         self._first = math.nan
-        """When they look: at this time, and from then on in each period."""
+        """When agents sample: at this time, and from then on in each period."""
         self._ages: list[float] = []
-        """Of the last rounds, how old a look is by then."""
+        """Age of the newest sample at each of the last rounds."""
         self.generation = 0
-        """Grows with all that is new but stacks."""
+        """Grows with all news except stacks and counters."""
         self.sampled = 0
         """Grows with new stacks."""
         self.counted = 0
         """Grows with new readings of tasks' counters."""
 
     def keep(self, pids: Iterable[int]) -> None:
-        """These are the processes now."""
+        """Set the current processes, and load missing agents."""
         wanted, now = set(pids), time.monotonic()
         for pid in self._tried.keys() - wanted:
             del self._tried[pid]
@@ -149,32 +150,32 @@ class Agents:
                     thread.start()
 
     def settle(self, seconds: float) -> None:
-        """Wait for those that are being loaded, but not longer than so."""
+        """Wait for agents that are being loaded, for at most `seconds`."""
         end = time.monotonic() + seconds
         for thread in self._loading:
             thread.join(max(0.0, end - time.monotonic()))
         self._loading = [thread for thread in self._loading if thread.is_alive()]
 
     def fileno(self) -> int:
-        """What can be read from when one of them speaks."""
+        """A file that is readable when an agent has sent a report."""
         return self._speaking.fileno()
 
     def of(self, pid: int) -> Agent | None:
-        """The one in this process, if it tells."""
+        """Return the agent in this process; None if there is none."""
         return self._agents.get(pid)
 
     @property
     def driver(self) -> Agent | None:
-        """The one that knows about jobs."""
+        """The agent in the driver, which reports jobs."""
         return next((agent for agent in list(self._agents.values()) if agent.drives), None)
 
     @property
     def tries_again(self) -> bool:
-        """Whether one that could not be loaded is to be, at its time."""
+        """True if a failed agent load will be retried."""
         return bool(self._again)
 
     def look(self) -> None:
-        """Take what they have said. As this is called once in each round, they are told when the next one is."""
+        """Receive all reports, and send new settings. Call this once per round: agents sample before the next call."""
         self._time(time.monotonic())
         told = (self._first, self._period, self.stacks, self.counts, self.task_order)
         for agent in list(self._agents.values()):
@@ -186,7 +187,7 @@ class Agents:
                     self._tried_with(agent, self._hear)
 
     def _time(self, now: float) -> None:
-        """Rounds are often late, but none is early: the one that finds the youngest looks is in time."""
+        """Adjust the sampling times. Rounds may be late, never early: the one with the youngest sample is on time."""
         if math.isnan(self._first):
             self._first = now + self._period - self._lead
         self._ages.append((now - self._first) % self._period)
@@ -197,7 +198,7 @@ class Agents:
             self._ages.clear()
 
     def close(self) -> None:
-        """They end."""
+        """End all agents."""
         with self._lock:
             self._closed = True
         for pid in list(self._agents):
@@ -227,7 +228,7 @@ class Agents:
             agent.close()
 
     def _try_again(self, pid: int) -> bool:
-        """After a pause; False if that was done often enough."""
+        """Schedule a retry; False after the last attempt."""
         tried = self._tried.get(pid, 0)
         if 0 < tried < TRIES:
             self._again[pid] = time.monotonic() + BACKOFF.pause(tried)
@@ -250,7 +251,7 @@ class Agents:
 
 
 def identify(pid: int) -> tuple[str, str]:
-    """Spark's id of the application that this process drives, and its name; an error if it drives none."""
+    """Return id and name of the application of this driver process; an error if it is no driver."""
     agent = Agent(pid)
     agent.close()
     if not agent.drives:
@@ -266,7 +267,7 @@ def jar() -> Jar:
 
 
 def call(pid: int, own: Jar) -> socket.socket:
-    """Load an agent of ours by its jar, and take its call."""
+    """Load an agent from its jar, and accept its connection."""
     name, where = f".treadle-{secrets.token_hex(8)}", f"process {pid}"
     try:
         with temporary_folder(pid) as folder, folder.bind(name) as listening:

@@ -1,7 +1,7 @@
-"""What an agent reports from inside of a JVM, as far as it is known: threads, jobs, plans, batches, tasks' counters.
+"""What an agent has reported from inside a JVM so far: threads, jobs, plans, batches, counters of tasks.
 
-It knows the frames that `java/treadle/Agent.java` sends, not how they come here. The JVM may be anybody's, so each
-frame, each text and the number of things that are kept are bounded; whatever is none of the agent's is an error.
+This module parses the frames of `java/treadle/Agent.java`; `agents` receives them. The JVM may belong to any user, so
+frames, texts and the number of kept entries are limited, and anything that no agent sends is an error.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from treadle.model import Ints
 from treadle.text import excerpt
 
 TROUBLES = 20
-"""Answers in a row that say that Spark can't be read, after which that is believed: a few come of its own changes."""
+"""Reports in a row that Spark can't be read, after which this is an error: some occur while Spark changes its state."""
 LONGEST_FRAME = 1 << 23
-"""Bytes: 5,000 threads and a hundred plans need one."""
+"""Bytes of a frame; 5,000 threads and 100 plans fit in."""
 LONGEST_NAME, LONGEST_PLAN = 1 << 12, 1 << 18
 """Characters of a name or description, and of a plan, that are kept."""
 MOST, MOST_PLANS = 1 << 15, 1 << 8
 """Threads, jobs, shuffles, batches, tasks of each, and plans that are kept."""
 MOST_COLUMNS, MOST_COUNTS = 1 << 12, 1 << 6
-"""Columns of a task, and readings of all counters that are kept until somebody takes them."""
+"""Columns of a task, and readings of all counters that are kept until they are taken."""
 _LENGTH, _TIME_AND_LAYOUT = struct.Struct(">i"), struct.Struct(">qq")
 _ADDRESSES = 1 << 64
 _NO_NEWS = ("stack\t", "task\t", "tasks\t")
-"""Lines that say nothing of threads, jobs or plans."""
+"""Lines without news of threads, jobs or plans."""
 
 
 class Told(NamedTuple):
@@ -39,11 +39,11 @@ class Told(NamedTuple):
 
     name: str
     address: int
-    """Where the JVM keeps its record of it; 0 if unknown."""
+    """The address of the JVM's record of the thread; 0 if unknown."""
 
 
 class Stack(NamedTuple):
-    """What the thread of a task was found doing."""
+    """A stack sample of a task's thread."""
 
     state: str
     frames: tuple[str, ...]
@@ -51,7 +51,10 @@ class Stack(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A task that runs in the JVM, and what is counted of it (`java/treadle/Counters.java` names the columns)."""
+    """A task that runs in the JVM, and its counter columns (see `java/treadle/Counters.java`).
+
+    For a query in micro-batches: stage -1, and the number of its thread as partition.
+    """
 
     stage: int
     partition: int
@@ -69,57 +72,59 @@ class Counts(NamedTuple):
 
 
 class Reports:
-    """What was reported up to now."""
+    """All that an agent has reported."""
 
     def __init__(self, where: str) -> None:
         self.where = where
         self.threads: dict[int, Told] = {}
-        """All Java threads, by the number that Java gives them."""
+        """All Java threads, by Java's number of the thread."""
         self.jobs: dict[int, Job] = {}
-        """Those that run, by Spark's number of them: in a driver."""
+        """Running jobs by job id; only a driver has them."""
         self.shuffles: dict[int, int] = {}
-        """By number, the stage that writes it."""
+        """By shuffle id, the stage that writes it."""
         self.plans: dict[int, str] = {}
-        """By number of the SQL execution, as Spark describes them."""
+        """By id of the SQL execution, its plan as Spark describes it."""
         self.graphs: dict[int, str] = {}
-        """By number of the SQL execution: its operators with their counters, as `operators.parse` reads them."""
+        """By id of the SQL execution, its operators with their counters, as `operators.parse` reads them."""
         self.counts: deque[Counts] = deque(maxlen=MOST_COUNTS)
-        """Readings that nobody has taken yet, oldest first."""
+        """Readings that were not taken yet, oldest first."""
         self.batches: dict[int, tuple[float, float]] = {}
-        """By number of a streaming query's thread, rows that its last batch took a second, and put into Kafka for each.
+        """By number of a streaming query's thread, of its last batch: rows in per second, and rows put into Kafka per
+        row in.
 
-        The latter is -1 where that is not known, as before the first batch."""
+        The latter is -1 where it is unknown, as before the first batch.
+        """
         self.application = ("", "")
-        """In a driver: Spark's id of it, and its name."""
+        """In a driver, the id and the name of its application."""
         self.stacks: dict[int, Stack] = {}
-        """Of the threads of tasks, by the numbers of these, at the last look at them."""
+        """The last stacks of tasks' threads, by Java's number of the thread."""
         self.changes = 0
-        """How many frames have had something new."""
+        """Frames with news of threads, jobs or plans."""
         self.sampled = 0
-        """How many have had stacks."""
+        """Frames with stacks."""
         self.counted = 0
-        """How many have had counters of tasks."""
+        """Frames with counters of tasks."""
         self.protocol = 0
         self._trouble: list[str] = []
         self._received = bytearray()
         self._tasks: dict[int, Task] = {}
         self._layout: tuple[int, tuple[Task, ...], int] = (-1, (), 0)
-        """The number of the order of tasks in which values come, these tasks, and the number of values."""
+        """Id of the current layout, its tasks in the order of their values, and the number of values."""
 
     @property
     def drives(self) -> bool:
-        """Whether it is in a driver."""
+        """Whether the agent is in a driver."""
         return bool(self.application[0])
 
     @property
     def selectivity(self) -> float:
-        """Rows put into Kafka for each taken from there, over the last batches of all queries; NaN if not all tell."""
+        """Rows put into Kafka per row read from it, over the last batches of all queries; NaN unless all are known."""
         taken = sum(rate for rate, _ in self.batches.values())
         known = taken > 0.0 and all(each >= 0.0 for _, each in self.batches.values())
         return sum(rate * each for rate, each in self.batches.values()) / taken if known else math.nan
 
     def take(self, some: bytes) -> None:
-        """Take the bytes that came next, and all frames that are complete with them."""
+        """Add received bytes, and parse all frames that are now complete."""
         received = self._received
         received += some
         while len(received) >= _LENGTH.size:
@@ -137,7 +142,7 @@ class Reports:
                 self._count(content)
 
     def _count(self, content: bytes) -> None:
-        """The counters of all tasks, in a frame that begins with a zero."""
+        """Parse a frame of all tasks' counters, which begins with a zero byte."""
         number, tasks, count = self._layout
         if len(content) != 1 + 8 * (2 + count):
             raise self._nonsense(f"{len(content)} bytes of {count} counters")
@@ -211,7 +216,7 @@ class Reports:
                 self._arrange(key, [int(each) for each in order.split(",", MOST)[:MOST] if each])
 
     def _arrange(self, number: int, order: list[int]) -> None:
-        """From now on values come of these tasks, in this order; the others have ended."""
+        """Set the tasks of the next counter frames, in order; all others have ended."""
         self._tasks = {each: self._tasks[each] for each in order if each in self._tasks}
         if len(self._tasks) != len(order):
             raise self._nonsense("counters of a task that it has not described")

@@ -1,9 +1,8 @@
-"""Drops rows of streaming queries in a running driver, which is not changed for it, and reads how far each query is.
+"""Drops rows of streaming queries in a running, unmodified driver, and reads the progress of each query.
 
-It knows the protocol of the agent in `java/treadle/shed`, not what part is right.
-The agent puts a filter above the sources in the plan of each micro-batch. It does so only while it hears from this
-process: queries keep all of their rows again, from their next batch on, when the connection ends, and also while
-nothing comes through it, as from a process that is stopped or hangs.
+This module speaks the protocol of the agent in `java/treadle/shed`; others decide which share to keep. The agent puts a
+filter above the sources in the plan of each micro-batch, but only while it hears from this process. If the connection
+ends, or is silent since this process is stopped or hangs, queries keep all rows again from their next batch on.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from treadle.text import visible
 log = logging.getLogger("treadle.attach")
 
 ANSWER = 5.0
-"""Seconds: it has to wait for nobody in the JVM but the collector."""
+"""Seconds: in the JVM the agent waits only for the garbage collector."""
 LONGEST = 1 << 26
 """Bytes of an answer: the first has up to a hundred reports of each query."""
 PROTOCOL = 2
@@ -34,32 +33,32 @@ _MANIFEST = "Agent-Class: treadle.shed.Shedder\n"
 
 
 class Report(NamedTuple):
-    """A query, up to now."""
+    """The state of a query."""
 
     run: str
     name: str
     real_time: bool
     seen: int
-    """Rows that came to the filter since the agent was loaded, in batches that had one and are over."""
+    """Rows that reached the filter since the agent was loaded, in finished batches with a filter."""
     kept: int
     progress: tuple[Progress, ...]
-    """Since it was last asked."""
+    """Reports since the last `look`."""
     ends: bool = False
-    """Whether its trigger ends it when it has read what was there (AvailableNow, Once)."""
+    """Whether its trigger ends the query when all available rows are read (AvailableNow, Once)."""
 
 
 class Shedder:
-    """In one driver. Making it loads the agent.
+    """The agent in one driver. The constructor loads it.
 
-    While the agent has not been asked by `look` for `patience` seconds, all queries keep all of their rows; what
-    `keep` has set holds again from the next call on.
+    While the agent receives no call for `patience` seconds, all queries keep all of their rows; the shares that `keep`
+    has set hold again from the next call on.
     """
 
     def __init__(self, pid: int, patience: float) -> None:
         self.pid = pid
         self.patience = patience
         self.suspended = 0.0
-        """Seconds for which the agent had heard nothing, and so dropped nothing, up to the last `look`; else 0."""
+        """The longest silence before the last `look`, in seconds, with no rows dropped; else 0."""
         self._skipped = 0
         self._connection = call(pid, jar())
         try:
@@ -69,15 +68,15 @@ class Shedder:
             raise
 
     def close(self) -> None:
-        """All queries keep all of their rows again."""
+        """Close the connection: all queries keep all rows again."""
         self._connection.close()
 
     def keep(self, parts: Mapping[str, float]) -> None:
-        """By run the part of its rows that a query keeps, from its next batch on."""
+        """Set by run the share of its rows that a query keeps from its next batch on."""
         self._send("".join(f"keep\t{run}\t{part:.6f}\n" for run, part in parts.items()))
 
     def look(self) -> list[Report]:
-        """All queries that are active."""
+        """Return reports of all active queries."""
         self._send(f"look\t{self.patience * 1e3:.0f}\n")
         said = parse(self._answer(b"\n\n", b"\n"))
         self.suspended = said.silent
@@ -87,7 +86,7 @@ class Shedder:
         return said.reports
 
     def _check(self) -> None:
-        """A class that is loaded stays, also when its jar is replaced: it has to say what it speaks."""
+        """Check the agent's version: a loaded class stays even when its jar is replaced."""
         if self._answer(b"\n") != b"shed\t%d\n" % PROTOCOL:
             raise EngineError(
                 "has the agent of another version of Treadle, or of Spark",
@@ -96,7 +95,7 @@ class Shedder:
             )
 
     def _answer(self, end: bytes, whole: bytes = b"") -> bytes:
-        """What it says up to this end, or this and nothing else."""
+        """Receive an answer that ends with `end`, or that is exactly `whole`."""
         said, late = bytearray(), time.monotonic() + ANSWER
         try:
             while not (said.endswith(end) or (whole and said == whole)):
@@ -131,13 +130,13 @@ class Said(NamedTuple):
 
     reports: list[Report]
     silent: float
-    """Seconds for which the agent had heard nothing and dropped nothing; else 0."""
+    """The longest silence since the previous answer, in seconds, with no rows dropped; else 0."""
     odd: list[str]
-    """Why lines were left out that can't be read."""
+    """Why unreadable lines were left out."""
 
 
 def parse(said: bytes) -> Said:
-    """What an answer says. A line that can't be read is left out: it must not end promises for all queries."""
+    """Parse an answer. A line that can't be read is left out: it must not end the promises of all queries."""
     silent, odd = 0.0, []
     queries: list[Report] = []
     new: dict[str, list[Progress]] = {}

@@ -1,7 +1,8 @@
-"""What a micro-batch costs: a fixed part for its tasks, and so much for each row.
+"""The cost of a micro-batch: a fixed part per batch, and a part per row.
 
-Both are fitted to the last batches. Where these do not tell the two apart, because there was one only or all had about
-the same rows, all is taken for fixed: then a batch of that size is right, and one of another size is tried sooner.
+Both are fitted to the last batches. If these can't separate the parts, because there was only one batch or all had
+about as many rows, the whole cost counts as fixed: that is right for a batch of that size, and another size is tried
+sooner.
 """
 
 from __future__ import annotations
@@ -12,23 +13,23 @@ from collections import deque
 import numpy as np
 
 LAST = 16
-"""Batches that count."""
+"""Batches that are fitted."""
 ALIKE = 0.1
-"""Batches whose rows differ by this part of them say little of what a row costs."""
+"""Batches whose rows differ by less than this share say little about the cost of a row."""
 
 
 class BatchCosts:
-    """Of one query."""
+    """Costs of one query's batches."""
 
     def __init__(self) -> None:
         self._batches: deque[tuple[float, float]] = deque(maxlen=LAST)
 
     def add(self, rows: float, seconds: float) -> None:
-        """A batch had so many rows, and used the CPU for so long."""
+        """Add a batch with its rows and CPU seconds."""
         self._batches.append((rows, seconds))
 
     def fit(self) -> tuple[float, float]:
-        """Seconds of the CPU of a batch, and of each of its rows beyond that; NaN while no batch is known."""
+        """Return the CPU seconds per batch, and per row in addition; NaN while no batch is known."""
         if not self._batches:
             return math.nan, math.nan
         taken, used = np.array(self._batches).T

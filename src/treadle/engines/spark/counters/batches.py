@@ -1,8 +1,8 @@
-"""Rows, CPU and backlog of each query that runs in micro-batches, from what its driver and its running tasks count.
+"""Rows, CPU time and backlog of each query in micro-batches, from the counters of its driver and its running tasks.
 
-A query's batches are counted when they are done, exactly; of the batch that runs, what the tasks that have ended have
-counted (the driver adds it up) and those that still run. What waits is what has come and no batch is done with, by the
-offsets of its sources. The agent reads all this (`java/treadle/Batches.java`).
+Finished batches are counted exactly. For the running batch, the driver's sum over ended tasks and the counters of
+running tasks are added. The backlog is what has arrived and is in no finished batch, by the offsets of the sources. The
+agent reads all this (`java/treadle/Batches.java`).
 """
 
 from __future__ import annotations
@@ -28,77 +28,77 @@ class BatchReading(NamedTuple):
     tuples_in: float
     tuples_out: float
     cpu_time: float
-    """Seconds of the CPU that its tasks have used, without Python workers."""
+    """CPU seconds of the query's tasks, without Python workers."""
     queue: float
     """Rows that are in the source and in no finished batch."""
     head_age: float
-    """Seconds since the oldest of them came."""
+    """Seconds since the oldest of these rows arrived."""
     works: bool
-    """Whether a job of it runs."""
+    """Whether a job of the query runs."""
     cost: float
-    """CPU seconds for a row. Where it is not known what waits, the fixed part of the last batch is in it."""
+    """CPU seconds per row; with a share of the batch's fixed part if the backlog is unknown."""
     batch_cost: float
-    """CPU seconds for a batch, apart from its rows."""
+    """CPU seconds per batch, without its rows."""
     selectivity: float
-    """Rows put out for each that the last batches with rows took in."""
+    """Rows out per row in, over the last batches that had rows."""
     heard: float = math.nan
-    """Rows of `queue` that the query has heard of; the others are held to have come as fast as before."""
+    """Rows of `queue` that the query knows of; the others are estimated from the arrival rate."""
 
 
 FindOwner = Callable[[Task], str]
-"""The run of the query that a task belongs to; empty if it is none's, or while nobody knows it."""
+"""Finds the run of a task's query; empty if the task has none, or while it is unknown."""
 FindRun = Callable[[int, int], str]
-"""The run of the query of a process's thread, by Java's number of it; empty while nobody knows it."""
+"""Finds the run of a query by process and Java's number of the query's thread; empty while unknown."""
 
 
 @dataclass
 class _Past:
-    """Of one run, what holds from one reading to the next."""
+    """The state of one run between readings."""
 
     rows_in: float = 0.0
     rows_out: float = 0.0
     before: tuple[float, float] = (0.0, 0.0)
-    """These when the agent that counts now was loaded."""
+    """`rows_in` and `rows_out` when the current agent was loaded."""
     cpu: float = 0.0
-    """Seconds, of jobs that are over."""
+    """CPU seconds of finished jobs."""
     counted: int = 0
-    """Nanoseconds of them since that agent was loaded."""
+    """CPU nanoseconds of finished jobs since the agent was loaded."""
     lags: dict[str, SourceLag] = field(default_factory=dict)
     done: tuple[int, int, int] = (0, 0, 0)
-    """Rows in and out of all batches that are over, since that agent was loaded, and how many batches had rows."""
+    """Rows in and out of finished batches, and how many had rows, since the current agent was loaded."""
     rows: int = 0
-    """Rows of batches that are over, and whose CPU time is not known yet."""
+    """Rows of finished batches with CPU time not known yet."""
     batches: int = 0
-    """How many these are."""
+    """Number of these batches."""
     paid: float = 0.0
-    """Seconds of `cpu` that belong to batches before those."""
+    """Seconds of `cpu` that earlier batches have used."""
     costs: BatchCosts = field(default_factory=BatchCosts)
     selectivity: float = math.nan
     batch: float = math.nan
-    """Rows of the last batches that had some, on average."""
+    """Mean rows of the last batches that had rows."""
 
 
 class BatchQueries:
-    """Of one application, over all its processes."""
+    """One application's queries in micro-batches."""
 
     def __init__(self, find_owner: FindOwner, find_run: FindRun) -> None:
         self._find_owner, self._find_run = find_owner, find_run
         self._latest: dict[int, Counts] = {}
         self._past: dict[str, _Past] = {}
         self.runs: frozenset[str] = frozenset()
-        """Of the queries in micro-batches at the last reading."""
+        """Runs of the queries in micro-batches at the last reading."""
 
     def update(self, pid: int, counts: Counts) -> None:
         """Take a reading of one process."""
         self._latest[pid] = counts
 
     def keep(self, pids: Collection[int]) -> None:
-        """These are the processes now."""
+        """Set the current processes; forget the others."""
         for pid in self._latest.keys() - set(pids):
             del self._latest[pid]
 
     def read(self) -> dict[str, BatchReading]:
-        """By run, all queries in micro-batches that run now."""
+        """Return by run all running queries in micro-batches."""
         queries = {
             run: (values(), counts.time)
             for pid, counts in self._latest.items()
@@ -121,7 +121,7 @@ class BatchQueries:
         known = bool(ends) and min(min(ends)) >= 0
         for lag, (committed, latest) in zip(lags, ends if known else (), strict=known):
             lag.update(time, committed, latest, min(time, NANO * values["asked"]))
-        # The report of a batch comes a moment after the end of its job: rows do not go back meanwhile.
+        # A batch is reported a moment after the end of its job; until then its rows must not disappear.
         sources = [name.removeprefix("taken:") for name in values if name.startswith("taken:")]
         taken = sum(_so_far(values, f"taken:{source}", f"taken-by:{source}", tasks) for source in sources)
         left = _so_far(values, "left", "left-by", tasks)
@@ -145,7 +145,7 @@ class BatchQueries:
 
 
 def _learn(past: _Past, values: dict[str, int]) -> None:
-    """From batches that are over: what rows cost, and how many come out."""
+    """Update cost and selectivity from finished batches."""
     if values["in"] < past.done[0] or values["cpu"] < past.counted:  # another agent was loaded
         past.before, past.done, past.counted = (past.rows_in, past.rows_out), (0, 0, 0), 0
     past.cpu += NANO * (values["cpu"] - past.counted)
@@ -157,18 +157,18 @@ def _learn(past: _Past, values: dict[str, int]) -> None:
         past.rows, past.batches, past.batch = past.rows + rows_in, past.batches + count, rows_in / count
         past.done = values["in"], values["out"], values["batches"]
     if past.rows and not values["unread"]:
-        if past.cpu > past.paid:  # otherwise nobody knows what they have used
+        if past.cpu > past.paid:  # otherwise their CPU time is unknown
             past.costs.add(past.rows / past.batches, (past.cpu - past.paid) / past.batches)
         past.paid, past.rows, past.batches = past.cpu, 0, 0
 
 
 def _so_far(values: dict[str, int], ended: str, metric: str, tasks: list[dict[str, int]]) -> int:
-    """What tasks of the batch that runs have counted: those that have ended, and those that have not."""
+    """Add up a counter over the ended tasks and the running tasks of the running batch."""
     return values[ended] + sum(max(0, task.get(f"metric:{values[metric]}", 0)) for task in tasks)
 
 
 def _each(counts: Counts) -> Iterator[tuple[Task, Callable[[], dict[str, int]]]]:
-    """All that is counted, with what makes its values by column: most are not wanted here."""
+    """Yield each task with a function for its values by column: most are not needed here."""
     begin = 0
     for task in counts.tasks:
         end = begin + len(task.columns)

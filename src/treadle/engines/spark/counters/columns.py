@@ -1,7 +1,6 @@
 """The counters of running tasks as columns of a topology: one value for each instance.
 
-It knows which task is which instance, by what the agents and the driver's plans tell. How counters become rows, `live`
-knows.
+This module finds the instance of each task, by the agents' reports. `live` turns counters into rows.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from treadle.engines.spark.threads.places import Place
 from treadle.model import Floats, Ints
 
 COUNTERS = ("tuples_in", "tuples_out")
-"""Those that only grow: an instance without a task keeps its last value."""
+"""Metrics that only grow: an instance without a task keeps its last value."""
 OFFERS = frozenset(
     {*COUNTERS, "queue", "output_queue", "external_queue", "head_age", "mean_age", "latency", "batch_cost"}
 )
 COLUMNS = OFFERS | {"cpu_time", "heard"}
-"""Also what the tasks of micro-batches have used of the CPU: most are over before anybody can see their thread; and how
-much of their queue is known, and no estimate."""
+"""Adds the CPU time of micro-batch tasks, most of which end before their thread is seen, and `heard`: the part of their
+queue that is known, not estimated."""
 MOST_GRAPHS = 256
 
 
@@ -43,7 +42,7 @@ class LiveColumns:
         self._counters = LiveCounters(self._locate)
         self._batches = BatchQueries(self._find_owner, self._find_run)
         self.batches: dict[str, BatchReading] = {}
-        """By run the last reading of each query in micro-batches."""
+        """By run, the last reading of each query in micro-batches."""
         self._stages: dict[int, tuple[StageCounters, ...]] = {}
         self._unknown = False
         self._generation = -1
@@ -51,10 +50,10 @@ class LiveColumns:
         self._places: Sequence[Place | None] = ()
         self._columns: dict[str, Floats] = {}
         self._rows: tuple[object, Ints, Ints] | None = None
-        """For the places of a reading: which of them have a row, and these rows."""
+        """For the places of a reading: indices of those that have a row, and these rows."""
 
     def take(self, pids: Collection[int]) -> bool:
-        """Take what the agents have read since the last time; whether there was anything."""
+        """Take the readings that the agents have sent since the last call; True if there were any."""
         self._counters.keep(pids)
         self._batches.keep(pids)
         if self._unknown and self._generation != self._agents.generation:
@@ -69,18 +68,18 @@ class LiveColumns:
                 self._counters.update(pid, counts)
                 took, self._last = True, counts.time
         if took:
-            # A task that has just ended is read once more, when the driver counts it already: the newest reading holds.
+            # An ended task is read once more while the driver counts it already: use the newest reading only.
             self.batches = self._batches.read()
             self._fill()
         return took
 
     @property
     def time(self) -> float:
-        """Of the last reading; NaN while there is none."""
+        """The time of the last reading; NaN while there is none."""
         return self._last if self._counters.reading is not None or self.batches else math.nan
 
     def lay_out(self, places: Sequence[Place | None]) -> None:
-        """Rows are these from now on."""
+        """Switch to the rows of these places."""
         at = {place: row for row, place in enumerate(self._places) if place is not None}
         source = np.array([-1 if place is None else at.get(place, -1) for place in places], dtype=np.int64)
         self._columns = {name: np.append(column, np.nan)[source] for name, column in self._columns.items()}
@@ -88,7 +87,7 @@ class LiveColumns:
         self._fill()
 
     def column(self, name: str) -> Floats:
-        """NaN where nothing is known."""
+        """Return a column; NaN where unknown."""
         found = self._columns.get(name)
         return np.full(len(self._places), np.nan) if found is None else found.copy()
 
@@ -113,21 +112,21 @@ class LiveColumns:
         _, known, rows = self._rows
         values = {"tuples_in": reading.taken, "tuples_out": reading.put_out, **reading._asdict()}
         for name, column in self._columns.items():
-            if name not in values:  # of micro-batches only
+            if name not in values:  # only micro-batches have it
                 continue
             now = values[name][known]
-            # What is known to half a message may seem to go back when it is known better.
+            # A reader's position is known to half a message, so a better reading may be smaller.
             column[rows] = np.fmax(column[rows], now) if name in COUNTERS else now
 
     def _put(self, row: int, batches: BatchReading) -> None:
-        """A query in micro-batches: what no batch is done with waits before its source, and for itself."""
+        """Fill in the row of a query in micro-batches: its backlog is its `queue` and its `external_queue`."""
         values = {**batches._asdict(), "external_queue": batches.queue, "latency": batches.head_age}
         for name in values.keys() & self._columns.keys():
             self._columns[name][row] = values[name]
 
     @property
     def given(self) -> dict[str, Floats]:
-        """Derived metrics of queries in micro-batches, whose rows and CPU time belong together batch by batch only."""
+        """Cost and selectivity of queries in micro-batches, whose rows and CPU time match only over whole batches."""
         if not self.batches:
             return {}
         found = {name: _unknown(self._places) for name in ("cost", "selectivity")}
@@ -149,7 +148,7 @@ class LiveColumns:
     def _locate(self, task: Task) -> Located | None:
         job, driver = self._directory.job(task.stage), self._agents.driver
         if task.partition < 0 or task.stage < 0 or (job is not None and job.run in self._batches.runs):
-            return None  # of a query in micro-batches, or of all its tasks
+            return None  # of a query in micro-batches, or the query itself
         if job is None or not job.run or driver is None:
             self._unknown |= job is None or bool(job.run)
             return None
@@ -174,5 +173,5 @@ def _unknown(places: Sequence[Place | None]) -> Floats:
 def _parsed(text: str) -> tuple[StageCounters, ...]:
     try:
         return operators.parse(text)
-    except (ValueError, KeyError, RecursionError):  # none of our agent's
+    except (ValueError, KeyError, RecursionError):  # not written by our agent
         return ()

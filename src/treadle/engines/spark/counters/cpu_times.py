@@ -1,7 +1,7 @@
 """CPU time, and time spent waiting for a core, of the threads of each row, as the kernel counts it.
 
-Main threads of tasks are read at the moment of the tasks' last counters, since cost is the growth of one for that of
-the other. All others are many and are read rarely.
+Main threads of tasks are read together with the tasks' counters, since cost is the growth of CPU time per row. All
+other threads are many and are read rarely.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from treadle.linux.thread_times import Threads, ThreadTimes, Times
 from treadle.model import Floats, Ints, Role, Topology
 
 RARELY = 2.0
-"""Seconds between two looks at the counters of threads that are no task's main."""
+"""Seconds between two reads of threads that are no task's main thread."""
 
 
 class Own(NamedTuple):
-    """(process, thread) of all threads that serve one row only, main threads of tasks first, and the row of each."""
+    """The threads that serve one row only, as (process, thread), main threads of tasks first, and the row of each."""
 
     mains: Threads
     others: Threads
     all: Threads
     rows: Ints
     tasks: Ints
-    """Rows that are a task's."""
+    """Rows of queries' tasks."""
 
 
 class CpuTimes:
-    """Of the rows of one topology after another. `period` are the seconds between two dumps of threads."""
+    """CPU time and run-queue wait by row. `period`: seconds between two stack samples."""
 
     def __init__(self, period: float) -> None:
         self.own = _owned(Rows((), (), ()), Topology((), ()))
         self.beside: Floats = np.empty(0)
-        """By row CPU seconds of all threads for each one that Spark counts, which leaves out Python workers."""
+        """By row, CPU seconds of all threads per CPU second that Spark counts: Spark leaves out Python workers."""
         self._period = period
         self._of_mains, self._of_others = ThreadTimes(), ThreadTimes()
         self._mains: tuple[Own, Times] | None = None
@@ -46,23 +46,23 @@ class CpuTimes:
         self._cpu, self._wait = Counters(), Counters()
 
     def lay_out(self, rows: Rows, topology: Topology, source: Ints) -> None:
-        """There are other rows now; `source` says which of those before each was, or -1."""
+        """Switch to new rows; `source` has the previous index of each row, -1 for a new one."""
         for kept in (self._cpu, self._wait):
             kept.realign(source)
         self.own, self._others = _owned(rows, topology), None
         self.beside = np.ones(len(topology))
 
     def read_mains(self, *, anew: bool) -> Times:
-        """The times of tasks' main threads, as they were last read unless that was of other threads."""
+        """Return the times of tasks' main threads, read again if `anew` or if these threads have changed."""
         if self._mains is None or self._mains[0] is not self.own or anew:
             self._mains = self.own, self._of_mains.sample(self.own.mains)
         return self._mains[1]
 
     def columns(self, mains: Times, of_batches: Floats, lately: Floats) -> tuple[Floats, Floats]:
-        """CPU time and wait by row.
+        """Return CPU time and run-queue wait by row.
 
-        `of_batches` is what Spark itself has counted for queries in micro-batches, whose tasks start and end between
-        two rounds, `lately` the same as long as it is fresh; both are NaN for all other rows.
+        `of_batches` is what Spark itself counts for queries in micro-batches, since their tasks may start and end
+        between two rounds, `lately` the same, but NaN while the counters are stale; both are NaN for all other rows.
         """
         own, others = self.own, self._read_others(time.monotonic())
         counted = ~np.isnan(of_batches)
@@ -75,7 +75,7 @@ class CpuTimes:
         return np.where(counted, np.nan_to_num(used) + lately, used), self._wait.add(own.all, wait, own.rows)
 
     def used(self) -> float:
-        """CPU seconds of all these threads so far, at this moment."""
+        """Return the CPU seconds that all these threads have used so far."""
         mains, others = self._of_mains.sample(self.own.mains), self._read_others(time.monotonic())
         return float(np.nansum(mains.cpu_time) + np.nansum(others.cpu_time))
 
@@ -92,7 +92,7 @@ class CpuTimes:
 
 
 class _Evened:
-    """Counters that are read rarely, with the growth between two reads spread over the time until the next one."""
+    """Counters that are read rarely; the growth between two reads is spread over the time until the next one."""
 
     def __init__(self, period: float) -> None:
         self._period = period
@@ -115,7 +115,7 @@ class _Evened:
 
 
 def _owned(rows: Rows, topology: Topology) -> Own:
-    """What is shared by several rows is the cost of none."""
+    """Select threads of one row only: a shared one is charged to none."""
     count = Counter(topology.threads)
     own = [
         (rows.places[row] is None or thread.role is Role.HELPER, (thread.pid, thread.tid), row)

@@ -1,4 +1,4 @@
-"""Which task writes to which by a streaming shuffle, and which columns of the counters tell what passes there."""
+"""Writer-reader pairs of tasks of streaming shuffles, and the counter columns that measure what passes between them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sum(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A task that writes a shuffle and one that reads it, and columns of values."""
+    """A task that writes a shuffle, a task that reads it, and their counter columns; -1: none."""
 
     key: tuple[int, int, int]
     """The shuffle, and the partitions of writer and reader."""
@@ -39,13 +39,13 @@ class Edge(NamedTuple):
     received: int
     writers: int
     share: float
-    """The part of the writer's rows that goes to this reader: all are held to get equally many."""
+    """The share of the writer's rows that goes to this reader: all readers are assumed to get as many."""
     alone: bool
-    """Whether nobody else writes for this reader."""
+    """True if no other task writes for this reader."""
 
 
 def sum_of(metrics: Sequence[tuple[int, ...]], columns: Sequence[dict[str, int]]) -> Sum:
-    """Of each task the columns of some metrics; unknown where one of them is not there."""
+    """Select the columns of each task's metrics; the sum is unknown for a task without one of them."""
     found = [
         (own[f"metric:{metric}"], task)
         for task, (each, own) in enumerate(zip(metrics, columns, strict=True))
@@ -59,7 +59,7 @@ def sum_of(metrics: Sequence[tuple[int, ...]], columns: Sequence[dict[str, int]]
 
 
 def edges_between(tasks: Sequence[Task], columns: Sequence[dict[str, int]]) -> list[Edge]:
-    """All pairs of a writer and a reader of one shuffle. Columns are called `kind:shuffle` or `kind:shuffle:reader`."""
+    """Find all writer-reader pairs of each shuffle. Columns are named `kind:shuffle` or `kind:shuffle:reader`."""
     writers: dict[tuple[int, int], list[int]] = {}
     readers_of: dict[tuple[int, int], int] = {}
     for number, own in enumerate(columns):
@@ -96,7 +96,7 @@ def edges_between(tasks: Sequence[Task], columns: Sequence[dict[str, int]]) -> l
 
 
 def depths(count: int, edges: Sequence[tuple[int, int]]) -> Ints:
-    """How many shuffles are between each task and the sources, on the longest way."""
+    """Count the shuffles between the sources and each task, on the longest path."""
     start, end = np.array(edges, dtype=np.int64).reshape(-1, 2).T
     depth = np.zeros(count, dtype=np.int64)
     for _ in range(count):

@@ -1,7 +1,7 @@
-"""Counters of instances from counters of what works for them, which comes, goes and changes hands.
+"""Counters of instances, summed up over members (threads, consumers) that start, end and change their instance.
 
-A thread of a pool serves one instance now and another one later; what it had counted before is not the new one's. So an
-instance's counter is the sum of what its members have counted while they were its own. It never goes back.
+A pooled thread serves one instance now and another one later; what it has counted before does not belong to the new
+one. So an instance's counter is the sum of what its members have counted for it. It never decreases.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from treadle.model import Floats, Ints
 
 
 class Counters:
-    """One counter for each row, NaN while nobody has worked for it."""
+    """One counter per row, NaN until a member has counted."""
 
     def __init__(self) -> None:
         self._totals = np.empty(0)
@@ -24,7 +24,7 @@ class Counters:
         self._last = np.empty(0)
 
     def realign(self, source: Ints) -> None:
-        """Rows are others now: for each the row where it was before, -1 for a new one."""
+        """Switch to new rows: `source` has the previous index of each row, -1 for a new one."""
         known = source >= 0
         totals = realigned(self._totals, source)
         place = np.full(len(self._totals) + 1, -1, dtype=np.int64)
@@ -32,7 +32,7 @@ class Counters:
         self._totals, self._rows = totals, place[self._rows]
 
     def add(self, members: tuple[Hashable, ...], counts: Floats, rows: Ints) -> Floats:
-        """Note what the members, each of one row, have counted by now; the counter of each row."""
+        """Take the current counts of the members, each with its row; return the counter of each row."""
         if members is not self._members or rows is not self._rows:
             before = {
                 (member, row): last

@@ -1,4 +1,4 @@
-"""The queues of rows that nobody counts, estimated from how often their main threads have nothing to do."""
+"""Estimated queues of rows without counters, from the share of time in which their main threads are idle."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from treadle.model import Floats, Ints, ThreadRef, Topology
 
 
 class IdleColumns:
-    """Of the rows of one topology after another."""
+    """Queue estimates by row."""
 
     def __init__(self) -> None:
         self.queue: Floats = np.empty(0)
-        """By row an estimate of what waits."""
+        """By row, the estimated queue."""
         self._estimate = Estimate()
         self._found: list[Doing] | None = None
-        """By row what its main thread was last found doing; None if that has been counted already."""
+        """By row, the state of its main thread in the last stack sample; None once it is used."""
         self._at_dump: tuple[float, Own, Floats] | None = None
-        """When it was last seen what tasks do: what the mains had used and waited for by then."""
+        """At the last used sample: time, threads, and CPU time plus run-queue wait of the mains."""
 
     def lay_out(self, source: Ints) -> bool:
-        """There are other rows now. True if what was last seen of threads was not counted, and is to be seen anew."""
+        """Switch to new rows. True if the last stack sample was not used yet, so that `see` must be called again."""
         self._estimate.realign(source)
         self.queue = realigned(self.queue, source)
         return self._found is not None
 
     def see(self, threads: Iterable[JavaThread], mains: Mapping[Place, ThreadRef], rows: Rows) -> None:
-        """What the main thread of each row was found doing."""
+        """Note the state of each row's main thread in a stack sample."""
         place_of = {ref.tid: place for place, ref in mains.items()}
         found: dict[Place | None, Doing] = {place_of[each.tid]: doing(each) for each in threads if each.tid in place_of}
         self._found = [found.get(place, Doing.UNKNOWN) for place in rows.places]
 
     def update(self, now: float, mains: Times, own: Own, topology: Topology) -> None:
-        """Count what was seen, if that was not done yet."""
+        """Update the estimates from the last sample, once."""
         if self._found is not None:
             idle = self._idle(now, mains, own, len(topology))
             self.queue = self._estimate.update(now, self._found, topology.edges, idle)
             self._found = None
 
     def _idle(self, now: float, mains: Times, own: Own, count: int) -> Floats:
-        """Of each row with a main thread the part of the time since the last dump in which that had nothing to do."""
+        """Compute for each row with a main thread the share of time in which it was idle since the last sample."""
         before = self._at_dump
         busy = mains.cpu_time + mains.run_wait
         self._at_dump = (now, own, busy)

@@ -1,12 +1,12 @@
-"""Rows in, out and waiting of each task in the middle of a batch, from the counters that run inside the tasks.
+"""Rows in, rows out and backlog of each task during a batch, from the counters inside the running tasks.
 
-The agent reads the counters (`java/treadle/Counters.java`); here they become rows. What a stage puts out is counted by
-its operators, or follows from the bytes that it has written. What it takes from a streaming shuffle is not counted,
-but the messages of a shuffle are numbered: the writer's rows at the time when it sent a message are the rows of all
-messages up to it. So the number of the message that a reader is at, looked up in that curve, tells the rows that it has
-taken. The same curves tell the age of the oldest row that waits, with no time stamp in any row.
+The agent reads the counters (`java/treadle/Counters.java`); this module turns them into rows. The output of a stage is
+counted by its operators, or follows from the bytes written. The input from a streaming shuffle is not counted, but the
+messages of a shuffle are numbered: the writer's row count at the time it sent a message is the number of rows in all
+messages so far. So the number of the message that a reader is at, looked up in that curve, gives the rows that the
+reader has taken. The same curves give the age of the oldest waiting row, without a time stamp in any row.
 
-A batch ends task by task. What an ended task has counted is kept until the last task of its job has ended.
+A batch ends task by task. The counts of an ended task are kept until the last task of its job has ended.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from treadle.engines.spark.counters.readings import Located, Past, Reading, Task
 from treadle.model import Floats, Ints
 
 Locate = Callable[[Task], Located | None]
-"""None while nobody knows whose a task is."""
+"""Finds the place of a task; None while unknown, and for micro-batches."""
 
 
 class LiveCounters:
-    """Of one application, over all its processes. Takes every reading of the counters, in order."""
+    """The counters of an application's tasks in all its processes. Pass in every reading, in order."""
 
     def __init__(self, locate: Locate) -> None:
         self._locate = locate
         self._latest: dict[int, Counts] = {}
         self._ended: list[tuple[Task, Ints]] = []
-        """Tasks that have ended while others of their jobs run, with what they had counted."""
+        """Ended tasks of jobs that still run, with their last counts."""
         self._past = Past()
         self._wired: TaskColumns | None = None
         self._stale = True
         self.reading: Reading | None = None
-        """The last one; None while no task is known."""
+        """The last reading; None while no task has a place."""
 
     def update(self, pid: int, counts: Counts) -> None:
         """Take a reading of one process."""
@@ -51,18 +51,18 @@ class LiveCounters:
             self.reading = self._wired.read(counts.time, self._values())
 
     def keep(self, pids: Collection[int]) -> None:
-        """These are the processes now."""
+        """Set the current processes; others have ended."""
         for pid in self._latest.keys() - set(pids):
             self._end(pid, self._latest[pid], set())
             del self._latest[pid]
             self._stale = True
 
     def rewire(self) -> None:
-        """More is known now of whose tasks are."""
+        """Locate tasks again: more jobs or plans are known."""
         self._stale = True
 
     def _end(self, pid: int, last: Counts, alive: Collection[tuple[int, int]]) -> None:
-        """All tasks of a process but these have ended. What they have put out was sent, whatever their buffers say."""
+        """End the tasks of a process except `alive`. They have sent all output: set their buffers to 0."""
         values = last.values.copy()
         ended = []
         for task, own in _apart(last._replace(values=values)):
@@ -75,7 +75,7 @@ class LiveCounters:
         self._ended += ended
 
     def _wire(self) -> None:
-        """Find the columns of all tasks anew; those of jobs that are over become part of the past."""
+        """Find the columns of all tasks again; add the counts of finished jobs to the past."""
         self._stale = False
         tasks = [task for counts in self._latest.values() for task in counts.tasks]
         located = [self._locate(task) for task in tasks]

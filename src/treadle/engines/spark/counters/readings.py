@@ -1,6 +1,6 @@
-"""The columns of all tasks at one moment, read into rows: taken in, put out and waiting, and how old they are.
+"""One reading of the counter columns of all tasks, turned into rows in, rows out, backlog and ages.
 
-What was read before makes curves, one for each pair of a writer and a reader. `live` explains what they are good for.
+Earlier readings form curves, one for each pair of a writer and a reader. `live` explains their use.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from treadle.engines.spark.threads.places import Place
 from treadle.model import Floats, Ints
 
 MEMORY = 64
-"""Readings of which the curves consist: the older they are, the fewer are kept."""
+"""Readings that form a curve; of older ones, fewer are kept."""
 MOST_PLACES = 1 << 15
-"""Of which the past is kept."""
+"""Places of which the past is kept."""
 PREFIX = 4
-"""Bytes before each row in a message, which say how long it is."""
+"""Bytes of the length field before each row in a message."""
 ENOUGH = 2_000
 """Rows of a stage after which their mean size is known well enough to count by bytes."""
 
 
 class Located(NamedTuple):
-    """Where a task belongs, and which of its columns count what."""
+    """The job and place of a task, and the metrics that count its rows."""
 
     job: int
     place: Place
@@ -39,42 +39,42 @@ class Located(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """All tasks at one time; NaN: unknown. What tasks of earlier batches at the same place had counted is included."""
+    """The values of all tasks at one time; NaN: unknown. Counts include earlier batches at the same place."""
 
     time: float
     places: tuple[Place, ...]
     taken: Floats
-    """Rows that each has taken in."""
+    """Rows that each task has taken in."""
     put_out: Floats
     queue: Floats
-    """Rows that wait in the shuffles that it reads; unknown for one that reads a source."""
+    """Rows that wait in the shuffles that the task reads; unknown for a task that reads a source."""
     head_age: Floats
-    """Seconds since the oldest of them came into the system, and since they all did on average; 0 where none waits.
+    """Seconds since the oldest waiting row entered the system, and (`mean_age`) all on average; 0 where none waits.
 
-    For one that reads a source, the oldest of those outside.
+    For a task that reads a source, the oldest row outside.
     """
     mean_age: Floats
     latency: Floats
-    """Seconds since the rows that it takes now came into the system."""
+    """Seconds since the rows that the task takes in now entered the system."""
     output_queue: Floats
-    """Rows that it has put out and not got rid of."""
+    """Rows put out that are still in the task's buffers."""
     external_queue: Floats
-    """Rows that wait outside of the engine for one that reads a source."""
+    """Rows that wait outside of the engine for a task that reads a source."""
 
 
 @dataclass
 class Past:
-    """What jobs that are over have counted, by place."""
+    """The counts of finished jobs, by place."""
 
     rows: dict[Place, tuple[float, float]] = field(default_factory=dict)
-    """Taken in and put out."""
+    """Rows taken in and put out."""
     sizes: dict[tuple[str, int], float] = field(default_factory=dict)
-    """By run and position of a stage the mean size in bytes of the rows that it wrote."""
+    """By run and position of a stage, the mean size in bytes of the rows that the stage wrote."""
     lags: dict[tuple[Place, str], SourceLag] = field(default_factory=dict)
-    """By place and column, which go on from batch to batch."""
+    """By place and column; a lag continues from batch to batch."""
 
     def add(self, wired: TaskColumns, running: Collection[int]) -> None:
-        """Take over what the jobs that do not run any more have counted to their end."""
+        """Add the final counts of the jobs that no longer run."""
         if wired.last is None:
             return
         all_taken, all_put_out = wired.when_over(wired.last)
@@ -95,7 +95,7 @@ def _either(new: float, old: float) -> float:
 
 
 class TaskColumns:
-    """The columns of the tasks of one moment, and the curves of what they have written since they began."""
+    """The columns of a set of tasks, and the curves of what these tasks have written since they started."""
 
     def __init__(
         self, tasks: Sequence[Task], located: Sequence[Located | None], past: Past, before: TaskColumns | None
@@ -104,7 +104,7 @@ class TaskColumns:
         self.last: Reading | None = None
         self.bytes_written = np.full(len(tasks), np.nan)
         self.size_of_stage = np.full(len(tasks), np.nan)
-        """The mean size of rows that each stage has written since its job began, once that is known well enough."""
+        """By task, mean row size of what its stage has written in this job; NaN while too few rows are known."""
         starts = np.cumsum([0, *(len(task.columns) for task in tasks)])
         columns = [
             {name: int(start) + at for at, name in enumerate(task.columns)}
@@ -150,27 +150,27 @@ class TaskColumns:
         self._inbox = np.array(
             [inboxes.setdefault((edge.key[0], edge.reader), len(inboxes)) for edge in edges], dtype=np.int64
         )
-        """Edges with the same number are read from one queue."""
+        """Edges with the same number share one queue of their reader."""
         self._seen = self._of_inbox(np.ones(len(edges)))
-        """How many writers of that queue are looked at."""
+        """By edge, how many writers of its queue we read."""
         self._is_reader = np.zeros(len(tasks), dtype=np.bool_)
         self._is_reader[self._reader] = True
         self._numbers = np.arange(len(edges))
         starts = np.flatnonzero(np.diff(depth[self._reader], prepend=-1))
         levels = [slice(*each) for each in pairwise([*starts.tolist(), len(edges)])]
         self._levels = [(level, np.unique(self._reader[level])) for level in levels]
-        """Edges whose readers are equally far from the sources, which stand side by side, and these readers."""
+        """Slices of edges with readers equally far from the sources, and the readers of each slice."""
         self._times: Floats = np.zeros(0) if before is None else before._times
         memory, count = len(self._times), len(edges)
         self._curves = np.zeros((4, memory, count))
-        """At these times, of each edge: the last message that was sent, rows that were put out, those of them that were
-        sent, and how old they were then."""
+        """By time and edge: the last message sent, rows put out, rows sent, and the age of the rows written at that
+        time."""
         self._curves[0] = -1.0
         self._reached = np.full(count, -1.0)
         self._is_reading = np.zeros(count, dtype=np.bool_)
-        """Whether the reader of each edge is inside of a message of its writer."""
+        """By edge, whether the reader is inside a message of this writer."""
         self._rows_behind = np.zeros(count)
-        """Rows that wait on each edge, by messages."""
+        """By edge, the waiting rows, by messages."""
         if before is not None:
             same = [(at, before._keys[key]) for key, at in self._keys.items() if key in before._keys]
             new, old = np.array(same, dtype=np.int64).reshape(-1, 2).T
@@ -178,7 +178,7 @@ class TaskColumns:
             self._reached[new] = before._reached[old]
 
     def read(self, time: float, values: Floats) -> Reading:
-        """What is known at a time; `values` end with one that is unknown."""
+        """Compute the reading at a time; the last of `values` is NaN, for missing columns (-1)."""
         with np.errstate(all="ignore"):
             return self._read(time, values)
 
@@ -197,16 +197,16 @@ class TaskColumns:
             writer = self._writer[level]
             rows[-1, level] = put_out[writer] * self._share[level]
             rows_sent[-1, level] = np.maximum(rows[-1, level] - self._unsent(level, values, put_out), 0.0)
-            for curve in (rows, rows_sent):  # a counter may be read a moment before the other
+            for curve in (rows, rows_sent):  # the two counters are read at slightly different times
                 curve[-1, level] = np.fmax(curve[-1, level], curve[-2:, level].max(axis=0))
             got[level] = value_at(all_sent[:, level], rows_sent[:, level], self._reached[level])
-            # Who reads from processes that nobody looks at, on another host: it is not known what is of whom.
+            # With writers in processes that we do not read (on other hosts), rows can't be assigned to writers.
             got[level][values[self._writers[level]] > self._seen[level]] = np.nan
             self._rows_behind[level] = np.maximum(rows[-1, level] - got[level], 0.0)
             np.add.at(taken, self._reader[level], got[level])
             self._pass_on(readers, taken, put_out)
             self._correct(level, taken, got)
-        # What the writer has counted may be older than what the reader has: who reads a message has a row to do.
+        # The writer's counters may be older than the reader's: a reader inside a message has at least one row to do.
         waiting = np.maximum(self._evened(rows[-1], got), np.where(self._is_reading, 1.0, 0.0))
         queue = np.where(self._is_reader, np.bincount(self._reader, waiting, len(self.places)), np.nan)
         external, source_ages = self._outside(time, values)
@@ -231,7 +231,7 @@ class TaskColumns:
         return self.last
 
     def when_over(self, last: Reading) -> tuple[Floats, Floats]:
-        """Rows taken in and put out by tasks whose job is over: whatever was put out has been taken in by then."""
+        """Compute the rows in and out of tasks of a finished job: its readers have taken in all that was put out."""
         taken, put_out = last.taken - self._base[0], last.put_out - self._base[1]
         for level, readers in self._levels:
             given = np.bincount(self._reader[level], put_out[self._writer[level]] * self._share[level], len(taken))
@@ -243,10 +243,10 @@ class TaskColumns:
         return self._base[0] + taken, self._base[1] + put_out
 
     def _follow(self, values: Floats, sent: Floats) -> None:
-        """Where each reader is: in the middle of the message that it reads, or behind the last that it has got."""
+        """Update each reader's position: in the middle of the current message, or after the last one that is done."""
         message, waiting = values[self._message], values[self._waiting]
         is_reading = self._is_reading = message >= 0
-        received = values[self._received]  # a message that was sent is of no use to the reader until it arrives
+        received = values[self._received]  # a message that was sent is in transit until the reader receives it
         travelling = np.where(received >= 0.0, np.fmax(self._of_inbox(sent + 1.0) - received, 0.0), 0.0)
         now = np.where(is_reading, message - 0.5, sent - travelling - waiting)
         if not self._alone.all():
@@ -256,22 +256,22 @@ class TaskColumns:
         self._reached = np.fmax(self._reached, np.fmin(now, sent))
 
     def _divided(self, sent: Floats, left: Floats) -> Floats:
-        """Where a reader of several writers is with each: of what it has got since, as much as each has sent."""
+        """Compute a reader's position per writer if it has several: the same share of each one's messages is done."""
         pending = np.maximum(sent - self._reached, 0.0)
         done = np.clip(1.0 - left / self._of_inbox(np.nan_to_num(pending)), 0.0, 1.0)
         reached: Floats = self._reached + np.where(np.isfinite(done), done, 0.0) * pending
         return reached
 
     def _of_inbox(self, of_edge: Floats) -> Floats:
-        """By edge the sum over all edges that are read from the same queue."""
+        """Return by edge the sum over all edges of the same queue."""
         total = np.bincount(self._inbox, of_edge, int(self._inbox.max(initial=-1)) + 1)
         return total.astype(np.float64, copy=False)[self._inbox]
 
     def _evened(self, rows: Floats, got: Floats) -> Floats:
-        """Rows that wait on each edge.
+        """Compute the rows that wait on each edge.
 
-        Of a writer with several readers it is known how many rows it has put out, not how many for whom. So what all
-        readers have not taken yet waits for each by the part that its own messages have of it.
+        For a writer with several readers only the total of rows out is known. So all rows that its readers have not
+        taken yet are divided among its edges in proportion to the rows that wait by messages.
         """
         waiting = np.maximum(rows - got, 0.0)
         shared = self._share < 1.0
@@ -285,14 +285,14 @@ class TaskColumns:
         return found
 
     def _unsent(self, level: slice, values: Floats, put_out: Floats) -> Floats:
-        """Rows in the message that each writer fills."""
+        """Compute the rows in the message that each writer fills."""
         writer, filling = self._writer[level], self._filling[level]
         size = self.bytes_written[writer] / put_out[writer] + PREFIX
         rows = values[filling] / size
         return np.where((filling >= 0) & np.isfinite(rows), rows, 0.0)
 
     def _pass_on(self, rows: Ints, taken: Floats, put_out: Floats) -> None:
-        """Stages that keep the number of rows: by the bytes that they have written, once a row's size is known."""
+        """Compute the rows of stages that keep the number of rows: bytes written by size of a row, once known."""
         of_stage, count = self._stage[rows], len(self.places)
         total, written = (np.bincount(of_stage, each[rows], count)[of_stage] for each in (taken, self.bytes_written))
         self.size_of_stage[rows] = so_far = np.where(total > ENOUGH, written / total, np.nan)
@@ -303,13 +303,13 @@ class TaskColumns:
         put_out[rows] = taken[rows] = np.where(np.isfinite(counted), counted, taken[rows])
 
     def _correct(self, level: slice, taken: Floats, got: Floats) -> None:
-        """What a task has taken in all, divided among the shuffles that it reads."""
+        """Scale `got` so that a task's shuffles add up to the rows that it has taken in."""
         total = np.bincount(self._reader[level], got[level], len(taken))[self._reader[level]]
         scaled = got[level] * taken[self._reader[level]] / total
         got[level] = np.where(np.isfinite(scaled), scaled, got[level])
 
     def _outside(self, time: float, values: Floats) -> tuple[Floats, Floats]:
-        """By task the rows that wait before its source, and how old those are that it takes now."""
+        """Return by task the rows that wait in its source, and the age of the next one to be read."""
         waiting, age = np.full(len(self.places), np.nan), np.full(len(self.places), np.nan)
         for task, offset, end, lag in self._sources:
             if values[offset] >= 0.0 and values[end] >= 0.0:
@@ -328,10 +328,10 @@ class TaskColumns:
         ages: Floats,
         source_ages: Floats,
     ) -> Floats:
-        """By task how old the rows are that it takes now, of which the oldest count where it reads several shuffles.
+        """Compute by task the age of the rows that it takes in now, the oldest ones if the task reads several shuffles.
 
-        A row is as old as it was when it was written, which is what its writer's rows were then, and what it has waited
-        since. `ages` are those at which rows were written; their last line is filled in.
+        A row is as old as its writer's rows were when it was written, plus the time it has waited since. `ages` are the
+        ages at the times of writing; this method fills in their last line.
         """
         found = np.where(self._is_reader, np.nan, source_ages)
         born = value_at(rows, np.broadcast_to(times[:, None], rows.shape), got, before=times[0])
@@ -351,27 +351,27 @@ class TaskColumns:
     def _mean_ages(
         self, time: float, times: Floats, rows: Floats, got: Floats, waiting: Floats, ages: Floats
     ) -> Floats:
-        """By task the mean age of all rows that wait before it."""
+        """Compute by task the mean age of all rows that wait for it."""
         count = len(self.places)
         came = np.diff(np.maximum(rows, got), axis=0)
-        part = np.divide(came, np.diff(rows, axis=0), out=np.zeros_like(came), where=came > 0.0)  # that waits still
+        part = np.divide(came, np.diff(rows, axis=0), out=np.zeros_like(came), where=came > 0.0)  # still waiting
         began = times[1:, None] - part * np.diff(times)[:, None]
         old = came * (time - 0.5 * (began + times[1:, None]) + 0.5 * (ages[1:] + ages[:-1]))
-        old[came <= 0.0] = 0.0  # nothing of it waits, however old it is; of unknown age: the mean is unknown, too
+        old[came <= 0.0] = 0.0  # nothing waits, so no age is needed; else an unknown age makes the mean unknown
         total = np.bincount(self._reader, np.where(np.isnan(came), 0.0, old).sum(axis=0), count)
         weight = np.bincount(self._reader, waiting, count)
         return np.where(self._is_reader, np.where(weight == 0.0, 0.0, total / weight), np.nan)
 
 
 def _kept(count: int) -> Ints:
-    """The readings that are kept of too many: of the older half every second one."""
+    """Choose the readings to keep: of the older half every second one."""
     return np.concatenate([np.arange(0, count // 2, 2), np.arange(count // 2, count)])
 
 
 def value_at(curve: Floats, values: Floats, where: Floats, before: float | None = None) -> Floats:
-    """For each column: the value at which its curve, which never falls, reaches a height.
+    """Interpolate `values` where each column's curve, which never falls, reaches the height `where`.
 
-    Below the curve it is `before`, or on the line from nothing at all, at a height of -1, to where the curve begins.
+    Below a curve, the value is `before`, or lies on the line from 0 at height -1 to the start of the curve.
     """
     below = np.maximum((curve <= where).sum(axis=0) - 1, 0)
     above = np.minimum(below + 1, len(curve) - 1)

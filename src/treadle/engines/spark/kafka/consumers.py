@@ -1,8 +1,8 @@
-"""How far behind each source is, within a batch: Kafka consumers' own MBeans, matched to the tasks that poll them.
+"""The lag of each Kafka source during a batch: MBeans of Kafka consumers, matched to the tasks that poll them.
 
-A consumer's name holds nothing of its query. But a task that waits for Kafka waits on its consumer's sockets, and the
-bytes that the kernel counts on them are those that the consumer counts itself; where only one of each is left there is
-nothing to tell apart. What was matched once stays so for as long as the query runs.
+A consumer's name does not contain its query. But a task that waits for Kafka waits on the sockets of its consumer, and
+the kernel counts the same bytes on these sockets as the consumer itself. If only one consumer and one task are left,
+they belong together. A match holds for as long as the query runs.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ REQUESTS = (
     (f"{_FETCHES},topic=*,partition=*", ("records-lag",)),
     ("kafka.consumer:type=consumer-metrics,client-id=*", ("incoming-byte-total", "outgoing-byte-total")),
 )
-"""What is read of each JVM, in one request, and in this order.
+"""The MBeans that are read in each JVM, in one request and in this order.
 
-A busy JVM takes a while to answer. So what was sent is read before what was taken, and that before what is left: what
-moves on meanwhile is not counted twice, nor as sent before it has come.
+A busy JVM answers slowly. So sent records are read before consumed ones, and the lag last: a record that moves on
+meanwhile is not counted twice, nor as sent before it was consumed.
 """
 BACKOFF = Backoff(0.25, 4.0)
 """Seconds between two tries to match the same consumers to the same tasks."""
 OURS = "consumer-spark-kafka-source-"
 EXACT = 0.005
-"""The part by which two counts of the same bytes may differ, being taken one after the other."""
+"""Relative difference of two counts of the same bytes, which are read one after the other."""
 
 
 class Consumer(NamedTuple):
@@ -44,7 +44,7 @@ class Consumer(NamedTuple):
     lag: float
     """Records that wait in Kafka, over all its partitions."""
     consumed: float
-    """Records that it has taken since it was made."""
+    """Records taken since the consumer was created."""
     traffic: Traffic
 
 
@@ -67,18 +67,18 @@ def consumers(pid: int, answer: list[Beans]) -> dict[Key, Consumer]:
 
 
 def sent(pid: int, answer: list[Beans]) -> dict[Key, float]:
-    """By Kafka producer of a JVM the records that it has sent since it was made, from its answer to `REQUESTS`."""
+    """Return the records that each Kafka producer of a JVM has sent so far, from the JVM's answer to `REQUESTS`."""
     counts = {(pid, _client(name)): _number(values, "record-send-total") for name, values in answer[0].items()}
     return {key: count for key, count in counts.items() if not math.isnan(count)}
 
 
 def grown(counts: Mapping[Key, float], before: Mapping[Key, float]) -> float:
-    """What all have counted since: who ends takes nothing back, and who is new began at zero."""
+    """Sum up the growth of all counts. An ended client subtracts nothing; a new client started at zero."""
     return sum(max(0.0, count - before.get(key, 0.0)) for key, count in counts.items())
 
 
 class Matches:
-    """Which task a consumer works for."""
+    """The task of each Kafka consumer."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._places: dict[Key, Place] = {}
@@ -91,7 +91,7 @@ class Matches:
         return self._places
 
     def match(self, found: Mapping[Key, Consumer], sources: Mapping[Place, ThreadRef]) -> None:
-        """Match what is new; `sources` are the tasks that read from Kafka, with their threads."""
+        """Match new consumers; `sources` are the tasks that read from Kafka, with their threads."""
         runs = {place.run for place in sources}
         kept = {key: place for key, place in self._places.items() if key in found and place.run in runs}
         free = {key: consumer for key, consumer in found.items() if key not in kept}
@@ -102,7 +102,7 @@ class Matches:
         self._places = kept
 
     def _may_try(self, what: object) -> bool:
-        """To ask for all sockets is dear: what could not be matched is tried again after pauses that double."""
+        """Limit the attempts: listing all sockets is expensive, so failed matches are retried after growing pauses."""
         if what != self._tried:
             self._tried, self._tries, self._again = what, 0, -math.inf
         now = self._now()
@@ -114,7 +114,7 @@ class Matches:
 
 
 def _by_traffic(free: Mapping[Key, Consumer], tasks: Mapping[Place, ThreadRef]) -> dict[Key, Place]:
-    """Tasks and consumers that have exchanged the same bytes, and with no second one that is nearly as close."""
+    """Match a task to the consumer that has exchanged the same bytes, unless a second one is nearly as close."""
     known = sockets.by_inode()
     found: dict[Key, Place] = {}
     for place, ref in tasks.items():
@@ -141,7 +141,7 @@ def _difference(one: Traffic, other: Traffic) -> float:
 
 
 def _sum(beans: Beans, client: str, attribute: str) -> float:
-    """Over all topics and partitions of a client; unknown while none is known."""
+    """Sum up over all topics and partitions of a client; NaN while none is known."""
     values = [_number(values, attribute) for name, values in beans.items() if _client(name) == client]
     known = [value for value in values if not math.isnan(value)]
     return sum(known) if known else math.nan
@@ -157,6 +157,6 @@ def _number(values: Mapping[str, object], attribute: str) -> float:
 
 
 def _count(values: Mapping[str, object], attribute: str) -> int:
-    """Zero while it is unknown: that matches the bytes of no task."""
+    """Return a count; 0 while unknown, which matches the bytes of no task."""
     number = _number(values, attribute)
     return int(number) if math.isfinite(number) else 0

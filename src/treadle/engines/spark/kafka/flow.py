@@ -1,8 +1,8 @@
-"""What goes through an application as a whole: rows that it is done with in a second, and rows that wait in it.
+"""Throughput and backlog of a whole application: rows that it finishes per second, and rows that wait in it.
 
-Kafka's consumers tell what has come and its producers what has left, whosever they are; the difference waits, in Kafka
-or between two stages, of which nobody else tells in the middle of a batch. Rows are those that come: what leaves is
-divided by the rows that are put out for each.
+Kafka's consumers count the rows that have arrived, and its producers those that have left. The difference waits, in
+Kafka or between two stages, and is known also during a batch. All figures are rows in: rows out are divided by the
+selectivity.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from collections.abc import Mapping
 from treadle.engines.spark.kafka.consumers import Consumer, Key, grown
 
 MEMORY = 10.0
-"""Seconds over which it is seen how fast rows come."""
+"""Seconds over which the arrival rate is measured."""
 LONGEST = 30.0
-"""Seconds for which a consumer that hears nothing is sent as many rows as before: after that its query has ended."""
+"""Seconds for which rows are assumed to arrive as before while a consumer gets no answer; its query has ended then."""
 QUIET = 3.0
-"""Seconds in which consumers ask and nothing moves, after which nothing is inside."""
+"""Seconds without any movement, while consumers poll, after which no rows are inside."""
 FADES = 120.0
-"""Seconds in which what is inside counts for e times less, where not as many rows leave as come: errors add up."""
+"""Seconds in which the backlog decays by a factor of e if rows out and rows in differ: errors add up."""
 
 
 class Flow:
-    """Fed with what all consumers and producers count, at times."""
+    """Throughput and backlog, by the counts of all clients."""
 
     def __init__(self) -> None:
         self.rate = math.nan
-        """Rows that the application was done with in a second, between the last two looks."""
+        """Rows that the application finished per second, between the last two updates."""
         self.waiting = math.nan
         """Rows that wait in Kafka or are under way within the application."""
         self._sources: dict[Key, _Source] = {}
         self._sent: dict[Key, float] = {}
         self._known = 0.0
-        """What waits, as far as consumers have heard of it."""
+        """The backlog as far as consumers have heard of it."""
         self._time = math.nan
         self._moved = -math.inf
 
     def update(
         self, now: float, found: Mapping[Key, Consumer], sent: Mapping[Key, float], selectivity: float = math.nan
     ) -> None:
-        """`sent` are the records that producers have sent; `selectivity` those that are put out for each taken in.
+        """Take new counts: `sent` are the records of producers, `selectivity` the records put out for each taken in.
 
-        While one of these is not known, what consumers have taken is done with.
+        While either is unknown, a record counts as finished when a consumer has taken it.
         """
         counted = {key: each for key, each in found.items() if not math.isnan(each.consumed)}
         same, seconds = counted.keys() == self._sources.keys(), now - self._time
@@ -62,7 +62,7 @@ class Flow:
             kept = 1.0 if selectivity == 1.0 else math.exp(-seconds / FADES)
             self._known = max(kept * self._known + came - left / selectivity, lag)
         else:
-            self._known = lag  # what is inside is not known, or it is nothing
+            self._known = lag  # the rows inside are unknown, or there are none
         done = left / selectivity if sees_ends else taken
         self.rate = done / seconds if counted and same else math.nan
         self.waiting = self._known + sum(source.unheard(now) for source in sources) if counted else math.nan
@@ -71,22 +71,22 @@ class Flow:
 
 
 class _Source:
-    """A consumer: how many records it could have taken since it was made.
+    """A consumer, and the number of records that were available to it since it was created.
 
-    That is what it has taken and its lag, but it counts the records of an answer as taken only when it is through with
-    them, while its lag falls with each. So the most that was ever seen holds.
+    This is taken records plus lag. But a consumer counts the records of an answer as taken only when all are processed,
+    while its lag falls with each record. So the highest sum so far holds.
     """
 
     def __init__(self) -> None:
         self.end = self.lag = 0.0
         self.heard = -math.inf
-        """When it last got an answer: it asks for no more while it has some, nor while its task is stuck."""
+        """When the consumer last got an answer: it does not ask while it has records left or its task is stuck."""
         self._taken = 0.0
         self._received = -1
         self._ends: deque[tuple[float, float]] = deque()
 
     def update(self, now: float, consumer: Consumer) -> tuple[float, float]:
-        """By how much the end and what was taken have grown."""
+        """Return the growth of the end offset and of taken records."""
         before = self.end, self._taken
         lag = 0.0 if math.isnan(consumer.lag) else consumer.lag
         self._taken, self.end = max(self._taken, consumer.consumed), max(self.end, consumer.consumed + lag)
@@ -99,7 +99,7 @@ class _Source:
         return self.end - before[0], self._taken - before[1]
 
     def unheard(self, now: float) -> float:
-        """Records that have come since, if as many come as before."""
+        """Estimate the records that have arrived since the last answer."""
         (first, least), (last, most) = self._ends[0], self._ends[-1]
         silent = now - last
         return (most - least) / (last - first) * silent if last > first and silent < LONGEST else 0.0

@@ -1,7 +1,7 @@
-"""What waits outside of the engine before a source, in rows and since when, from the offsets that its consumer knows.
+"""The backlog of a source outside of the engine, in rows and in seconds, from the offsets that its consumer knows.
 
-A consumer learns of new records with its answers, and asks for no more while it has some. So between two answers
-records are held to come as fast as before, and once the next answer is there, to have come evenly in between.
+A consumer hears of new records only in answers, and asks for no more while it has some left. So after an answer,
+records are assumed to arrive as fast as before; once the next one is there, to have arrived evenly in between.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ import math
 from collections import deque
 
 MEMORY, SHORT_MEMORY = 10.0, 2.0
-"""Seconds over which it is seen how fast records come; less where it is known when each end was asked for."""
+"""Seconds over which the arrival rate is measured; fewer where the times of requests for the end are known."""
 LONGEST = 30.0
-"""Seconds for which a consumer that hears nothing is sent as many records as before."""
+"""Seconds for which records are assumed to arrive as before while a consumer gets no answer."""
 MOST = 256
 """Answers that are kept."""
 SHORT = 0.1
-"""Seconds between two notes of the same end, while no new record arrives."""
+"""Seconds between two entries of the same end offset, while no new record arrives."""
 
 
 class SourceLag:
-    """One partition of a source. `waiting` and `age` are those of the last update."""
+    """The lag of one partition of a source, or of all if their offsets are summed up."""
 
     def __init__(self) -> None:
         self.waiting = 0.0
-        """Records in the partition that the task has not read yet."""
+        """Records that the task has not read yet."""
         self.age = 0.0
         """Seconds since the next record to be read was written to Kafka."""
         self._answers: deque[tuple[float, float]] = deque(maxlen=MOST)
-        """When which end was first heard of: the last one that is not beyond what was taken, and all after it."""
+        """When each end offset was first known: the last one that is fully read, and all later ones."""
         self._ends: deque[tuple[float, float]] = deque(maxlen=MOST)
 
     def update(self, now: float, offset: float, end: float, asked: float = math.nan) -> None:
-        """The offset that is read next, and the end as the consumer knows it.
+        """Update with the next offset to read, and the end offset that the consumer knows.
 
-        `asked` is when it was told of this end; without it, it asks again whenever it has read all.
+        `asked` is when that end was requested; without it, the consumer asks again whenever it has read all.
         """
         answers, ends = self._answers, self._ends
         heard = now if math.isnan(asked) else asked
@@ -46,7 +46,7 @@ class SourceLag:
             answers.popleft()
         while len(ends) > 2 and ends[1][0] < now - (MEMORY if math.isnan(asked) else SHORT_MEMORY):
             ends.popleft()
-        if offset >= end and math.isnan(asked):  # it has all that it has heard of, so it asks all the time
+        if offset >= end and math.isnan(asked):  # the consumer has read all that it knows of, so it keeps asking
             self.waiting = self.age = 0.0
             return
         heard = answers[-1][0] if math.isnan(asked) else asked
@@ -54,7 +54,7 @@ class SourceLag:
         self.waiting = max(0.0, end + unheard - offset)
         if offset < end:
             self.age = max(0.0, now - self._came(offset))
-        else:  # only what it has not heard of waits
+        else:  # only records beyond the known end wait
             self.age = max(0.0, now - heard) if self.waiting >= 1.0 else 0.0
 
     @property
@@ -63,7 +63,7 @@ class SourceLag:
         return (most - least) / (last - first) if last > first else 0.0
 
     def _came(self, offset: float) -> float:
-        """When a record came that was heard of."""
+        """Estimate when a record within the known end arrived."""
         time, end = self._answers[0]
         if offset < end:
             return time - (end - offset) / self._rate if self._rate > 0.0 else time

@@ -1,7 +1,7 @@
-"""Which SQL metrics count the rows of each stage, from the graph of operators that Spark keeps for its UI.
+"""The SQL metrics that count the rows of each stage, from the graph of operators that Spark keeps for its UI.
 
-It knows operators, their counters and where a plan is cut into stages, not tasks or values. A stage with no counter for
-what leaves it still passes on what it takes in, if all its operators keep the number of rows.
+This module knows operators, their counters and the cuts between stages, not tasks or values. A stage that does not
+count its rows out still puts out what it takes in, if all its operators keep the number of rows.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 MOST_OPERATORS = 400
-"""Of a plan; one with more is not read, also because operators may stand one below the other."""
+"""Maximum operators of a plan that is read; this also limits the depth of a plan."""
 
 
 class StageCounters(NamedTuple):
     """The ids of the SQL metrics that count the rows of a stage. Several are added up."""
 
     taken: tuple[int, ...] = ()
-    """Rows that its sources have read. Empty where it reads shuffles only."""
+    """Rows that the stage's sources have read. Empty if it reads shuffles only."""
     put_out: tuple[int, ...] = ()
-    """Rows that have left its last operators. Empty where none is counted."""
+    """Rows that have left the stage's last operators. Empty where none is counted."""
     passes_on: bool = False
-    """Whether as many rows leave as come in: all its operators keep the number of rows, and none counts them."""
+    """Whether the stage puts out as many rows as it takes in: all operators keep their number, and none is counted."""
     written: int = -1
-    """Bytes that it has written into its shuffle; -1 where nobody counts them."""
+    """Bytes that the stage has written into its shuffle; -1 if they are not counted."""
 
 
 def parse(text: str) -> tuple[StageCounters, ...]:
-    """The counters of each stage, in the order of `plan.Plan.stages`; empty if the text is none of an agent's."""
+    """Parse the counters of each stage, in the order of `plan.Plan.stages`; empty if the text has no operators."""
     root = _tree(text)
     if root is None:
         return ()
@@ -45,13 +45,13 @@ class _Operator:
 
 
 def _tree(text: str) -> _Operator | None:
-    """Lines of `number, number of what it feeds, counters, name`, parted by tabs; the root feeds nothing."""
+    """Parse lines `number, number of the operator it feeds, counters, name` (tab-separated); the root feeds none."""
     operators: dict[int, _Operator] = {}
     feeds: dict[int, int] = {}
     lines = text.splitlines()
     for line in lines if len(lines) <= MOST_OPERATORS else ():
         number, to, counters, name = line.split("\t", 3)
-        if not _CLUSTER.match(name):  # codegen draws a box around operators, which are in the list themselves
+        if not _CLUSTER.match(name):  # not the boxes of codegen: the operators inside are in the list, too
             known = dict(each.split("=", 1) for each in counters.split(",") if each)
             operators[int(number)] = _Operator(name, {kind: int(metric) for kind, metric in known.items()})
             feeds[int(number)] = int(to)
@@ -65,18 +65,18 @@ def _tree(text: str) -> _Operator | None:
 _CLUSTER = re.compile(r"WholeStageCodegen")
 _EXCHANGES = ("Exchange", "ShuffleExchange", "ReusedExchange")
 _APART = ("BroadcastExchange", "Subquery", "SubqueryBroadcast")
-"""What runs as jobs of its own, before the query's."""
+"""Parts that run as jobs of their own, before the query's."""
 _KEEPS_ROWS = re.compile(
     r"Project$|InputAdapter|ColumnarToRow|RowToColumnar|AQEShuffleRead|AdaptiveSparkPlan|ResultQueryStage|Sort$|"
     r"SerializeFromObject|DeserializeToObject|MapElements|AppendColumns|EventTimeWatermark|UpdateEventTimeColumn|"
     r"CollectMetrics|Coalesce$|ArrowEvalPython|BatchEvalPython"
 )
 _WRITES = re.compile(r"WriteToDataSource|WriteFiles|AppendData|Execute InsertInto")
-"""What they count is known at the end of a batch only."""
+"""Their counters are known only at the end of a batch."""
 
 
 def _cut(top: _Operator, exchange: _Operator | None, found: list[StageCounters], seen: set[int]) -> None:
-    """Add the stage that ends here, after those it reads. `exchange` is the one that it writes."""
+    """Add the stage that ends at `top`, after the stages it reads. `exchange` is what this stage writes."""
     inside: list[_Operator] = []
     _visit(top, inside, found, seen)
     sources = [each for each in inside if not each.inputs]
@@ -93,7 +93,7 @@ def _cut(top: _Operator, exchange: _Operator | None, found: list[StageCounters],
 
 
 def _visit(operator: _Operator, inside: list[_Operator], found: list[StageCounters], seen: set[int]) -> None:
-    """Cut off the stages that an operator reads, in the order of the plan; `inside` are the operators of its own."""
+    """Collect the operators of a stage in `inside`, and cut off the stages that it reads, in the order of the plan."""
     inside.append(operator)
     for each in operator.inputs:
         if each.name in _EXCHANGES:
@@ -105,7 +105,7 @@ def _visit(operator: _Operator, inside: list[_Operator], found: list[StageCounte
 
 
 def _put_out(operator: _Operator) -> tuple[int, ...] | None:
-    """What counts the rows that leave it; empty if these are all that come out of a shuffle, None if nobody does."""
+    """Return the metrics that count the rows leaving an operator: () if these are a shuffle's rows, None if unknown."""
     if "rows" in operator.counters and not _WRITES.match(operator.name):
         return (operator.counters["rows"],)
     if operator.name in _EXCHANGES:

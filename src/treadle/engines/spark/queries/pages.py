@@ -1,7 +1,8 @@
-"""What the pages of Spark's UI say, for the first seconds: who the application is, and whose the running stages are.
+"""Reads pages of Spark's UI in the first seconds: the application's name, and the queries of the running stages.
 
-The first answer of the REST interface takes a driver 1.5 s of CPU, the first page some hundredths. On a machine that is
-full, that is the difference between half a minute and a second. The pages say less, and are asked only until then.
+The first answer of the REST interface takes a driver 1.5 s of CPU, the first page some hundredths. On a full machine,
+that is the difference between half a minute and a second. Pages say less: stages are read from them only until the REST
+interface answers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def title(page: str) -> str:
 
 
 def batches(page: str) -> list[Batch]:
-    """What runs or is about to, by job: the stages of one job have one description, with the query and its batch."""
+    """Group running and pending stages by job: a job's stages share one description, with the query and its batch."""
     found: dict[str, list[int]] = {}
     for part in _SECTION.split(page)[1:]:
         section = part.partition("</table>")[0]

@@ -1,7 +1,7 @@
 """The operators of each stage, from the physical plan of a query, with names that a person recognises.
 
-It knows the text of Spark's formatted plans and where a plan is cut into stages: at its exchanges. It knows nothing of
-threads or jobs. Names hold no numbers that Spark makes up anew for each batch, so they are the same in all of them.
+This module parses the text of Spark's formatted plans, and cuts a plan into stages at its exchanges. It knows nothing
+of threads or jobs. Names contain no numbers that Spark generates for each batch, so they are the same in all batches.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from treadle.model import Operator
 LONGEST = 32
 """Characters of a name."""
 LONGEST_PLAN, LONGEST_DETAIL = 1 << 20, 1 << 14
-"""Characters of a description that is read, and of what it says of one operator."""
+"""Maximum characters of a plan's description, and of its details of one operator."""
 MOST_NODES, DEEPEST = 2000, 200
-"""Operators of a plan, and how many may stand one below the other."""
+"""Maximum operators of a plan, and its maximum depth."""
 
 
 class Stage(NamedTuple):
@@ -27,7 +27,7 @@ class Stage(NamedTuple):
     operators: tuple[str, ...]
     """In the direction of the data."""
     reads: tuple[int, ...] = ()
-    """The positions of the stages whose exchanges it reads."""
+    """The positions of the stages that this stage reads."""
     kafka_in: bool = False
     kafka_out: bool = False
     python: bool = False
@@ -40,15 +40,15 @@ class Plan:
     stages: tuple[Stage, ...]
     operators: tuple[Operator, ...]
     real_time: bool = False
-    """Whether its tasks run for as long as a batch, side by side (Real-Time Mode)."""
+    """Whether all tasks run side by side for the whole batch (Real-Time Mode)."""
 
     def reader_of(self, position: int) -> int:
-        """The stage that reads what this one writes; -1 for the last."""
+        """Return the stage that reads what this stage writes; -1 for the last."""
         return next((at for at, stage in enumerate(self.stages) if position in stage.reads), -1)
 
 
 def chain(stages: int) -> Plan:
-    """The plan of a query of which only the number of stages is known: each reads what the one before it writes."""
+    """Return a plan made of the number of stages only: each stage reads what the one before it writes."""
     names = [f"stage {number + 1}" for number in range(stages)]
     operators = [Operator(name, tuple(names[at - 1 : at])) for at, name in enumerate(names)]
     return Plan(
@@ -58,7 +58,7 @@ def chain(stages: int) -> Plan:
 
 
 def parse(description: str) -> Plan | None:
-    """The plan in a formatted description of Spark's; None if it is none, or larger than any that is run."""
+    """Parse a formatted plan of Spark's; None if the text is no plan, or a larger one than any that is run."""
     root = _tree(description) if len(description) <= LONGEST_PLAN else None
     if root is None:
         return None
@@ -75,7 +75,7 @@ class _Node:
     inputs: list[_Node] = field(default_factory=list)
 
     def value(self, key: str) -> str:
-        """What stands behind a key such as `Keys [1]` or `Output [2]`."""
+        """Return the text after a key such as `Keys [1]` or `Output [2]`."""
         found = re.search(rf"^{key}(?: \[\d+\])? ?: (.*)$", self.detail, re.MULTILINE)
         return found[1] if found else ""
 
@@ -90,7 +90,7 @@ _SECTION = re.compile(r"^\(([0-9]{1,9})\) [^\n]*\n(.*?)(?=^\(\d+\) |^=====|\Z)",
 
 
 def _tree(description: str) -> _Node | None:
-    """The tree is drawn with three characters for each level; the details follow by number."""
+    """Parse the tree, drawn with three characters per level; details follow by number."""
     head, _, rest = description.partition("\n\n")
     details = {int(number): text[:LONGEST_DETAIL] for number, text in _SECTION.findall(rest.split("===== ")[0])}
     path: list[_Node] = []
@@ -124,7 +124,7 @@ class _Cut:
         return Plan(tuple(self.stages), tuple(self.operators.values()), real_time)
 
     def _stage(self, top: _Node) -> tuple[int, tuple[str, ...]]:
-        """Add the stage that ends here, after those it reads; its position, and its last operators."""
+        """Add the stage that ends at `top`, after the stages it reads; return its position and its last operators."""
         names: list[str] = []
         reads: list[int] = []
         nodes: list[_Node] = []
@@ -146,7 +146,7 @@ class _Cut:
         return len(self.stages) - 1, last
 
     def _visit(self, node: _Node, names: list[str], reads: list[int], nodes: list[_Node]) -> tuple[str, ...]:
-        """Name a node after those it reads, within its stage; the operators that it goes out by."""
+        """Name the inputs of a node within its stage, then the node; return the operators of its output."""
         feeds: list[str] = []
         for other in node.inputs:
             if other.name in _EXCHANGES:
@@ -166,7 +166,7 @@ class _Cut:
         return (name,)
 
     def _add(self, called: str, upstream: tuple[str, ...]) -> str:
-        """An operator with a name of its own."""
+        """Add an operator with a unique name."""
         name, number = called, 1
         while name in self.operators:
             number += 1
@@ -177,7 +177,7 @@ class _Cut:
 
 _EXCHANGES = ("Exchange", "ShuffleExchange", "ReusedExchange")
 _APART = ("BroadcastExchange", "Subquery", "SubqueryBroadcast")
-"""What runs as jobs of its own, before the query's."""
+"""Parts that run as jobs of their own, before the query's."""
 _SILENT = re.compile(
     r"WholeStageCodegen|InputAdapter|ColumnarToRow|RowToColumnar|StateStoreRestore|StateStoreSave|Subquery|AQEShuffleRead|"
     r"AdaptiveSparkPlan|ResultQueryStage|CommandResult|UpdateEventTimeColumn|CollectMetrics"
@@ -190,12 +190,12 @@ def _is_python(node: _Node) -> bool:
 
 
 def _same(before: str, called: str) -> bool:
-    """Spark aggregates in several steps of one name."""
+    """True for names of one operation: Spark aggregates in several steps of one name."""
     return before == called or (before.startswith(called) and before[len(called) :].strip().isdecimal())
 
 
 def _called(node: _Node) -> str:
-    """A short name for a node; empty for what only serves the others."""
+    """Return a short name for a node; empty for a node that only serves others."""
     name = node.name
     if _SILENT.match(name):
         return ""
@@ -266,7 +266,7 @@ def _words(name: str) -> str:
 
 
 def _resolve_groupings(root: _Node) -> None:
-    """A key that is an expression has a made-up name until the results are named: use that."""
+    """Replace generated names of keys that are expressions by the names that the results get."""
     named: dict[str, str] = {}
     for node in root.walk():
         named.update(re.findall(r"(_groupingexpression#\d+) AS (\w+#\d+)", node.detail))

@@ -1,7 +1,7 @@
-"""What Spark says of a streaming query's last batch: how many rows it took, and how many its sources still had.
+"""Spark's progress reports of a streaming query: how many rows a batch took, and how many its sources still had.
 
-It reads the progress report and the offsets in it, both JSON. What waits is the difference of two offsets, where those
-count rows, as Kafka's do.
+This module reads a report and the offsets in it, both JSON. The backlog is the difference of two offsets, if the
+offsets count rows, as Kafka's do.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from treadle.linux.files.bounded import decoded
 from treadle.text import visible
 
 NOT_ROWS = ("RateStream", "RatePerMicroBatch", "FileStream", "MemoryStream")
-"""How sources describe themselves whose offsets are seconds, files or batches."""
+"""The descriptions of sources with offsets that are seconds, files or batches."""
 DEEPEST = 8
-"""Levels of an offset: Kafka's have two, topic and partition."""
+"""Maximum levels of an offset; Kafka's have two, topic and partition."""
 LARGEST = 1 << 63
-"""What an offset or a number of rows stays below."""
+"""An offset or a number of rows stays below this."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """One batch that is over, or a moment in which there was nothing to do."""
+    """The report of a finished batch, or of a trigger without new rows."""
 
     run: str
     batch: int
     began: float
-    """When Spark looked for new rows, in seconds since 1970."""
+    """When the trigger started, in seconds since 1970."""
     seconds: float
     rows: int
     ends: Mapping[str, Any]
-    """By source the offset up to which it read."""
+    """By source, the offset up to which the batch has read."""
     latest: Mapping[str, Any]
-    """By source the offset up to which it could have."""
+    """By source, the newest offset that was available."""
     unread: float
-    """Rows that were there already but not read, of sources that tell; a topic that is read twice counts twice."""
+    """Rows that were available but not read, where offsets count rows; a topic that is read twice counts twice."""
 
     @classmethod
     def parse(cls, text: str) -> Progress:
-        """From what Spark calls a StreamingQueryProgress, in JSON."""
+        """Parse what Spark calls a StreamingQueryProgress, in JSON."""
         try:
             return cls._of(decoded(text))
         except EngineError as error:
@@ -72,11 +72,11 @@ class Progress:
 
     @property
     def waiting(self) -> float:
-        """The rows between its end and what there was; NaN where a source does not tell."""
+        """Rows between the end of this batch and the newest offsets; NaN if offsets do not count rows."""
         return self.behind(self.latest)
 
     def behind(self, latest: Mapping[str, Any]) -> float:
-        """The rows between the end of this batch and these offsets; NaN where a source does not tell."""
+        """Return the rows between the end of this batch and these offsets; NaN if offsets do not count rows."""
         if not self.ends:
             return math.nan
         return sum(_rows(name, latest.get(name), end) for name, end in self.ends.items())
@@ -87,16 +87,16 @@ def _rows(source: str, later: Any, earlier: Any) -> float:
 
 
 def difference(later: Any, earlier: Any, depth: int = DEEPEST) -> float:
-    """The sum over all numbers of two offsets of one shape; NaN if they have none or hold anything but numbers.
+    """Return the sum of the differences of all numbers in two offsets; NaN if there are none, or other values.
 
-    A part that only the later one has, as a partition that was added, began at zero.
+    A part that only the later offset has, such as a new partition, started at zero.
     """
     if isinstance(later, dict) and isinstance(earlier, dict) and depth:
         if not later or earlier.keys() - later.keys():
             return math.nan
         return sum(difference(part, earlier.get(key, _nothing(part)), depth - 1) for key, part in later.items())
     if _is_number(later) and _is_number(earlier):
-        return max(0.0, float(later - earlier))  # whole numbers differ exactly, also where floats would not
+        return max(0.0, float(later - earlier))  # integers are subtracted exactly, also where floats would not be
     return math.nan
 
 
@@ -109,14 +109,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _count(value: Any) -> int:
-    """A number of rows or milliseconds; Spark says -1 where it does not know one."""
+    """Return a number of rows or milliseconds; 0 for -1, by which Spark means unknown."""
     if not _is_number(value):
         raise ValueError(f"{value!r} is no number of rows or milliseconds")
     return max(0, int(value))
 
 
 def _offset(value: Any) -> Any:
-    """An offset stands in the report as JSON or, where that is quoted, as text."""
+    """Return an offset, which a report contains as JSON or, quoted, as text."""
     if not isinstance(value, str):
         return value
     with suppress(EngineError):

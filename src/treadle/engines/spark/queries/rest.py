@@ -1,8 +1,8 @@
-"""Which stage belongs to which streaming query: as the agent tells it, or from the REST interface of Spark's UI.
+"""The streaming query of each stage: as the agent reports it, or from the REST interface of Spark's UI.
 
 A streaming query's jobs have its runId as their job group and its name in their description, so stage -> job -> query.
-The UI is asked only where there is no agent, when a stage appears that is not known yet, in a thread of its own, and
-never again for what it has answered; nothing here knows of threads or of what is measured.
+Without an agent, a thread asks the UI when an unknown stage appears, and never again for what it has answered. This
+module knows nothing of the application's threads or of metrics.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ Item = TypeVar("Item")
 log = logging.getLogger("treadle.engines.spark")
 
 TIMEOUT = 30.0
-"""Seconds that the UI may take to answer: its first answer takes 1.5 s of CPU, of which it may be short."""
+"""Seconds that the UI may take to answer: its first answer takes 1.5 s of CPU, and it may get little CPU."""
 LONGEST = 1 << 23
-"""Bytes of an answer: one with a thousand jobs has an eighth."""
+"""Bytes of an answer: one with a thousand jobs takes an eighth of it."""
 REMEMBERED = 4096
-"""Stages that are kept in mind."""
+"""Maximum number of remembered stages."""
 BACKOFF = Backoff(0.05, 5.0)
-"""Seconds after which Spark is asked again for a stage that it did not know."""
+"""Seconds after which Spark is asked again for an unknown stage."""
 
 
 class Job(NamedTuple):
-    """A job of a streaming query, or of anybody else (`run` is empty then)."""
+    """A job of a streaming query, or another job (`run` is empty then)."""
 
     number: int
-    """That of its first stage: it grows with every job."""
+    """The number of the job's first stage: it grows with every job."""
     run: str
     query: str
     query_id: str
     stages: tuple[int, ...]
     """Upstream ones first: that is the order in which Spark numbers them."""
     execution: int = -1
-    """The number of its SQL execution."""
+    """The id of the job's SQL execution."""
     submitted: float = 0.0
-    """When, in seconds since the epoch; 0 where it is not known."""
+    """The time of submission, in seconds since the epoch; 0 if unknown."""
 
 
 class Rest:
@@ -65,7 +65,7 @@ class Rest:
     def __init__(self, address: str, *, timeout: float = TIMEOUT) -> None:
         self.address = address.rstrip("/")
         self.application = ""
-        """The id of the application whose jobs are asked for; the one that it shows, if not given."""
+        """The id of the application to ask for; if not given, the one that the UI shows."""
         try:
             parts = urlsplit(self.address if "//" in self.address else f"http://{self.address}")
             self._host, self.port, self._root = parts.hostname or "", parts.port or 80, parts.path
@@ -76,7 +76,7 @@ class Rest:
         self._timeout = timeout
 
     def get(self, path: str) -> Any:
-        """What the REST interface answers."""
+        """Return the answer of the REST interface."""
         text = self.page(f"api/v1/{path}")
         try:
             return decoded(text)
@@ -84,7 +84,7 @@ class Rest:
             raise self._trouble(f"{error.message} to {path}") from error
 
     def page(self, path: str) -> str:
-        """A page of the UI."""
+        """Return a page of the UI."""
         end = time.monotonic() + self._timeout
         try:
             try:
@@ -92,13 +92,13 @@ class Rest:
             except (
                 ConnectionResetError,
                 BrokenPipeError,
-            ):  # a UI whose driver gets little CPU closes what it has not served
+            ):  # a UI short of CPU closes connections that it has not served
                 answer = self._ask(path, end)
         except bounded.TimeOverError as error:
             raise self._trouble(f"does not answer within {self._timeout:g} s") from error
         except EngineError as error:
             raise self._trouble(error.message) from error
-        except (OSError, http.client.HTTPException, ValueError, OverflowError) as error:  # of sizes that make no sense
+        except (OSError, http.client.HTTPException, ValueError, OverflowError) as error:  # also for nonsensical sizes
             raise self._trouble(f"does not answer: {excerpt(str(error))}") from error
         if answer.status == http.client.NOT_FOUND:
             raise _NoPageError(f"has no {path}", where=f"Spark's UI at {self.address}", remedy="is it Spark's?")
@@ -107,14 +107,14 @@ class Rest:
         return answer.text
 
     def _ask(self, path: str, end: float) -> Answer:
-        """The answer to one request. A connection of its own each time: on a kept one, delayed ACKs cost 40 ms."""
+        """Send one request, on a connection of its own: on a kept one, delayed ACKs cost 40 ms."""
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         with closing(kind(self._host, self.port, timeout=max(end - time.monotonic(), 0.001))) as connection:
             connection.request("GET", f"{self._root}/{path}", headers={"Connection": "close"})
             return _answer(_Bounded(connection.sock, end, self._timeout))
 
     def applications(self) -> list[tuple[str, str]]:
-        """(id, name) of the applications that it shows: one, unless it is a history server."""
+        """Return (id, name) of the applications that the UI shows: one, unless it is a history server."""
         return self._understood(self.get("applications"), lambda each: (str(each["id"]), str(each["name"])))
 
     def title(self) -> str:
@@ -131,7 +131,7 @@ class Rest:
         return self._understood(self.get(f"{self._path()}/jobs?status=running"), _job)
 
     def running_batches(self) -> list[Job]:
-        """The jobs of streaming queries that run now, from a page: quick to be had, but without their executions."""
+        """Return the running jobs of streaming queries, from a page: this is fast, but without their SQL executions."""
         try:
             found = pages.batches(self.page(pages.STAGES))
         except _NoPageError:
@@ -139,7 +139,7 @@ class Rest:
         return [job for batch in found if (job := _job(batch._asdict())).run]
 
     def plan(self, execution: int) -> Plan | None:
-        """The plan of a SQL execution; None if it has none that can be read."""
+        """Return the plan of a SQL execution; None if there is none that can be read."""
         path = f"{self._path()}/sql/{execution}?details=false&planDescription=true"
         said = self.get(path)
         return plan.parse(str(said.get("planDescription", ""))) if isinstance(said, dict) else None
@@ -153,7 +153,7 @@ class Rest:
         return f"applications/{self.application}"
 
     def _understood(self, said: Any, read: Callable[[Any], Item]) -> list[Item]:
-        """What each part of a list says."""
+        """Parse each element of a list; an EngineError if that fails."""
         try:
             return [read(each) for each in said]
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
@@ -172,14 +172,14 @@ class Answer(NamedTuple):
 
 
 class _Bounded(io.RawIOBase):
-    """What comes over a connection: so many bytes at most, and until a given time."""
+    """The bytes that arrive on a connection: at most `LONGEST`, and until a given time."""
 
     def __init__(self, connection: socket.socket, end: float, seconds: float) -> None:
         self._connection, self._end, self._seconds = connection, end, seconds
         self._came = 0
 
     def makefile(self, _: str) -> io.BufferedReader:
-        """As of a socket, for the library that reads the answer."""
+        """Return a reader: `http.client` calls this, as of a socket."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
@@ -195,7 +195,7 @@ class _Bounded(io.RawIOBase):
 
 
 def _answer(sent: Any) -> Answer:
-    """Read in pieces, since for a whole one the library reserves as much memory as the answer says that it has."""
+    """Read an answer in pieces: for a whole one, `http.client` allocates as many bytes as the answer claims."""
     with http.client.HTTPResponse(sent, method="GET") as answer:
         answer.begin()
         text = b"".join(iter(lambda: answer.read(bounded.PIECE), b""))
@@ -203,7 +203,7 @@ def _answer(sent: Any) -> Answer:
 
 
 class _NoPageError(EngineError):
-    """The UI answers, but not to this."""
+    """The UI answers, but has no such page."""
 
 
 _DESCRIPTION = re.compile(
@@ -213,7 +213,7 @@ _EXECUTION = re.compile(r"-execution-root-id-(\d+)$")
 
 
 def job(description: str, stages: Iterable[int], execution: int, submitted: float = 0.0) -> Job:
-    """A job by its description, in which a streaming query has put who it is."""
+    """Return a job from its description, which has the name, id and runId of a streaming query."""
     found = _DESCRIPTION.match(description)
     numbers = tuple(sorted(stages))
     return Job(
@@ -235,7 +235,7 @@ def _job(said: dict[str, Any]) -> Job:
 
 
 def _seconds(time: str) -> float:
-    """Since the epoch, of a time as Spark writes it."""
+    """Convert Spark's time format to seconds since the epoch; 0 if that fails."""
     try:
         return datetime.strptime(time, "%Y-%m-%dT%H:%M:%S.%fGMT").replace(tzinfo=UTC).timestamp()
     except ValueError:
@@ -243,7 +243,7 @@ def _seconds(time: str) -> float:
 
 
 class Directory:
-    """Stages -> jobs and plans, kept in mind. Safe to be asked from one thread while its own one asks Spark."""
+    """A cache of stage -> job and plan. One thread may read it while a thread of its own asks Spark."""
 
     def __init__(self, rest: Rest, *, patience: float = 0.02) -> None:
         self._rest = rest
@@ -261,28 +261,28 @@ class Directory:
         self.generation = 0
         """Grows whenever more is known."""
         self.told = False
-        """Whether somebody tells it all, so that nobody has to be asked."""
+        """Whether an agent reports all jobs, so that Spark's UI is not asked."""
 
     def job(self, stage: int) -> Job | None:
-        """The job of a stage, as far as it is known."""
+        """Return the job of a stage; None if it is unknown."""
         return self._jobs.get(stage)
 
     def plan(self, job: Job) -> Plan:
-        """The plan of a job; a mere chain where Spark's has another number of stages."""
+        """Return the plan of a job; a plain chain of its stages while it is unknown."""
         return self._plans.get((job.run, len(job.stages))) or plan.chain(len(job.stages))
 
     def has_plan(self, job: Job) -> bool:
-        """Whether Spark has been asked for it."""
+        """Whether the plan was read, parsed or not."""
         return (job.run, len(job.stages)) in self._plans
 
     def hop(self, shuffle: int) -> tuple[Job, int] | None:
-        """The job of a shuffle and the position of the stage that writes it, where that was told."""
+        """Return a shuffle's job and the position of the stage that writes it; None if no agent has reported it."""
         stage = self._shuffles.get(shuffle)
         job = self._jobs.get(stage) if stage is not None else None
         return (job, job.stages.index(stage)) if job is not None and stage is not None else None
 
     def tell(self, jobs: Collection[Job], shuffles: Mapping[int, int], plans: Mapping[int, str]) -> None:
-        """What runs, from one who knows it all: then Spark is not asked."""
+        """Take all running jobs from an agent: Spark's UI is not asked then."""
         self.told, self._shuffles = True, shuffles
         found: dict[tuple[str, int], Plan] = {}
         for job in jobs:
@@ -292,7 +292,7 @@ class Directory:
         self._note(jobs, found)
 
     def learn(self, stages: Collection[int]) -> bool:
-        """Have Spark asked for stages that are unknown, and wait for the answer for a little while; whether it came."""
+        """Have Spark asked for unknown stages, and wait a short time for the answer; False if some stay unknown."""
         now = time.monotonic()
         new = [stage for stage in stages if stage not in self._jobs]
         if self.told:
@@ -312,7 +312,7 @@ class Directory:
             return self._changed.wait_for(lambda: all(stage in self._jobs for stage in due), self._patience)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop asking Spark."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -326,7 +326,7 @@ class Directory:
                 self._wanted = False
             try:
                 self._ask()
-            except Exception as error:  # also one that nobody foresaw: later stages may be told apart again
+            except Exception as error:  # also an unexpected one: later requests may succeed
                 if not self._silent:
                     foreseen = isinstance(error, EngineError)
                     log.warning(
@@ -337,7 +337,7 @@ class Directory:
                 self._silent = False
 
     def _ask(self) -> None:
-        """Plans first, so that what is named once keeps its name; but before all, whatever is quick to be had."""
+        """Note running jobs together with their plans, so that names stay the same; before, at first, a fast page."""
         if not self._warm:
             self._note(self._rest.running_batches(), {})
         jobs = self._rest.running_jobs()
@@ -370,10 +370,10 @@ class Directory:
 
 
 def _fitting(job: Job, read: Callable[[], Plan | None]) -> Plan:
-    """The plan of a job, if it has as many stages; else a mere chain."""
+    """Return the plan of a job if their stages are as many; else a plain chain."""
     try:
         found = read()
-    except Exception as error:  # a text that nobody foresaw costs the names of its operators only
+    except Exception as error:  # an unexpected text costs only the names of its operators
         log.debug("the plan of execution %d can't be read", job.execution, exc_info=error)
         found = None
     return found if found is not None and len(found.stages) == len(job.stages) else plan.chain(len(job.stages))

@@ -1,7 +1,7 @@
-"""Cheap signs that the threads of a process are not what they were, so that a dump of all of them is due.
+"""Cheap signs that the threads of a process have changed, so that a thread dump is due.
 
-A dump costs a millisecond here, and a pause of the application. The number of threads costs some microseconds, and so
-does the kernel's short name of a pooled thread, which changes when it becomes idle or gets a task.
+A dump costs us a millisecond, and the application a pause. The number of threads costs some microseconds, and so does
+the kernel's short name of a pooled thread, which changes when the thread gets a task or becomes idle.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from treadle.linux.files.open_files import KeptFiles
 
 
 class ChangeHints:
-    """What can be seen from outside of some processes."""
+    """The signs of some processes, as seen from outside."""
 
     def __init__(self) -> None:
         self._names = KeptFiles("comm", 16)
 
     def read(self, pids: Iterable[int], pooled: Iterable[tuple[int, int]]) -> list[object]:
-        """Two readings that are equal: as many threads as before, and no pooled one was seen to change hands."""
+        """Read the signs. If two readings are equal, there are as many threads, and no pooled one was renamed."""
         found: list[object] = []
         for pid in pids:
             try:
-                found.append(os.stat(f"/proc/{pid}/task").st_nlink)  # two, and one for each thread
+                found.append(os.stat(f"/proc/{pid}/task").st_nlink)  # 2 + the number of threads
             except OSError:
                 found.append(None)
         found += map(self._short_name, pooled)
@@ -33,11 +33,11 @@ class ChangeHints:
         self._names.close()
 
     def keep(self, pooled: Iterable[tuple[int, int]]) -> None:
-        """These are read from now on; the files of others are closed."""
+        """Set the threads to read; close the files of all others."""
         self._names.keep_only(pooled)
 
     def _short_name(self, thread: tuple[int, int]) -> bytes | None:
         try:
             return self._names.read(thread)
-        except OSError:  # it has ended, and the list says so too
+        except OSError:  # it has ended: the number of threads differs, too
             return None

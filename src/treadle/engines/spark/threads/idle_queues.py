@@ -1,7 +1,8 @@
-"""What waits before a stage, told from what its thread is found doing: waiting for input, blocked on output, running.
+"""Estimates the queue of a stage from the state of its thread: waiting for input, blocked on output, or running.
 
-Spark counts nothing between the stages of a batch in Real-Time Mode, but a thread that waits for input has an empty
-queue, and one that is never found so has a queue that grows. It knows the stack frames of Spark and Kafka, not threads.
+Spark counts nothing between the stages of a batch in Real-Time Mode. But if a thread waits for input, its queue is
+empty, and if a thread is never seen waiting, its queue grows. This module knows the stack frames of Spark and Kafka,
+not threads.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ from treadle.jvm import JavaThread
 from treadle.model import Floats, Ints
 
 TAU = 1.5
-"""Seconds over which what was found is averaged."""
+"""Time constant of the average over samples, in seconds."""
 LONGEST = 10_000.0
-"""Tuples; an estimate never says more."""
+"""The highest estimate, in tuples."""
 
 
 class Doing(IntEnum):
-    """What a stage's thread was found doing."""
+    """State of a stage's thread in a stack sample."""
 
     UNKNOWN = 0
     WAITING = 1
-    """It waits for input: its queue is empty."""
+    """The thread waits for input: its queue is empty."""
     BLOCKED = 2
-    """It can't get rid of its output: the queue of the next stage is full."""
+    """The thread is blocked on output: the queue of the next stage is full."""
     RUNNING = 3
-    """It has input to work on, whether or not it has a core."""
+    """The thread has input to work on, whether or not it has a core."""
 
 
 def doing(thread: JavaThread) -> Doing:
-    """What the thread of a task does, by the top of its stack."""
+    """Return the state of a task's thread, by the top of its stack."""
     frames = thread.stack
     if thread.state in ("WAITING", "TIMED_WAITING"):
         blocked = any("StreamingShuffleWriter" in frame or "kafka.clients.producer" in frame for frame in frames)
@@ -45,18 +46,19 @@ def doing(thread: JavaThread) -> Doing:
 
 
 _POLLING = "org.apache.kafka.common.network.Selector."
-"""A thread inside of `epoll_wait` counts as runnable for the JVM."""
+"""The JVM reports a thread inside of `epoll_wait` as runnable."""
 
 
 class Estimate:
-    """The length of each row's queue, as far as the share of time tells in which its thread was found idle.
+    """The length of each row's queue, estimated from the share of time in which its thread is idle.
 
-    The idle share i is averaged with the time constant `TAU`: i <- i e^(-t/TAU) + (1 - e^(-t/TAU)) [waiting], where the
-    kernel's counters say it exactly and a stack only whether it was for input or because of the output. A queue
-    with one server that is busy for the share 1 - i holds (1 - i) / i tuples on average (M/M/1), and that is the
-    estimate. A thread that is never found idle has an i that halves every second, so its estimate doubles as often, up
-    to `LONGEST`: it is longer behind than the others. A row whose upstream is blocked on its output has a full queue,
-    so the estimate is `LONGEST` at once. Numbers are good for comparing stages, not for adding tuples up.
+    The idle share i is averaged with the time constant `TAU`: i <- i e^(-t/TAU) + (1 - e^(-t/TAU)) [waiting]. The
+    kernel's counters give it exactly; a stack only shows whether the thread was idle for lack of input or because of
+    its output. A queue with one server that is busy for the share 1 - i holds (1 - i) / i tuples on average (M/M/1),
+    and that is the estimate. If a thread is never seen idle, i halves and the estimate doubles every second, up to
+    `LONGEST`: the thread is behind for longer than others. If a row's upstream is blocked on its output, the row's
+    queue is full, so the estimate is `LONGEST` at once. Estimates are good for comparing stages, not for adding tuples
+    up.
     """
 
     def __init__(self) -> None:
@@ -64,7 +66,7 @@ class Estimate:
         self._time = math.nan
 
     def realign(self, source: Ints) -> None:
-        """Rows are others now: for each the row where it was before, -1 for a new one."""
+        """Switch to new rows: `source` has the previous index of each row, -1 for a new one."""
         self._idle = realigned(self._idle, source)
 
     def update(
@@ -74,10 +76,10 @@ class Estimate:
         edges: tuple[Ints, Ints, Floats],
         idle: Floats | None = None,
     ) -> Floats:
-        """A look at all rows; the estimate for each.
+        """Add a sample of all rows; return the estimate for each.
 
-        `idle` is the part of the time since the last look in which each thread neither ran nor waited for a core, as
-        the kernel counts it: what one look is a sample of. NaN where that is not known.
+        `idle` is the share of time since the last sample in which each thread neither ran nor waited for a core, as the
+        kernel counts it; it replaces the sampled state, except for blocked threads. NaN: unknown.
         """
         now = np.array(found, dtype=np.int64)
         passed = max(0.0, time - self._time) if math.isfinite(self._time) else TAU
@@ -100,5 +102,5 @@ class Estimate:
 
 
 def realigned(column: Floats, source: Ints) -> Floats:
-    """A column for other rows: for each the row where it was before, -1 (unknown) for a new one."""
+    """Return the column for new rows: `source` has the previous index of each row, -1 (NaN) for a new one."""
     return np.where(source >= 0, np.append(column, np.nan)[source], np.nan)

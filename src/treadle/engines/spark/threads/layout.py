@@ -1,10 +1,10 @@
-"""From threads to a topology: every thread of the application's processes in its place, query by query.
+"""Builds the topology from threads: each thread of the application's processes gets its place, query by query.
 
 A task thread is the main thread of its stage's instance; the threads of its shuffles are helpers. In micro-batches
-stages take turns and all wait for the same rows, so a query is one instance there, with the threads of all its tasks.
-Threads that serve several queries (a shared Kafka producer, Python workers) are helpers of all that may need them. What
-plans, schedules and starts batches is the pseudo query `driver`; threads for which no batch waits are left out.
-Instances stay while their query runs, also between batches.
+stages take turns and wait for the same rows, so a query is one instance there, with the threads of all its tasks.
+Threads that serve several queries (a shared Kafka producer, Python workers) are helpers of all that may need them. The
+threads that plan, schedule and start batches form the pseudo query `driver`; threads for which no batch waits are left
+out. Instances stay while their query runs, also between batches.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ UNSCHEDULED = (Kind.IDLE, Kind.RUNTIME, Kind.BACKGROUND)
 DRIVER = "driver"
 TICKS = os.sysconf("SC_CLK_TCK")
 PLANS = "plan "
-"""What a query's planner is called in the pseudo query of the driver, before the query's name."""
+"""The prefix of a planner's operator in the pseudo query of the driver; the name of its query follows."""
 STEADY = 0.15
-"""Seconds after which a task of a micro-batch gets its query's priority; those that are over by then never do."""
+"""Seconds after which a task of a micro-batch gets its query's priority; shorter tasks never get it."""
 JOBS = "jobs"
 """The pseudo query of tasks that belong to no streaming query."""
 
 
 class Layout:
-    """Lays an application out, again and again.
+    """The layout of an application's threads, renewed by each `lay_out`.
 
-    `priorities` and `latency_goals` are patterns of query names with their priorities and goals in seconds. `left_out`
-    are services of the driver that are not shown: nothing of the application waits for their threads.
+    `priorities` and `latency_goals` map patterns of query names to priorities, and to goals in seconds. `left_out` are
+    services that are not shown: nothing in the application waits for their threads.
     """
 
     def __init__(
@@ -64,26 +64,26 @@ class Layout:
         self.mains: dict[Place, ThreadRef] = {}
         """The thread of each task that runs now."""
         self.python = False
-        """Whether any of them needs Python workers."""
+        """Whether any query needs Python workers."""
         self.sources: dict[Place, ThreadRef] = {}
-        """Those of them that read from Kafka."""
+        """The threads of tasks that read from Kafka."""
         self.pooled: tuple[tuple[int, int], ...] = ()
-        """(process, thread) of all threads that may serve one query now and another one soon."""
+        """(process, thread) of all pooled threads, which may serve one query now and another one soon."""
         self.waits = False
-        """Whether there are threads that have no place yet, since nobody has said whose they are."""
+        """True if some threads have no place yet, because their job or shuffle is not known."""
         self.unplanned: frozenset[str] = frozenset()
-        """Queries at work whose plan is not known yet, so that their stages can't be told apart."""
+        """Running queries without a known plan, so that their stages can't be distinguished."""
         self.hurries = False
-        """Whether there are tasks that do not run for long, so that threads change hands all the time."""
+        """True if some tasks are short, so that pooled threads change their query all the time."""
         self._since: dict[int, tuple[int, float]] = {}
-        """By thread the task that it runs for a micro-batch, and since when."""
+        """By thread, its task of a micro-batch, and when the task was first seen."""
         self.ripens = math.inf
-        """When to lay out again although nothing has changed: a task has run for long enough then."""
+        """When to lay out again without any change: a task will have run for `STEADY` seconds."""
 
     def lay_out(
         self, dumps: Mapping[int, Sequence[JavaThread]], drivers: Collection[int], workers: Sequence[ThreadRef]
     ) -> Rows:
-        """`dumps` are the threads by process, `drivers` the processes that plan, `workers` those of Python."""
+        """Lay out all threads: `dumps` are threads by process, `drivers` driver processes, `workers` Python workers."""
         named = {pid: [(understand(thread.name), thread) for thread in threads] for pid, threads in dumps.items()}
         self._directory.learn({n.stage for threads in named.values() for n, _ in threads if n.kind is Kind.TASK})
         self.pooled = tuple((p, t.tid) for p, ts in named.items() for n, t in ts if n.kind in (Kind.TASK, Kind.IDLE))
@@ -132,7 +132,7 @@ class Layout:
             found.helpers.append((what, ref))
 
     def _place(self, found: SortedThreads) -> None:
-        """Of jobs of one run side by side the one with most stages has the rows, and the newest of several such."""
+        """Place the tasks. Of a run's concurrent jobs, the one with most stages has the rows; if equal, the newest."""
         jobs: dict[str, Job] = {}
         for job, _, _ in found.running:
             known = jobs.setdefault(job.run, job)
@@ -149,7 +149,7 @@ class Layout:
                 mains.append(ref)
 
     def _is_steady(self, thread: int, task: int, since: Mapping[int, tuple[int, float]]) -> bool:
-        """Whether it has run this task for some rounds: what comes and goes faster is ordered by its start only."""
+        """True if a thread has run its task for `STEADY` seconds. Shorter tasks are ordered by their start only."""
         now, known = time.monotonic(), since.get(thread)
         began = known[1] if known is not None and known[0] == task else now
         self._since[thread] = task, began
@@ -159,7 +159,7 @@ class Layout:
         return False
 
     def _place_of(self, job: Job, what: Named) -> Place | None:
-        """None for a job whose stages are not those of the plan that its run is known by."""
+        """Return a task's place; None if its job has not as many stages as the plan of its run."""
         run = self._runs.get(job.run)
         if run is not None and run.batched:
             return Place.whole(job.run)
@@ -172,7 +172,7 @@ class Layout:
         plan = self._directory.plan(job)
         if run is None:
             run = self._runs[job.run] = QueryRun(job, plan)
-        elif run.batched:  # a batch may have several jobs: that with most stages has the names
+        elif run.batched:  # a batch may have several jobs: the plan with most stages has the names
             run.job, run.plan = job, max(run.plan, plan, key=lambda each: len(each.stages))
         elif job.number != run.job.number or plan != run.plan:
             if len(plan.stages) != len(run.plan.stages):
@@ -182,7 +182,7 @@ class Layout:
             run.batched, run.partitions = True, {}
 
     def _follow(self, found: SortedThreads, *, planned: bool) -> None:
-        """Runs end with their planner, or where that is on another host with their last task."""
+        """Drop ended runs: a run ends with its planner or, if that is on another host, its last task."""
         there = found.planners.keys() if planned else {place.run for place in found.tasks}
         self._runs = {number: run for number, run in self._runs.items() if number in there}
         for place in [place for place in found.tasks if place.run not in self._runs]:
@@ -204,7 +204,7 @@ class Layout:
     ) -> None:
         sinks = [place for place in found.tasks if self._stage(place).kafka_out]
         batched = [Place.whole(number) for number, run in self._runs.items() if run.batched]
-        # Python workers stay between two batches, and so does the count of what they have used.
+        # Python workers stay between two batches, so their CPU time must still be counted.
         python = [place for place in {**found.tasks, **dict.fromkeys(batched)} if self._stage(place).python]
         self.python = any(stage.python for run in self._runs.values() for stage in run.plan.stages)
         self.waits = bool(found.unknown)
@@ -218,7 +218,7 @@ class Layout:
                 threads.setdefault(place, []).append(ref)
 
     def _helped(self, what: Named, found: SortedThreads, sinks: list[Place], python: list[Place]) -> list[Place]:
-        """The tasks that a helper helps."""
+        """Return the tasks that a helper serves."""
         if what.kind is Kind.PRODUCER:
             return sinks
         if what.kind is Kind.PYTHON:
@@ -237,7 +237,7 @@ class Layout:
         return [place] if place in found.tasks else []
 
     def _hop(self, shuffle: int) -> Hop | None:
-        """Who writes a shuffle: as it was told, else as it was guessed."""
+        """Find the writer of a shuffle: as reported, else as matched by time."""
         told = self._directory.hop(shuffle)
         return Hop(*told) if told is not None else self._shuffles.get(shuffle)
 
@@ -270,7 +270,7 @@ class Layout:
             ]
         engine = self._driver(found)
         if engine:
-            # All queries wait for it, so unless it is named itself it counts as much as the most important of them.
+            # All queries wait for the driver, so without a priority of its own it gets the highest one of all queries.
             priority = self._priorities.get(DRIVER, max([query.priority for query in queries], default=0.0))
             names = dict.fromkeys(instance.operators[0] for instance in engine)
             queries.append(Query(engine[0].query, tuple(map(Operator, names)), priority))
@@ -279,7 +279,7 @@ class Layout:
         return Rows(tuple(queries), tuple(instances), tuple(places))
 
     def _driver(self, found: SortedThreads) -> list[Instance]:
-        """The engine itself: a planner for each query, then its services, by process."""
+        """Return the driver's instances: a planner for each query, then the services, by process."""
         query = self._free(DRIVER)
         planners = sorted((f"{PLANS}{self._called(what)}", ref) for what, ref in found.planners.values())
         counts: dict[str, int] = {}
@@ -294,7 +294,7 @@ class Layout:
         return instances
 
     def _name_runs(self, found: SortedThreads) -> None:
-        """A query has the name that its user gave it, or its id; two of one name are told apart by their run."""
+        """Name each run by its query's name or id; if two runs have the same name, the second gets its run id, too."""
         taken: set[str] = set()
         for number, run in sorted(self._runs.items()):
             what = found.planners.get(number)
@@ -307,7 +307,7 @@ class Layout:
         return run.name if run else what.query or f"query-{what.query_id[:8]}"
 
     def _free(self, name: str) -> str:
-        """A name that no query of the user's has."""
+        """Return a name that no query of the user has."""
         taken = {run.name for run in self._runs.values()}
         return name if name not in taken else f"spark {name}"
 
@@ -334,5 +334,5 @@ def python_worker(pid: int, began: int) -> ThreadRef:
 
 
 def of_driver(query: str) -> bool:
-    """Whether it is the engine itself, and no query of the user's; of several, with its application's name before."""
+    """Whether a query is a pseudo query of a driver; the name of an application may come before (`name/driver`)."""
     return query.rpartition("/")[2] in (DRIVER, f"spark {DRIVER}")

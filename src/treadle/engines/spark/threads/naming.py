@@ -1,6 +1,6 @@
-"""What a thread of a Spark process is for, read from its name alone: which stage, which shuffle, whose planner.
+"""The purpose of a thread of a Spark process, from its name alone: which stage, which shuffle, which query's planner.
 
-It knows how Spark, Netty, Kafka and HotSpot name their threads, and nothing of queries or plans. In Real-Time Mode a
+Thread names of Spark, Netty, Kafka and HotSpot are known here, and nothing of queries or plans. In Real-Time Mode a
 stage's task thread is what Lachesis calls an operator's thread; shuffle writers, readers and flushers are the helper
 threads of Lachesis-RT.
 """
@@ -25,7 +25,7 @@ class Kind(StrEnum):
     WRITER = "shuffle-writer"
     """Sends the output of a stage to the next one."""
     FLUSHER = "shuffle-flusher"
-    """Sends what a writer has kept for too long."""
+    """Sends rows that a writer has buffered for too long."""
     READER = "shuffle-reader"
     """Receives the input of a stage from the one before."""
     PLANNER = "planner"
@@ -33,9 +33,9 @@ class Kind(StrEnum):
     PRODUCER = "kafka-producer"
     """Sends rows to Kafka, for all queries that share its producer."""
     SERVICE = "service"
-    """A thread of the engine that batches wait for; `service` says which part of it."""
+    """A thread of Spark that batches wait for; `service` names the part of Spark."""
     BACKGROUND = "background"
-    """Any other thread, for which no batch waits: listeners, the UI, heartbeats, clean-up, idle pools."""
+    """Any other thread; no batch waits for it: listeners, the UI, heartbeats, clean-up, idle pools."""
     PYTHON = "python"
     """Feeds a Python worker of a task, or watches over it."""
     RUNTIME = "runtime"
@@ -43,12 +43,12 @@ class Kind(StrEnum):
 
 
 class Named(NamedTuple):
-    """A thread's name, understood. What its kind does not have is -1 or empty."""
+    """A parsed thread name. Fields that a kind does not have are -1 or empty."""
 
     kind: Kind
     stage: int = -1
     partition: int = -1
-    """Of a task; for the helpers of a shuffle that of the map (writer) or of the reduce side (reader)."""
+    """The partition of a task; for a helper of a shuffle, the one on the map side (writer) or reduce side (reader)."""
     shuffle: int = -1
     task: int = -1
     query: str = ""
@@ -60,20 +60,20 @@ class Named(NamedTuple):
 
     @property
     def role(self) -> Role:
-        """Planners and services run logic of their own; helpers move what others made."""
+        """Planners and services run logic of their own; helpers move the output of others."""
         return Role.HELPER if self.kind in _HELPERS else Role.MAIN
 
 
 ANSWERS = "jvm"
-"""The service that answers whoever asks a JVM: how its threads are, what its beans say. All its work waits for that."""
+"""The service that answers requests to a JVM: thread dumps, MBeans. At a safepoint all threads wait for it."""
 COMPILERS = "compilers"
-"""The service that makes machine code of what the JVM runs often."""
+"""The service that compiles code that the JVM runs often."""
 STARTS = ("scheduler", "checkpoint")
-"""The services that, beside a query's planner, have to be done before a batch begins."""
+"""The services that, like a query's planner, have to finish their work before a batch starts."""
 NETWORK = "network"
-"""The service by which the processes of a cluster talk to each other. In local mode its pools have nothing to do."""
+"""The service for communication between the processes of a cluster. In local mode its threads are idle."""
 SERVICES = (ANSWERS, COMPILERS, *STARTS, NETWORK, "python gateway")
-"""The parts of the engine itself, as operators of its pseudo query."""
+"""The parts of Spark itself, as operators of the pseudo query of the driver."""
 
 _HELPERS = frozenset({Kind.WRITER, Kind.FLUSHER, Kind.READER, Kind.PRODUCER, Kind.PYTHON})
 _OF_TASK = r"[Tt]ask (\d+)\.\d+ in stage (\d+)\.\d+ \(TID (\d+)\)"
@@ -92,12 +92,12 @@ _SERVICE_OF = (
         "scheduler",
         re.compile(
             r"dag-scheduler-|task-result-getter|dispatcher-(?!Heartbeat)|streaming-shuffle-location|"
-            r"broadcast-exchange|subquery-|kafka-admin-client"  # by the last one planners ask for the newest offsets
+            r"broadcast-exchange|subquery-|kafka-admin-client"  # planners get the newest offsets by the last one
         ),
     ),
     ("checkpoint", re.compile(r"ChecksumCheckpoint|async-log-(?!purge)|microbatch")),
     (NETWORK, re.compile(r"rpc-|shuffle-|files-|netty-|streaming-shuffle|map-output-dispatcher")),
-    ("python gateway", re.compile(r"Thread-\d+$|py4j")),  # what Python does to a batch (foreachBatch) runs in these
+    ("python gateway", re.compile(r"Thread-\d+$|py4j")),  # Python's work on a batch (foreachBatch) runs in these
 )
 _ANSWERS = re.compile(r"VM Thread|Attach Listener|treadle-agent|[Jj]olokia|HTTP-Dispatcher")
 _COMPILERS = re.compile(r"C[12] CompilerThread|JVMCI")
@@ -112,7 +112,7 @@ _RUNTIME = re.compile(
 
 @lru_cache(maxsize=4096)
 def understand(name: str) -> Named:
-    """What the thread of this name is for. Names repeat in every dump, so each is understood once."""
+    """Parse a thread name. Names repeat in every dump, so results are cached."""
     if found := _TASK.match(name):
         partition, stage, task = map(int, found.groups())
         return Named(Kind.TASK, stage=stage, partition=partition, task=task)
@@ -140,7 +140,7 @@ def understand(name: str) -> Named:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether Java itself does not show a thread of this name, though it has a number like those that it shows."""
+    """Whether Java does not list a thread of this name (a compiler), though it has a number like listed threads."""
     return _COMPILERS.match(name) is not None
 
 
@@ -150,12 +150,12 @@ def runs_task(name: str) -> bool:
 
 
 def plain(name: str, named: Named) -> str:
-    """The name without what changes with every task, so that a pooled thread stays the same to those who hold it."""
+    """Return the name without the parts that change with every task, so that a pooled thread keeps one name."""
     return "Executor task launch worker" if named.kind in (Kind.TASK, Kind.IDLE) else name
 
 
 def _of_python(name: str) -> Named:
-    """Spark names the threads beside a Python worker after the task, where there is one."""
+    """Parse the name of a thread beside a Python worker, which has the task's name, if there is one."""
     if found := _PYTHON_TASK.search(name):
         partition, stage, task = map(int, found.groups())
         return Named(Kind.PYTHON, stage=stage, partition=partition, task=task)

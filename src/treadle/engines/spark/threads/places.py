@@ -1,4 +1,4 @@
-"""Where threads of tasks belong: places in the stages of a query's run, and all threads of one moment by their use."""
+"""The places of tasks in the stages of a query's run, the layout of an application, and its threads sorted by use."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from treadle.engines.spark.threads.naming import Named
 from treadle.model import Instance, Operator, Query, ThreadRef
 
 WHOLE = "micro-batch"
-"""The one operator of a query in micro-batches, which are scheduled as a whole."""
+"""The one operator of a query in micro-batches: such a query is scheduled as a whole."""
 
 
 class Place(NamedTuple):
-    """Where a task stands: a partition of a stage of a query's run, or a whole run in micro-batches (`whole`)."""
+    """The place of a task: a partition of a stage of a query's run, or a whole run in micro-batches (`whole`)."""
 
     run: str
     position: int
@@ -28,24 +28,24 @@ class Place(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A laid out application: queries and instances, and for each instance what it is."""
+    """The layout of an application: queries, instances, and the place of each instance."""
 
     queries: tuple[Query, ...]
     instances: tuple[Instance, ...]
     places: tuple[Place | None, ...]
-    """None for what is no task of a streaming query."""
+    """None for what is not a task of a streaming query."""
 
 
 @dataclass
 class QueryRun:
-    """A streaming query that runs."""
+    """A running streaming query."""
 
     job: Job
     plan: Plan
     name: str = ""
     partitions: dict[int, set[int]] = field(default_factory=dict)
     batched: bool = False
-    """Whether it runs in micro-batches; False also while its plan is not known."""
+    """Whether the query runs in micro-batches; False also while its plan is unknown."""
 
     @property
     def operators(self) -> tuple[Operator, ...]:
@@ -53,7 +53,7 @@ class QueryRun:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Those that are scheduled apart."""
+        """Stages that are scheduled separately."""
         stages = self.plan.stages
         if not self.batched:
             return stages
@@ -79,4 +79,4 @@ class SortedThreads:
     planners: dict[str, tuple[Named, ThreadRef]] = field(default_factory=dict)
     services: dict[tuple[str, int], list[ThreadRef]] = field(default_factory=dict)
     unknown: set[int] = field(default_factory=set)
-    """Stages of which nobody knows yet whose they are."""
+    """Running stages without a known job."""

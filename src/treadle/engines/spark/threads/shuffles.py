@@ -1,8 +1,8 @@
-"""Which stage writes and which one reads a streaming shuffle: helper threads are named after the shuffle alone.
+"""Matches streaming shuffles to the stages that write them: helper threads are named after the shuffle alone.
 
-Spark numbers the shuffles of a job and its stages both from upstream to downstream, so by that order they are matched.
-Whose a shuffle is, is told by time: its threads begin after its job was submitted. What begins so close to another
-that this says nothing is left unmatched, until one of them ends: no priority is better than that of somebody else.
+Spark numbers both the shuffles and the stages of a job from upstream to downstream, so they are matched in this order.
+A shuffle's job follows from time: the threads of a shuffle start after its job was submitted. If jobs start too close
+together, their shuffles stay unmatched until one of the jobs ends: no priority is better than another query's.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import NamedTuple
 from treadle.engines.spark.queries.rest import Job
 
 TICK = 0.02
-"""Seconds by which a thread may seem to be older than it is: the kernel counts in hundredths."""
+"""Seconds by which a thread may seem older than it is: the kernel counts start times in hundredths."""
 
 
 class Hop(NamedTuple):
-    """A shuffle as one of a job's: it is written by the stage at this position."""
+    """A shuffle of a job, written by the stage at this position."""
 
     job: Job
     position: int
 
 
 class Shuffles:
-    """The shuffles that are in use, and whose they are."""
+    """The shuffles in use, and the job and stage that write each."""
 
     def __init__(self) -> None:
         self._hops: dict[int, Hop] = {}
@@ -36,8 +36,8 @@ class Shuffles:
     def assign(self, seen: Mapping[int, float], jobs: Iterable[Job], *, complete: bool) -> None:
         """Match new shuffles to the jobs that have none yet. `complete`: the jobs of all running tasks are known.
 
-        `seen` says when the first thread of each shuffle began, in seconds since the epoch. Threads of a batch appear
-        one by one, so nothing is matched before all are there; nor before it is known whose they can be.
+        `seen` has the start time of the first thread of each shuffle, in seconds since the epoch. Threads of a batch
+        appear one by one, so nothing is matched before all threads are there and all jobs are known.
         """
         running = {job.number: job for job in jobs}
         self._forget(seen, running)
@@ -51,7 +51,7 @@ class Shuffles:
                 self._hops.update({shuffle: Hop(job, position) for position, shuffle in enumerate(mine)})
 
     def _forget(self, seen: Mapping[int, float], running: Mapping[int, Job]) -> None:
-        """Drop jobs that are over, and those that still run while a shuffle of theirs does not: it was not theirs."""
+        """Drop finished jobs, and running jobs with a shuffle that has ended: this shuffle was not theirs."""
         wrong = {hop.job.number for shuffle, hop in self._hops.items() if shuffle not in seen}
         self._hops = {
             shuffle: hop
@@ -63,9 +63,9 @@ class Shuffles:
 def _certain(
     waiting: Sequence[Job], new: Sequence[int], began: Mapping[int, float]
 ) -> Iterable[tuple[Job, Sequence[int]]]:
-    """The jobs, in the order of their submission, of which all shuffles began before the next job was submitted.
+    """Yield each job with its shuffles, by time of submission, if these all started before the next submission.
 
-    Of some that overlap with each other nobody can tell, but those after them can be told again.
+    Jobs that overlap in time can't be separated, but the jobs after them can.
     """
     together: list[Job] = []
     for place, job in enumerate(waiting, start=1):

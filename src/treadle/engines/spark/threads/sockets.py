@@ -1,7 +1,7 @@
-"""How many bytes a thread has exchanged over the network: what the kernel counts on the sockets that it waits for.
+"""The bytes that a thread has exchanged over the network, as the kernel counts them on the sockets it waits for.
 
-A thread that waits in `epoll_wait` says in /proc which set of files it waits for; the kernel's socket diagnosis
-(`NETLINK_SOCK_DIAG`) says how many bytes came and went on each. It knows nothing of what was sent.
+For a thread in `epoll_wait`, /proc shows which set of files the thread waits for; the kernel's socket diagnosis
+(`NETLINK_SOCK_DIAG`) has the bytes received and sent on each socket. The contents are not read.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _EPOLL_WAIT = {"x86_64": ("232", "281", "441"), "aarch64": ("22", "441")}
 
 
 class Traffic(NamedTuple):
-    """Bytes of some sockets together."""
+    """The bytes of some sockets, summed up."""
 
     sent: int
     received: int
 
 
 def by_inode() -> dict[int, Traffic]:
-    """The bytes of all TCP sockets of our network namespace, by inode. Empty where the kernel does not tell."""
+    """Return the bytes of all TCP sockets in our network namespace, by inode; empty if the kernel has no figures."""
     found: dict[int, Traffic] = {}
     for family in (socket.AF_INET, socket.AF_INET6):
         with suppress(OSError):
@@ -40,7 +40,7 @@ def by_inode() -> dict[int, Traffic]:
 
 
 def traffic(pid: int, tid: int, known: dict[int, Traffic]) -> Traffic | None:
-    """What came and went on the sockets that a thread waits for; None if it does not wait just now, or has none."""
+    """Return the bytes on the sockets that a thread waits for; None if it does not wait just now, or has no socket."""
     try:
         with open(f"/proc/{pid}/task/{tid}/syscall") as file:
             words = file.read().split()

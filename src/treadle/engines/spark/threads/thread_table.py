@@ -1,8 +1,8 @@
-"""All threads of an application's processes, in each round anew, and at its own pace what they are found doing.
+"""The current threads of an application's processes, and, less often, the stacks of tasks' threads.
 
-Where an agent tells of threads by name, their kernel ids are looked up in the JVM's memory, and dumps, which tell of
-the JVM's own threads, are few and made beside the rounds. Where there is none, a dump is made in the round, at a sign
-that anything changed. It knows nothing of what threads are for.
+Where an agent reports threads by name, their kernel ids are read from the JVM's memory, and thread dumps, which show
+the JVM's own threads, are rare and made outside the round. Without an agent, a dump is made in the round, at a sign of
+a change. This module does not know what threads are for.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from treadle.jvm import JavaThread
 from treadle.jvm.natives import Natives
 
 FRAMES = 8
-"""Of each stack: what tells waiting for a shuffle from being blocked by one is the sixth."""
+"""Frames of each stack: the sixth shows whether a thread waits for a shuffle or is blocked by one."""
 
 PATIENCE = 0.02
 """Seconds for which a round waits for a dump."""
 
 Dump = list[JavaThread] | None
-"""None of a process that has ended."""
+"""None if the process has ended."""
 
 
 @dataclass
 class _Known:
-    """One process."""
+    """One process's threads."""
 
     java: dict[int, JavaThread] = field(default_factory=dict)
-    """By Java's number."""
+    """Java threads, by Java's number."""
     own: list[JavaThread] = field(default_factory=list)
     """The JVM's own threads."""
     natives: Natives | None = None
     missing: set[int] = field(default_factory=set)
-    """Numbers of threads that were told of, but not found."""
+    """Numbers of reported threads without a known kernel id."""
     unseen: set[int] = field(default_factory=set)
-    """Those that were not in a dump either: they begin or end just now."""
+    """Missing ones that were in no dump either: they start or end just now."""
     coming: Future[Dump] | None = None
     """A dump that is being made."""
     fresh: bool = False
-    """Whether one has come since the last look."""
+    """Whether a dump has arrived since the last `look`."""
     renewed: bool = False
-    """Whether its threads have been put together anew since then."""
+    """Whether the list of threads was built again since the last `look`."""
     followed: int = -1
-    """How many of the agent's changes are in it; -1 after a dump, which may be older than what that has said."""
+    """The agent's `changes` that are included; -1 after a dump, which may be older than the agent's reports."""
     sampled: int = -1
-    """Likewise of its looks at stacks."""
+    """The agent's `sampled` that is included."""
     names: list[tuple[str, int]] = field(default_factory=list)
-    """And kernel ids, when they were last noted."""
+    """Names and kernel ids, when they were last compared."""
 
     def alone(self, tid: int | None, told: Collection[int]) -> int | None:
-        """The id, if it is none of another thread that is told of."""
+        """Return `tid` unless another reported thread owns it."""
         others = {thread.tid for number, thread in self.java.items() if number in told}
         return None if tid in others else tid
 
@@ -67,7 +67,7 @@ class _Known:
 
 
 class ThreadTable:
-    """Of the processes that it is asked for."""
+    """The threads of the processes given to `look`."""
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
@@ -75,42 +75,42 @@ class ThreadTable:
         self._signs = ChangeHints()
         self._pool = ThreadPoolExecutor(8, "treadle-dump")
         self.dumped = -math.inf
-        """When dumps were last asked for."""
+        """When dumps were last requested."""
         self._dumps = 0
         self.stacks = 0
-        """How often new ones have come."""
+        """Grows with new stacks."""
         self.version = 0
-        """Grows with each change of what threads there are, and of their names."""
+        """Grows with each change of the threads or their names."""
 
     def close(self) -> None:
         self._pool.shutdown(wait=False)
         self._signs.close()
 
     def keep(self, pooled: Sequence[tuple[int, int]]) -> None:
-        """These threads may change hands."""
+        """Set the pooled threads."""
         self._signs.keep(pooled)
 
     def signs(self, pids: Sequence[int], pooled: Sequence[tuple[int, int]]) -> list[object]:
-        """Two readings that are equal: nothing has changed, as far as can be seen without a dump."""
+        """Read signs of a change. If two readings are equal, nothing has changed, as far as visible without a dump."""
         for pid in pids:
             self._take(pid)
         silent = {pid for pid in pids if not self._is_told(pid)}
         signs = self._signs.read(silent, [thread for thread in pooled if thread[0] in silent]) if silent else []
-        again = [object() for known in self._known.values() if known.missing - known.unseen]  # equal to none
+        again = [object() for known in self._known.values() if known.missing - known.unseen]  # never equal
         return [*signs, *again, self._agents.generation, self._agents.sampled, self._dumps]
 
     def is_quiet(self, pids: Sequence[int]) -> bool:
-        """Whether agents tell of all of these, and nothing is under way: then only they can have news."""
+        """True if agents report all these processes, and nothing is awaited: then only the agents can have news."""
         return self.is_told(pids) and not any(
             known.coming is not None or known.missing - known.unseen for known in self._known.values()
         )
 
     def is_told(self, pids: Sequence[int]) -> bool:
-        """Whether agents tell of all of these."""
+        """Whether agents report on all these processes."""
         return bool(pids) and all(map(self._is_told, pids))
 
     def ask_for_dumps(self, now: float, pids: Sequence[int]) -> bool:
-        """Have threads dumped beside the rounds. False: that has to be done in the round, for some of them."""
+        """Start dumps outside the round. False: without an agent's reports, dumps must be made in the round."""
         if not self.is_told(pids):
             return False
         self.dumped = now
@@ -119,9 +119,9 @@ class ThreadTable:
         return True
 
     def look(self, now: float, pids: Sequence[int]) -> dict[int, list[JavaThread]]:
-        """The threads of those that are still there.
+        """Return the threads of the processes that still run.
 
-        Dumps that some need are waited for, but not for long, and not those of a process that has just begun.
+        Wait `PATIENCE` seconds for needed dumps, except of new processes; only the first call waits for all.
         """
         first = not self._known
         if self._known.keys() != set(pids):
@@ -139,19 +139,19 @@ class ThreadTable:
         return {pid: known.all for pid, known in self._known.items() if known.all}
 
     def _begin(self, pid: int) -> Future[Dump]:
-        """A dump, unless one is being made."""
+        """Start a dump, unless one is being made."""
         known = self._known[pid]
         if known.coming is None:
             known.coming = self._pool.submit(_dump, pid)
         return known.coming
 
     def _is_told(self, pid: int) -> bool:
-        """Whether an agent tells of its threads, and a dump has told the rest."""
+        """True if an agent reports a process's threads, and a dump has shown the others."""
         known = self._known.get(pid)
         return known is not None and bool(known.java) and self._agents.of(pid) is not None
 
     def _follow(self, pid: int) -> bool:
-        """Do as the agent says; False if that takes a dump, since a thread that stays can't be found."""
+        """Apply the agent's reports; False if a dump is needed to find an existing thread's kernel id."""
         known, agent = self._known[pid], self._agents.of(pid)
         assert agent is not None
         if not known.missing and known.followed == agent.changes:
@@ -180,7 +180,7 @@ class ThreadTable:
         return not again - known.unseen
 
     def _settle(self, pid: int, known: _Known) -> None:
-        """After a look: what is new of stacks and names."""
+        """Take over new stacks, and note changed names."""
         if known.renewed:
             names = [(thread.name, thread.tid) for thread in known.all]
             self.version += names != known.names
@@ -197,14 +197,14 @@ class ThreadTable:
         known.fresh = known.renewed = False
 
     def _take(self, pid: int) -> None:
-        """What a dump has brought, if it is there."""
+        """Take the result of a dump, if the dump is done."""
         known = self._known.get(pid)
         if known is not None and known.coming is not None and known.coming.done():
             coming, known.coming = known.coming, None
             try:
                 self._note(pid, coming.result())
             except TreadleError:
-                if not self._is_told(pid):  # else the next one may have more luck
+                if not self._is_told(pid):  # else the next dump may succeed
                     raise
 
     def _note(self, pid: int, found: Dump) -> None:
@@ -217,7 +217,7 @@ class ThreadTable:
         known.fresh = known.renewed = True
         known.followed = -1
         if known.natives is not None and not known.natives.known:
-            known.natives = None  # by this dump it may be found out
+            known.natives = None  # this dump may reveal the offsets
         known.unseen = known.missing - known.java.keys()
         self._dumps += 1
         self.stacks += 1
