@@ -19,7 +19,7 @@ from support import until
 from treadle import config, jvm
 from treadle.attachment import Attachment, attach, checks, plan, watch
 from treadle.attachment.policies.around import AdaptiveUnderAttach, Caps, Grouped, Nested, WithinQuery
-from treadle.attachment.policies.threads import AnswersFirst, HelpersFirst, StartsFirst
+from treadle.attachment.policies.threads import BatchStartThreadsFirst, HelpersFirst, JvmServiceThreadsFirst
 from treadle.attachment.shown import report
 from treadle.broker import Broker
 from treadle.decide import registry
@@ -276,7 +276,7 @@ def test_an_application_that_comes_later_is_met_and_when_it_dies_only_its_own_ro
         assert attachment.running
         assert attachment.status()["changes"] >= changes > 0
         members = attachment._members
-        kept = (members.engines, members._parting, members._claims._held, members._published._open)
+        kept = (members.engines, members._on_end, members._claims._held, members._published._open)
         assert [len(each) for each in kept] == [1] * 4, "nothing is kept of one that has ended"
     assert differences(before, application.pid) == {}
 
@@ -497,7 +497,7 @@ def test_the_threads_by_which_a_jvm_answers_are_as_urgent_as_the_most_urgent() -
     instances = [*seen.topology.instances, *(Instance("driver", (name,), 0, "spark") for name in ("jvm", "scheduler"))]
     topology = Topology((*seen.topology.queries, engine), tuple(instances), 2)
     queue = np.array([5.0, 1.0, 5.0, 9.0, np.nan, np.nan])
-    schedule = AnswersFirst(QueueSize()).decide(Snapshot(topology, 0.0, {"queue": queue}))
+    schedule = JvmServiceThreadsFirst(QueueSize()).decide(Snapshot(topology, 0.0, {"queue": queue}))
     np.testing.assert_array_equal(schedule.scalar, [5.0, 1.0, 5.0, 9.0, 9.0, np.nan])
 
 
@@ -524,23 +524,23 @@ class TestWhatABatchNeedsToBegin:
         return Snapshot(topology, 0.0, {"queue": np.array([5.0, 1.0, 5.0, 9.0, *[np.nan] * len(self.ENGINE)])})
 
     def test_is_as_urgent_as_the_most_urgent_and_compilers_are_held_back(self) -> None:
-        schedule = StartsFirst(QueueSize()).decide(self.snapshot())
+        schedule = BatchStartThreadsFirst(QueueSize()).decide(self.snapshot())
         np.testing.assert_array_equal(schedule.scalar, [5.0, 1.0, 5.0, 9.0, 9.0, 9.0, 9.0, 3.0, np.nan])
 
     def test_is_as_the_policy_says_where_it_says_anything(self) -> None:
-        schedule = StartsFirst(UserPriority()).decide(self.snapshot())
+        schedule = BatchStartThreadsFirst(UserPriority()).decide(self.snapshot())
         np.testing.assert_array_equal(schedule.scalar[-len(self.ENGINE) :], [7.0, 7.0, 7.0, np.nan, 7.0])
 
     @pytest.mark.parametrize("policy", ["rr", "random", "weighted:user-priority=1,queue-size=1"])
     def test_compilers_are_left_alone_where_the_policy_has_ranked_the_driver(self, policy: str) -> None:
-        schedule = StartsFirst(registry.create(policy)).decide(self.snapshot())
+        schedule = BatchStartThreadsFirst(registry.create(policy)).decide(self.snapshot())
         assert np.isnan(schedule.scalar[4 + self.ENGINE.index("compilers")])
         assert not np.isnan(schedule.scalar[4 + self.ENGINE.index("plan b")])
 
     def test_is_left_alone_where_nothing_is_known(self) -> None:
         seen = self.snapshot()
         unknown = Snapshot(seen.topology, 0.0, {"queue": np.full(len(seen.topology), np.nan)})
-        assert np.isnan(StartsFirst(QueueSize()).decide(unknown).scalar).all()
+        assert np.isnan(BatchStartThreadsFirst(QueueSize()).decide(unknown).scalar).all()
 
     @pytest.mark.parametrize(
         ("policy", "enforce", "held"),

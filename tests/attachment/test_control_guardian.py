@@ -12,9 +12,9 @@ import pytest
 
 from support import LONG
 from treadle.attachment import plan
+from treadle.attachment.attached_applications import AttachedApplications, Wanted
 from treadle.attachment.attached_engine import Guard
 from treadle.attachment.control import Attachment
-from treadle.attachment.members import Members, Wanted
 from treadle.attachment.newcomers import Newcomers
 from treadle.enforce import Per, Target, Value, kernel
 from treadle.enforce.recovery.guardian import OFF, Guardian
@@ -37,7 +37,7 @@ def test_without_a_guardian_it_is_refused_and_leaves_no_journal(
 def test_what_the_guardian_takes_off_counts_as_a_release_by_the_watchdog(own_journals: Path) -> None:
     thread, leash = kernel.thread_ref(threading.get_native_id()), Releasable(InMemory())
     wanted = Wanted(plan.make(None, "nice", 0.05, {}, {}, ("*",)), {}, {}, None, False)
-    members = Members(wanted, Newcomers(()), dict)
+    members = AttachedApplications(wanted, Newcomers(()), dict)
     members.guards["app"] = guard = Guard(leash, 1.0, 0.05, {}, sees=False)
     leash.write(thread, 5.0)
     with Journal.open(own_journals) as journal:

@@ -17,8 +17,8 @@ from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from treadle.attachment.attached_applications import COUNTED, GLANCED, AttachedApplications, Wanted
 from treadle.attachment.coverage import QueryCoverage
-from treadle.attachment.members import COUNTED, GLANCED, Members, Wanted
 from treadle.attachment.newcomers import Newcomers
 from treadle.attachment.pace import Pace
 from treadle.attachment.shown import report
@@ -29,7 +29,7 @@ from treadle.loop import DecisionBatch, Loop
 from treadle.values import Snapshot
 
 if TYPE_CHECKING:  # promises need compiled code, which takes as long to load as all the rest
-    from treadle.attachment.quality.keeper import Quality
+    from treadle.attachment.quality.keeper import PromiseKeeper
     from treadle.decide.quality import Promise
 
 log = logging.getLogger("treadle.attach")
@@ -65,8 +65,8 @@ class Attachment:
         self._unread: deque[DecisionBatch] = deque(maxlen=10_000)
         self._partial = wanted.dry_run and wanted.agent is None
         self._coverage = QueryCoverage([*wanted.priorities, *wanted.goals, *chosen.caps, *chosen.queries, *promised])
-        self._quality: Quality | None = None
-        self._members = members = Members(wanted, later or Newcomers(()), self.status)
+        self._quality: PromiseKeeper | None = None
+        self._members = members = AttachedApplications(wanted, later or Newcomers(()), self.status)
         self._closing = ExitStack()
         self._closing.callback(members.close)
         try:
@@ -209,7 +209,7 @@ class Attachment:
         if promised and not self.dry_run:
             from treadle.attachment.quality import keeper
 
-            self._quality = keeper.Quality(promised, self._members.living, self._snapshot)
+            self._quality = keeper.PromiseKeeper(promised, self._members.living, self._snapshot)
             self._closing.callback(self._quality.close)
             self._quality.start()
 

@@ -25,7 +25,7 @@ class Newcomers:
 
     def __init__(self, patterns: Sequence[str], user: int | None = None) -> None:
         self.expected = bool(patterns)
-        self._looking = application.Newcomers(patterns, user)
+        self._looking = application.NewApplicationFinder(patterns, user)
         self._found: SimpleQueue[Application] = SimpleQueue()
         self._closed = threading.Event()
         if patterns:

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 from treadle.attachment.policies.around import AdaptiveUnderAttach, ByShare, Caps, Grouped, Nested, Seen, WithinQuery
 from treadle.attachment.policies.threads import (
-    AnswersFirst,
-    AnswersOrdinary,
+    BatchStartThreadsFirst,
     HelpersFirst,
     HelpersIfNamed,
     InProportion,
+    JvmServiceThreadsFirst,
+    JvmServiceThreadsUnchanged,
     MainsOnly,
     SourcesLast,
-    StartsFirst,
 )
 from treadle.decide import adaptive, registry
 from treadle.decide.policies import CongestionAware, Fcfs, HighestRate, MultiClass, QueueSize, UserPriority
@@ -52,19 +52,19 @@ FINE = {1: {"low": 1024.0}, 2: {"low": 100.0}}
 AUTO = "auto"
 
 
-class Part(NamedTuple):
+class EnforcerSpec(NamedTuple):
     """One enforcer: the kernel's knobs that it turns, and the options it takes with their defaults."""
 
     knobs: tuple[str, ...]
     options: Mapping[str, Any]
 
 
-PARTS: Mapping[str, Part] = {
-    "nice": Part(("nice",), {"low": -math.inf, "high": math.inf, "helpers": AUTO}),
-    "cgroup": Part(("group", "shares"), {"by": "query", "low": 0.0, "high": 0.0}),
-    "rt": Part(("rt",), {"fifo": False, "share": 0.9, "low": 1.0, "high": 99.0, "helpers": True}),
-    "slice": Part(("slice",), {"batch": True, "low": 0.0001, "high": 0.1}),
-    "quota": Part(("group", "quota"), {}),
+PARTS: Mapping[str, EnforcerSpec] = {
+    "nice": EnforcerSpec(("nice",), {"low": -math.inf, "high": math.inf, "helpers": AUTO}),
+    "cgroup": EnforcerSpec(("group", "shares"), {"by": "query", "low": 0.0, "high": 0.0}),
+    "rt": EnforcerSpec(("rt",), {"fifo": False, "share": 0.9, "low": 1.0, "high": 99.0, "helpers": True}),
+    "slice": EnforcerSpec(("slice",), {"batch": True, "low": 0.0001, "high": 0.1}),
+    "quota": EnforcerSpec(("group", "quota"), {}),
 }
 
 
@@ -134,7 +134,9 @@ class Plan:
         if set(self.parts) != {"nice"} or isinstance(self.policy, UserPriority):
             return False
         low, high = _limits(self.parts["nice"])
-        return bool(high - StartsFirst.HELD_BACK * (high - low) >= 1.0)  # otherwise their priority would rise
+        return bool(
+            high - BatchStartThreadsFirst.HELD_BACK * (high - low) >= 1.0
+        )  # otherwise their priority would rise
 
     def check(self, version: int, *, beans: bool, agent: bool) -> None:
         """Raise an error if a limit is wrong for cgroups of this version, or a policy needs what is not measured.
@@ -206,8 +208,8 @@ class Plan:
         elif name == "rt":
             policy = HelpersFirst(policy, spare_least=options["low"] == 0)
         if name == "nice" and not within:
-            policy = StartsFirst(policy)
-        policy = AnswersOrdinary(policy) if name == "rt" else AnswersFirst(policy)
+            policy = BatchStartThreadsFirst(policy)
+        policy = JvmServiceThreadsUnchanged(policy) if name == "rt" else JvmServiceThreadsFirst(policy)
         scale_of: Mapping[str, Callable[..., Scale]] = {"nice": nice, "rt": rt, "slice": slices}
         scale = nice_of_shares(low, high) if by_share else scale_of[name](low=low, high=high)
         return Binding(policy, name, self.period, scale=scale, queries=self.queries)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from treadle import durations
 from treadle.attachment import checks, plan, targets
+from treadle.attachment.attached_applications import Wanted
 from treadle.attachment.control import Attachment
 from treadle.attachment.knobs import Knobs
-from treadle.attachment.members import Wanted
 from treadle.attachment.newcomers import Newcomers
 from treadle.attachment.plan import loads_agent
 from treadle.attachment.shown.published import ask

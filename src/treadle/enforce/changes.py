@@ -1,6 +1,6 @@
-"""Changes as values: what is wanted, less what is there already. Pure; nothing here reads or writes the system.
+"""Changes as values: the wanted settings that differ from the current ones. Nothing here reads or writes the system.
 
-They are held as columns and become objects only when somebody looks at them, so a quiet round costs only numpy.
+Changes are held as columns and become objects only when they are iterated, so a quiet round costs only numpy.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from treadle.errors import ConfigError
 from treadle.model import Bools, Floats, Ints
 
 Column = Floats | NDArray[np.object_]
-"""Values by target: numbers, where NaN is unknown, or texts, where None is."""
+"""Values by target: numbers, with NaN for unknown, or texts, with None for unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One turn of a knob. `before` is None where it could not be read."""
+    """One change of a setting. `before` is None if it could not be read."""
 
     target: Target
     knob: str
@@ -64,17 +64,17 @@ class Changes(Sequence[Change]):
         return f"Changes({self.knob!r}, {list(self)!r})"
 
     def take(self, which: Ints) -> Changes:
-        """Some of the changes, by their position."""
+        """Return some of the changes, by their position."""
         return Changes(self.knob, self.targets, self.rows[which], self.before[which], self.after[which])
 
     def alone(self) -> Changes:
-        """The same, without the targets that are not changed: for those who keep them long."""
+        """Return the same changes with only the targets that change: it takes less memory if kept for long."""
         targets = [self.targets[row] for row in self.rows.tolist()]
         return Changes(self.knob, targets, np.arange(len(targets)), self.before, self.after)
 
 
 def diff(targets: Sequence[Target], wanted: Column, current: Column, *, knob: str = "") -> Changes:
-    """The rows where `wanted` is known and differs from `current`; what is unknown in `wanted` is left as it is."""
+    """Return the changes where `wanted` is known and differs from `current`; unknown in `wanted` means no change."""
     if not len(targets) == len(wanted) == len(current):
         raise ConfigError(
             f"{len(wanted)} wanted and {len(current)} current values for {len(targets)} targets",
@@ -90,28 +90,28 @@ def diff(targets: Sequence[Target], wanted: Column, current: Column, *, knob: st
 
 
 def missing(column: Column) -> Bools:
-    """Where nothing is known."""
+    """Return where values are unknown."""
     if column.dtype == np.object_:
         return np.asarray(np.equal(column, _NONE), dtype=np.bool_)
     return np.isnan(column.astype(np.float64, copy=False))
 
 
 def complete(column: Column) -> bool:
-    """Whether all is known. For numpy an unknown number is the least of all, so one look at that one is enough."""
+    """Return whether all values are known. In numpy `argmin` finds NaN first, so one comparison is enough."""
     if column.dtype == np.object_:
         return not missing(column).any()
     return not len(column) or not math.isnan(column[column.argmin()])
 
 
 def column_of(values: Sequence[Value | None], like: Column) -> Column:
-    """Values as a column of the same kind; None is unknown in both."""
+    """Return values as a column of the same kind as `like`; None means unknown."""
     if like.dtype == np.object_:
         return np.array(values, dtype=np.object_)
     return np.array(values, dtype=np.float64)
 
 
 def same(one: Value, other: Value) -> bool:
-    """Equal, or both not a number: a knob may use NaN for 'not set'."""
+    """Return whether both are equal or both NaN: a knob may use NaN for 'not set'."""
     return one == other or (one != one and other != other)
 
 

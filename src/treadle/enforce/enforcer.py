@@ -1,8 +1,8 @@
-"""Turns one knob and can put everything back as it was found. It knows nothing of metrics or policies.
+"""Sets the values of one knob and can put all of them back as they were found (Lachesis section 5.3).
 
-Only what differs is written, what was written is read back, errors are collected and not thrown. What was found is
-remembered before the first write, so that whatever fails in between, `restore` leads back; with a journal also from
-another process. Lachesis section 5.3.
+Only values that differ are written, each write is read back, and errors are collected, not raised. Found values are
+remembered before the first write, so `restore` works whatever fails in between; with a journal also from another
+process.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Failure:
 
 
 class Outcomes(NamedTuple):
-    """What came of some changes."""
+    """The results of some changes."""
 
     applied: Changes
-    """Written and read back (in a dry run: what would have been)."""
+    """Changes that were written and read back; in a dry run, that would have been."""
     failures: tuple[Failure, ...] = ()
     gone: tuple[Target, ...] = ()
-    """Ended in the meantime: nothing to do."""
+    """Targets that have ended in the meantime: nothing to do."""
     left: tuple[Change, ...] = ()
-    """Not put back, since somebody else has changed them in the meantime: from what we wrote to what is there."""
+    """Not put back, since another program has changed them: `before` is what we wrote, `after` what is there."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class _Held:
 
     found: Value
     ours: Value | None = None
-    """What was read after our last write. None: that failed, so whatever is there counts as ours."""
+    """The value read after our last write. None if no read succeeded since: then any current value counts as ours."""
 
 
 @dataclass
@@ -67,23 +67,23 @@ class _Tally:
 
 
 class WriteAhead(Protocol):
-    """Where changes are written down before they are made: a `recovery.journal.Journal`."""
+    """A log in which changes are recorded before they are made: a `recovery.journal.Journal`."""
 
     def note(self, knob: Knob, found: Iterable[tuple[Target, Value]], wanted: Iterable[tuple[Target, Value]]) -> None:
-        """Before a write: what targets had, and what is to be written."""
+        """Record, before a write, the values found on targets and the values to be written."""
 
     def correct(self, knob: Knob, seen: Iterable[tuple[Target, Value | None]]) -> None:
-        """After a write that failed: what there is now; None where that can't be read."""
+        """Record, after a failed write, the current values; None for a value that can't be read."""
 
     def back(self, knob: Knob, targets: Iterable[Target]) -> None:
-        """After these were put back."""
+        """Record that targets were put back."""
 
 
 class Enforcer:
-    """Carries out changes of one knob. In a dry run it reads, pretends to have written, and writes nothing.
+    """Carries out changes of one knob. A dry run reads values and only pretends to write them.
 
-    It then also pretends to put back, except what it could not read before: a group that only the real run makes.
-    What is about to be written is noted in the `journal` before; what can't be noted there is not written.
+    A dry run also pretends to put back, except values that it could not read, as of a group that only a real run makes.
+    Each write is recorded in the `journal` beforehand; a value that can't be recorded there is not written.
     """
 
     def __init__(self, knob: Knob, *, dry_run: bool = False, journal: WriteAhead | None = None) -> None:
@@ -91,7 +91,7 @@ class Enforcer:
         self.dry_run = dry_run
         self.journal = None if dry_run else journal
         self._write_and_read: Callable[[Target, Value], Value] | None = getattr(knob, "write_and_read", None)
-        """A quicker way than the one after the other, which most of a round with many changes is spent on."""
+        """Faster than a write and then a read, which take most of the time of a round with many changes."""
         self._targets: tuple[Target, ...] = ()
         self._current: Column = np.empty(0)
         self._rows: dict[Target, int] | None = {}
@@ -104,18 +104,18 @@ class Enforcer:
         return tuple(self._held)
 
     def holds(self, target: Target) -> bool:
-        """Whether `restore` would put it back."""
+        """Return whether `restore` would put the target back."""
         return target in self._held
 
     def wrote(self, target: Target) -> Value | None:
-        """What was last written to a target that is held; None if none was, or it failed."""
+        """Return a held target's value after our last write; None if it is not held, or that value is unknown."""
         held = self._held.get(target)
         return None if held is None else held.ours
 
     def diff(self, targets: tuple[Target, ...], wanted: Column) -> Changes:
-        """What must change for `targets` to have the `wanted` values. Reads only what isn't known from before.
+        """Return the changes that give `targets` the `wanted` values. Only current values that are unknown are read.
 
-        The same tuple in the next round finds the current values aligned already.
+        If the next round passes the same tuple, the current values need not be aligned again.
         """
         self._align(targets, wanted)
         if len(wanted) == len(targets) and not complete(self._current):
@@ -144,24 +144,24 @@ class Enforcer:
                     self._held.pop(target, None)
                 except Exception as error:
                     tally.failures.append(Failure(target, self.knob.name, value, error))
-        finally:  # also when a signal breaks in: what was not reached is unknown and will be read
+        finally:  # also if a signal handler raises: targets that were not reached are unknown and are read again
             self._note(changes, column_of(seen, self._current))
             self._note_what_came(tally)
         return tally.outcomes(changes)
 
     def adopt(self, target: Target, found: Value, ours: Value | None) -> None:
-        """Hold a target that another process has written to, so that `restore` puts it back to what that one found.
+        """Hold a target that another process has written to, so that `restore` puts back what that process `found`.
 
-        `ours` is what it wrote; None, if whatever is there counts as that.
+        `ours` is what that process wrote; None if any current value counts as written by it.
         """
         self._held[target] = _Held(found, ours)
 
     def restore(self, targets: Iterable[Target] | None = None) -> Outcomes:
-        """Put back what was found, for all targets or some. What fails stays remembered for the next call."""
+        """Put back the found values, for all targets or some. A target that fails is held for the next call."""
         if targets is None:
             targets = (*self._held, *self._targets) if self.dry_run else self.held
         named = dict.fromkeys(targets)
-        for target in named:  # read again before the next diff; this also ends what a dry run pretends
+        for target in named:  # so the next diff reads these values again, also those that a dry run pretended
             self._forget_current(target)
         chosen = tuple(target for target in named if target in self._held)
         changes = self._back(chosen)
@@ -187,7 +187,7 @@ class Enforcer:
         return tally.outcomes(changes)
 
     def retarget(self, targets: tuple[Target, ...]) -> Outcomes:
-        """From now on these targets. One that is no more among them is put back if it still exists, and forgotten."""
+        """Use these targets from now on. Other held targets are put back if they still exist, and forgotten."""
         if targets is self._targets or targets == self._targets:
             return self._nothing_done
         staying = set(targets)
@@ -195,7 +195,7 @@ class Enforcer:
         return self.restore([target for target in self._held if target not in staying])
 
     def _turn(self, target: Target, value: Value, *, noted: bool) -> bool:
-        """Set one value; False where it is there already."""
+        """Set one value; False if a target that is not held has the value already."""
         held = self._held.get(target)
         if held is None:
             found = self.knob.read(target)
@@ -209,9 +209,9 @@ class Enforcer:
         return True
 
     def _note_down(self, changes: Changes) -> set[Target]:
-        """Write all that is about to change into the journal at once; the targets for which that was done.
+        """Record all planned writes in the journal at once; return the targets for which that was done.
 
-        For the others it is done one by one, where it can be said what went wrong with each.
+        The other targets are recorded one by one later, so that each error is reported for its own target.
         """
         if self.journal is None or not len(changes):
             return set()
@@ -236,21 +236,21 @@ class Enforcer:
         return {target for target, _ in wanted}
 
     def _note_what_came(self, tally: _Tally) -> None:
-        """In the journal too: what has ended, and what there is after a write that went wrong."""
+        """Record in the journal the targets that have ended and the current values after failed writes."""
         if tally.gone:
             self._note_back(tally.gone)
         if tally.failures and self.journal is not None:
             failed = [failure.target for failure in tally.failures if failure.target in self._held]
-            with suppress(TreadleError):  # then two values count as ours, of which one is
+            with suppress(TreadleError):  # on error the journal keeps the last two values as ours
                 self.journal.correct(self.knob, [(target, self._held[target].ours) for target in failed])
 
     def _note_back(self, targets: Sequence[Target]) -> None:
         if targets and self.journal is not None:
-            with suppress(TreadleError):  # what is as it was found is not put back again
+            with suppress(TreadleError):  # harmless: a restore does not write a target that has its found value
                 self.journal.back(self.knob, targets)
 
     def _pretend(self, changes: Changes) -> None:
-        """Remember what was found and what would be there now."""
+        """Remember the found values, and the values that a real run would have written."""
         columns = (changes.rows.tolist(), changes.before.tolist(), changes.after.tolist())
         for row, before, after in zip(*columns, strict=True):
             held = self._held.get(changes.targets[row])
@@ -261,7 +261,7 @@ class Enforcer:
         self._note(changes, changes.after)
 
     def _seen(self, target: Target, held: _Held) -> Value:
-        """What is there now; in a dry run what would be, unless somebody else has changed it."""
+        """Read the current value; in a dry run the pretended one, unless another program has changed the value."""
         seen = self.knob.read(target)
         return held.ours if self.dry_run and held.ours is not None and same(seen, held.found) else seen
 
@@ -289,13 +289,13 @@ class Enforcer:
             held.ours = self.knob.read(target)
         except TargetGone:
             raise
-        except Exception:  # the failed write is the error to tell; not knowing is in `held`
+        except Exception:  # the caller reports the failed write; `held.ours` stays None
             return
 
     def _read(self, rows: Ints, wanted: Column) -> Column:
-        """Read what is unknown. A target that has ended is not wanted any more; other errors are left to `apply`.
+        """Read unknown values. A target that has ended is removed from `wanted`; other errors are left to `apply`.
 
-        In a dry run it stays wanted: it may be a group that only the real run would have made.
+        In a dry run such a target stays in `wanted`: it may be a group that only a real run makes.
         """
         gone: list[int] = []
         for row in rows.tolist():
@@ -324,7 +324,7 @@ class Enforcer:
         self._targets, self._current, self._rows = targets, current, None
 
     def _index(self) -> dict[Target, int]:
-        """Target -> row; made only when asked for, since a steady round needs none."""
+        """Return target -> row; built on first use, since a steady round needs none."""
         if self._rows is None:
             self._rows = {target: row for row, target in enumerate(self._targets)}
         return self._rows
@@ -345,7 +345,7 @@ class Enforcer:
             self._current[row] = _nothing(self._current)
 
     def _back(self, targets: Sequence[Target]) -> Changes:
-        """The way back of some held targets as changes."""
+        """Return the changes that put some held targets back."""
         before = np.array([self._held[target].ours for target in targets], dtype=np.object_)
         after = np.array([self._held[target].found for target in targets], dtype=np.object_)
         return Changes(self.knob.name, targets, np.arange(len(targets)), before, after)

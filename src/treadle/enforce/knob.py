@@ -1,6 +1,6 @@
-"""What can be turned: a knob reads and writes one value of one target, a thread, an instance or a group of them.
+"""The interface of knobs: a knob reads and writes one setting of a target, which is a thread, an instance or a group.
 
-It knows how the system spells the value and nothing of why it changes. Lachesis section 5.3 calls these the mechanisms.
+A knob knows how the system represents the value, not why it changes. Lachesis section 5.3 calls knobs mechanisms.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Per = Literal["thread", "instance", "group"]
 
 
 def label(target: Target) -> str:
-    """A target as people read it."""
+    """Return a target as text for people."""
     return f"thread {target.tid}" if isinstance(target, ThreadRef) else target
 
 
@@ -24,7 +24,7 @@ def label(target: Target) -> str:
 class Knob(Protocol):
     """One setting of the system. `TargetGone` says that the target has ended; any other error is a failure.
 
-    One that can write and then read at once in less time may have a method `write_and_read(target, value) -> Value`.
+    A knob that can write and read back in one faster step may have a method `write_and_read(target, value) -> Value`.
     """
 
     @property
@@ -34,7 +34,7 @@ class Knob(Protocol):
     def per(self) -> Per: ...
 
     def read(self, target: Target, /) -> Value:
-        """The value that the system has now."""
+        """Return the value that the system has now."""
 
     def write(self, target: Target, value: Value, /) -> None:
-        """Set it. Whether it took hold is seen by reading it back."""
+        """Set the value. Callers read it back to check that it took effect."""

@@ -1,7 +1,7 @@
 """The knob `place`: the workers of a cluster on which a query runs (Stream-Economics section 4).
 
-It knows queries and workers by their ids and a table that says who is where; how an engine keeps to it is its business.
-Left alone, a query is anywhere: that is what is restored.
+It reads and writes a table of queries and workers by their ids; how an engine applies the table is up to the engine.
+By default a query may run on any worker, and restoring returns to that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from treadle.errors import ConfigError
 
 
 class Places(Protocol):
-    """Where it is looked up when work is given out."""
+    """The table that an engine reads when it assigns work to workers."""
 
     def get(self, query: str, /) -> str: ...
 
@@ -21,7 +21,7 @@ class Places(Protocol):
 
 
 class PlaceKnob:
-    """Per group: a query is known by its id, whatever of it runs."""
+    """Sets the workers of a query. Its targets are groups: the id of a query stands for all that runs of it."""
 
     name = "place"
     per: Per = "group"

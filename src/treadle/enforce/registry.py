@@ -1,7 +1,7 @@
-"""Knobs that other packages add as entry points of `treadle.enforcers`, beside those that an engine carries itself.
+"""Knobs that other packages add as entry points of `treadle.enforcers`, besides the knobs that engines provide.
 
-It knows names and how a knob is made, not who turns it. An entry point is called like its knob and names what makes it
-when called without arguments: a class or a function, whose docstring's first line is its help.
+An entry point has the name of its knob and refers to a class or function that makes the knob when called without
+arguments. The first line of its docstring is the help of the knob.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GROUP = "treadle.enforcers"
 
 @dataclass(frozen=True)
 class KnobKind:
-    """A kind of knob, before one is made."""
+    """A kind of knob: its name, its help and the function that makes one."""
 
     name: str
     help: str
@@ -27,7 +27,7 @@ class KnobKind:
 
 
 def get(name: str) -> KnobKind:
-    """The kind of knob with this name."""
+    """Return the kind of knob with this name."""
     points = _plug_ins()
     if name in points:
         return _load(points[name])
@@ -36,7 +36,7 @@ def get(name: str) -> KnobKind:
 
 
 def names() -> tuple[str, ...]:
-    """The names of all knobs that other packages add, which needs no import of theirs."""
+    """Return the names of all knobs that other packages add; the packages are not imported."""
     return tuple(_plug_ins())
 
 

@@ -1,7 +1,7 @@
-"""The knob `keep`: the part of a stream's rows that goes on, the rest is dropped (Stream-Economics section 3.2).
+"""The knob `keep`: the part of a stream's rows that is kept; the rest is dropped (Stream-Economics section 3.2).
 
-It knows streams by name and a table that says how much of each is kept; how rows are dropped is the engine's business.
-Left alone, everything is kept: that is what is restored.
+It reads and writes a table of stream names and the part kept of each; how rows are dropped is up to the engine.
+By default everything is kept, and restoring returns to that.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ EVERYTHING = 1.0
 
 @dataclass(frozen=True)
 class Choice:
-    """Which rows go first: any (the default), those of least `utility`, or all of some `key`.
+    """Which rows are dropped first: any (the default), rows of the least `utility`, or all rows of some `key` values.
 
-    Each is the name of a column or an expression of columns in SQL. With a utility rows are kept in proportion to its
-    size; one of infinity is never dropped. With a key all rows of a value are kept or none, as joins need it.
+    Each is the name of a column or an SQL expression of columns. With a utility, rows are kept in proportion to its
+    size, and a row of infinite utility is never dropped. With a key, all rows of a value are kept or none, as joins
+    need.
     """
 
     utility: str | None = None
@@ -33,10 +34,10 @@ class Choice:
 
 
 def by_utility(utility: str) -> Choice:
-    """Rows are kept in proportion to the size of this column or expression; where it is infinity, NULL or NaN, always.
+    """Keep rows in proportion to the size of this column or expression; always where it is infinity, NULL or NaN.
 
-    A negative utility counts by its size, as a refund does in a sum. No row is without a chance: also with a utility of
-    0 or minus infinity it is kept with at least a tenth of the part that is kept of the stream.
+    A negative utility counts by its absolute value, as a refund does in a sum. Every row may be kept: also a utility of
+    0 or minus infinity has at least a tenth of the probability that rows of the stream have on average.
     """
     if not isinstance(utility, str) or not utility.strip():
         remedy = "name a column, as by_utility('amount'); to drop any rows, leave shed out"
@@ -45,7 +46,7 @@ def by_utility(utility: str) -> Choice:
 
 
 def by_key(*key: str) -> Choice:
-    """All rows with the same values in these columns or expressions are kept, or none of them."""
+    """Keep all rows with the same values in these columns or expressions, or none of them."""
     if not key or not all(isinstance(each, str) and each.strip() for each in key):
         remedy = "name the columns, as by_key('card'); to drop any rows, leave shed out"
         raise ConfigError(f"by_key{key!r} names no key" if key else "by_key() has no key", where="shed", remedy=remedy)
@@ -53,7 +54,7 @@ def by_key(*key: str) -> Choice:
 
 
 class Count(NamedTuple):
-    """Rows of a stream so far: those that came to where it is decided, and those that went on."""
+    """Rows of a stream so far: rows for which it was decided whether to keep them, and rows that were kept."""
 
     seen: int
     kept: int
@@ -63,12 +64,12 @@ class Count(NamedTuple):
 
     @property
     def part(self) -> float:
-        """The achieved part; everything, where nothing came."""
+        """The part that was kept; 1 if there were no rows."""
         return min(self.kept / self.seen, EVERYTHING) if self.seen else EVERYTHING
 
 
 class Table(Protocol):
-    """Where it is decided for each row."""
+    """The table of the part to keep of each stream, by which the engine decides for each row."""
 
     def get(self, stream: str, /) -> float: ...
 
@@ -78,7 +79,7 @@ class Table(Protocol):
 
 
 class ShedKnob:
-    """Per group: a stream is known by its name, whoever reads it."""
+    """Sets the part kept of a stream. Its targets are groups: the name of a stream stands for all its readers."""
 
     name = "keep"
     per: Per = "group"

@@ -1,6 +1,6 @@
-"""Looking into a running JVM that nobody prepared for it: its threads by name and native id, and its MBeans.
+"""Access to a running JVM without any preparation in it: threads with names and native ids, and MBeans.
 
-HotSpot's own attach protocol in Python, so that a look costs a millisecond and no process is started.
+It implements HotSpot's attach protocol in Python, so a request takes a millisecond and starts no process.
 """
 
 from treadle.jvm.attach import Jvm, execute, find, look

@@ -1,8 +1,8 @@
-"""HotSpot's attach protocol: find the JVMs of this machine, and have one carry out a command over its unix socket.
+"""HotSpot's attach protocol: find the JVMs of this machine, and have a JVM run a command over its unix socket.
 
-Knows processes, rights and the protocol, not what the answers mean. A JVM opens its socket when it finds a trigger file
-on SIGQUIT. That signal ends any other program, so it is sent only to what surely is a HotSpot that waits for it. JVMs
-in containers are reached in their own /tmp, under the process id that they have inside.
+It knows processes, rights and the protocol, not the meaning of answers. On SIGQUIT, a JVM that finds a trigger file
+opens its socket. SIGQUIT ends any other program, so it is sent only to a process that surely is a HotSpot JVM with a
+handler for it. A JVM in a container is reached in its own /tmp, under its process id inside the container.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from treadle.linux.thread_times import start_time
 from treadle.text import excerpt
 
 TIMEOUT = 5.0
-"""Seconds. An idle JVM answers in a millisecond; one whose threads are starved may take long to stop them all."""
+"""Seconds. An idle JVM answers in a millisecond; a safepoint takes long if threads get no CPU."""
 
 _PAUSE = 0.002
-"""Seconds between two looks at whether the JVM has opened its socket."""
+"""Seconds between two checks whether the JVM has opened its socket."""
 _LONGEST_ANSWER = 1 << 25
-"""Bytes. A thread of a dump has some kilobytes, and there may be thousands."""
+"""Bytes. A thread dump has some kilobytes per thread, and a JVM may have thousands of threads."""
 _ANSWER_DUE = 30.0
-"""Seconds for which a trigger file means that a JVM was sent its signal and has not acted on it yet."""
+"""Up to this age in seconds, a trigger file means that the JVM got its signal and has not handled it yet."""
 _WAKING: dict[int, threading.Lock] = {}
-"""By process: held by the thread that wakes it."""
+"""For each process the lock of the thread that wakes it."""
 _UNANSWERED: set[int] = set()
-"""Processes that had not acted on their signal when we gave up, and have their trigger file still."""
+"""Processes that had not handled their signal when we gave up; their trigger files still exist."""
 _FEWEST_THREADS = 4
-"""A JVM has more from its beginning."""
+"""Every JVM has more threads than this from its start."""
 _MOST_ARGUMENTS, _LONGEST_ARGUMENT = 3, 1024  # of protocol version 1
 
 
 @dataclass(frozen=True)
 class Jvm:
-    """A running HotSpot JVM. `pid` and `start_time` together are never given to another process."""
+    """A running HotSpot JVM. `pid` and `start_time` together identify it; no later process has both."""
 
     pid: int
     start_time: int
@@ -55,19 +55,19 @@ class Jvm:
     main: str
     """The main class, module, jar or source file; without a `java` command line, the program's name."""
     arguments: tuple[str, ...]
-    """What the main class was given."""
+    """The arguments of the main class."""
     options: tuple[str, ...] = ()
-    """What the JVM was given: all that stands before the main class."""
+    """The options of the JVM: all words before the main class."""
 
 
 def find() -> list[Jvm]:
-    """The JVMs that this user may attach to: their own, or all of them for root."""
+    """The JVMs that this user may attach to: the user's own, or all for root."""
     found = []
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
         with suppress(OSError, TreadleError):
             facts = facts_of(pid)
-            # The cheap questions first: of hundreds of processes, few catch SIGQUIT. With -Xrs a JVM does not, and has
-            # its socket from the beginning.
+            # The cheap checks first: of hundreds of processes, few catch SIGQUIT. A JVM with -Xrs does not catch it,
+            # but has its socket from the start.
             may = os.geteuid() in (0, facts.uid) and (facts.catches_quit or _has_socket(facts))
             if may and libraries(pid) == (True, False):
                 found.append(_describe(facts))
@@ -83,19 +83,19 @@ def look(pid: int) -> Jvm:
 
 
 class Answer(NamedTuple):
-    """What a JVM said, and the id that it has in its own pid namespace: another one than ours in a container."""
+    """The answer of a JVM, and the JVM's id in its own pid namespace, which in a container differs from ours."""
 
     text: str
     inner_pid: int
 
 
 def execute(pid: int, command: str, *arguments: str, timeout: float = TIMEOUT) -> str:
-    """What the JVM answers to a command (`threaddump`, `properties`, `jcmd`, `load`, …)."""
+    """Run a command in the JVM (`threaddump`, `properties`, `jcmd`, `load`, …) and return the answer."""
     return ask(pid, command, *arguments, timeout=timeout).text
 
 
 def ask(pid: int, command: str, *arguments: str, timeout: float = TIMEOUT) -> Answer:
-    """As `execute`, and who it was that answered."""
+    """As `execute`; also returns the JVM's id in its own pid namespace."""
     request = _request(command, arguments)
     deadline = time.monotonic() + timeout
     facts = facts_of(pid)
@@ -112,7 +112,7 @@ def ask(pid: int, command: str, *arguments: str, timeout: float = TIMEOUT) -> An
         raise EngineError(error.message, where=facts.where, remedy=error.remedy) from error
     except ConnectionError as error:
         raise _broken(facts, error) from error
-    if is_ending(pid):  # what came may be half of the answer, and nothing in it would tell
+    if is_ending(pid):  # the answer may be incomplete
         raise TargetGone("ended in the middle of its answer", where=facts.where)
     if not status and not said:
         raise _broken(facts, None)
@@ -123,7 +123,7 @@ def ask(pid: int, command: str, *arguments: str, timeout: float = TIMEOUT) -> An
 
 @contextmanager
 def _temporary_folder(facts: Facts) -> Iterator[TargetFolder]:
-    """The JVM's /tmp; an error that says why it can't be reached."""
+    """The JVM's /tmp; the error says why it can't be opened."""
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(temporary_folder(facts.pid))
@@ -144,11 +144,11 @@ def _has_socket(facts: Facts) -> bool:
 
 
 def _reach(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket:
-    """A connection to the JVM, which opens its socket first if it has none."""
+    """Connect to the JVM, and have it open its socket first if it has none."""
     connection = _connect(folder, facts, deadline) or _wake(folder, facts, deadline)
-    if facts.pid in _UNANSWERED:  # it has acted on its signal since
+    if facts.pid in _UNANSWERED:  # it has handled its signal, so the trigger file is obsolete
         _UNANSWERED.discard(facts.pid)
-        with suppress(OSError, TreadleError), working_folder(facts.pid) as working:  # it was made in one of the two
+        with suppress(OSError, TreadleError), working_folder(facts.pid) as working:  # it is here or in /tmp
             working.remove(facts.trigger)
         with suppress(OSError):
             folder.remove(facts.trigger)
@@ -156,7 +156,7 @@ def _reach(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket
 
 
 def _connect(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket | None:
-    """A connection to the JVM's socket; None if it has none (yet), or one that was left behind."""
+    """Connect to the JVM's socket; None if it has none (yet), or only one of an ended process."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.setblocking(False)
@@ -175,7 +175,7 @@ def _connect(folder: TargetFolder, facts: Facts, deadline: float) -> socket.sock
 
 
 def _is_through(connection: socket.socket, folder: TargetFolder, facts: Facts) -> bool:
-    """Connect, unless others fill the JVM's queue."""
+    """Connect; False if the backlog of the JVM's socket is full."""
     try:
         folder.connect(connection, facts.socket)
     except BlockingIOError:
@@ -184,7 +184,7 @@ def _is_through(connection: socket.socket, folder: TargetFolder, facts: Facts) -
 
 
 def _check_peer(connection: socket.socket, facts: Facts) -> None:
-    """/tmp is open to everybody: whoever listens must be the JVM itself."""
+    """Raise an error unless the JVM itself listens, since every user can make sockets in /tmp."""
     listener = peer(connection).pid
     if listener != facts.pid:
         remedy = f"find out what process {listener} is" if listener else "find out whose it is"
@@ -194,12 +194,12 @@ def _check_peer(connection: socket.socket, facts: Facts) -> None:
 def _wake(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket:
     """Have the JVM open its socket by SIGQUIT, and connect to it.
 
-    A JVM that gets SIGQUIT when its socket is open already, or finds no trigger file, prints all stacks on its standard
-    output instead. Where that is a pipe that nobody reads, all its threads then wait for ever. So it gets the signal
-    once, and the trigger file stays until the JVM has acted on it, even if we have given up by then.
+    If its socket is already open or there is no trigger file, a JVM that gets SIGQUIT prints all stacks on its standard
+    output instead. If that is a pipe without a reader, all threads of the JVM then hang. So the JVM gets the signal
+    only once, and the trigger file stays until the JVM has handled the signal, even if we have given up by then.
     """
     try:
-        process = os.pidfd_open(facts.pid)  # from here on no other process can be meant
+        process = os.pidfd_open(facts.pid)  # refers to this process only, also if its id is used again
     except ProcessLookupError as error:
         raise TargetGone("has ended", where=facts.where) from error
     try:
@@ -222,7 +222,7 @@ def _wake(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket:
 
 @contextmanager
 def _alone(pid: int, deadline: float) -> Iterator[None]:
-    """No other thread of ours wakes this JVM at the same time."""
+    """Let only one thread of ours at a time wake this JVM."""
     lock = _WAKING.setdefault(pid, threading.Lock())
     if not lock.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
         raise TimeoutError
@@ -233,7 +233,7 @@ def _alone(pid: int, deadline: float) -> Iterator[None]:
 
 
 def _is_woken(folder: TargetFolder, facts: Facts) -> bool:
-    """Whether the JVM was sent a signal lately, by us or another process, and has not acted on it."""
+    """Whether the JVM recently got a signal, from us or another process, and has not handled it."""
     with suppress(OSError):
         about = folder.about(facts.trigger)
         return about.st_uid == facts.uid and abs(time.time() - about.st_mtime) < _ANSWER_DUE
@@ -241,9 +241,10 @@ def _is_woken(folder: TargetFolder, facts: Facts) -> bool:
 
 
 def _make_room(folder: TargetFolder, facts: Facts) -> None:
-    """Take away the socket that an ended JVM with the same id left behind.
+    """Remove the socket that an ended JVM with the same id left behind, if it belongs to another user.
 
-    The JVM replaces one of its own user. In /tmp it may not touch one of another user, and would stay silent.
+    The JVM itself replaces a socket of its own user. In /tmp it may not remove one of another user, and would not
+    answer.
     """
     try:
         if folder.uid(facts.socket) != facts.uid:
@@ -257,12 +258,12 @@ def _make_room(folder: TargetFolder, facts: Facts) -> None:
 
 
 def _has_our_id(facts: Facts) -> bool:
-    """Whether names with its id can be of no other process in our own /tmp."""
+    """Whether the JVM has the same id inside as outside, so that names with this id are of no other process."""
     return facts.inner == facts.pid
 
 
 def _await(folder: TargetFolder, facts: Facts, process: int, deadline: float) -> socket.socket:
-    """A connection, as soon as there is somebody to connect to."""
+    """Wait until the JVM has opened its socket, and connect."""
     ends = select.poll()
     ends.register(process, select.POLLIN)
     while time.monotonic() < deadline:
@@ -277,7 +278,7 @@ def _await(folder: TargetFolder, facts: Facts, process: int, deadline: float) ->
 def _trigger(temporary: TargetFolder, facts: Facts) -> Iterator[None]:
     """Make the trigger file in the JVM's /tmp or, if that fails, in its working folder.
 
-    It is removed in the end, but not if the JVM has not answered in time: it may still come to its signal.
+    The file is removed at the end, unless the JVM has not answered in time: it may still handle its signal.
     """
     with ExitStack() as stack:
         try:
@@ -304,13 +305,13 @@ def _trigger(temporary: TargetFolder, facts: Facts) -> Iterator[None]:
 
 
 def _make_trigger(folder: TargetFolder, facts: Facts) -> None:
-    """One that was left behind may have an owner that the JVM does not believe."""
+    """Make a new trigger file. An old one is removed first, since the JVM ignores a file of another user."""
     folder.remove(facts.trigger, with_force=_has_our_id(facts))
     folder.make(facts.trigger)
 
 
 def _converse(connection: socket.socket, request: bytes, deadline: float) -> tuple[str, str]:
-    """Send a request and read the answer: its first line, which is 0 if it went well, and all that follows."""
+    """Send a request and return the answer: its first line, which is 0 on success, and the rest."""
     connection.settimeout(max(deadline - time.monotonic(), 0.001))
     connection.sendall(request)
     answer = receive(connection, _LONGEST_ANSWER, deadline - time.monotonic())
@@ -328,7 +329,7 @@ def _request(command: str, arguments: tuple[str, ...]) -> bytes:
 
 
 def _broken(facts: Facts, error: ConnectionError | None) -> EngineError | TargetGone:
-    """Why the JVM hung up. It does so without a word on those whom it does not trust."""
+    """The error for a JVM that closed the connection, as it does for users that it does not trust."""
     if is_ending(facts.pid):
         return TargetGone("ended in the middle of its answer", where=facts.where)
     why = f": {error.strerror}" if error else ""
@@ -360,11 +361,11 @@ _WITH_VALUE = frozenset(
     | {"--limit-modules", "--add-reads", "--add-exports", "--add-opens", "--patch-module", "--enable-native-access"}
     | {"--source"}
 )
-"""Options of `java` whose value is the next word."""
+"""Options of `java` that have their value in the next word."""
 
 
 def _main_at(words: list[str]) -> int:
-    """Where the main class stands in the arguments of `java`: the first that is neither an option nor one's value."""
+    """The index of the main class in the arguments of `java`: the first that is no option and no option's value."""
     at = 0
     while at < len(words) and words[at].startswith(("-", "@")):
         at += 2 if words[at] in _WITH_VALUE else 1

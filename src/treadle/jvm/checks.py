@@ -1,4 +1,4 @@
-"""Whether a process can be attached to: its owner, its kind of JVM, and whether it takes the signal."""
+"""Checks that a process can be attached to: its owner, its kind of JVM, and whether it handles the signal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from treadle.jvm.process import Facts, given, is_ending, libraries
 
 
 def check_rights(facts: Facts) -> None:
-    """Whether the JVM would take us for its owner."""
+    """Raise an error unless the JVM accepts requests of this user and group."""
     if os.geteuid() == 0:
         return
     if facts.uid != os.geteuid():
@@ -21,14 +21,14 @@ def check_rights(facts: Facts) -> None:
 
 
 def check_hotspot(facts: Facts) -> None:
-    """Whether it is a JVM that speaks the protocol."""
+    """Raise an error unless the process is a HotSpot JVM, which knows the attach protocol."""
     try:
         has_jvm, has_j9 = libraries(facts.pid)
     except PermissionError as error:
         raise locked(facts) from error
     except (FileNotFoundError, ProcessLookupError) as error:
         raise TargetGone("has ended", where=facts.where) from error
-    if not has_jvm and is_ending(facts.pid):  # its memory is gone before it is
+    if not has_jvm and is_ending(facts.pid):  # an ending process loses its memory first
         raise TargetGone("has ended", where=facts.where)
     if not has_jvm:
         raise EngineError("is not a JVM", where=facts.where, remedy="name the process that runs Java")
@@ -37,7 +37,7 @@ def check_hotspot(facts: Facts) -> None:
 
 
 def check_willing(facts: Facts) -> None:
-    """Whether the JVM would answer SIGQUIT by opening its socket: else nothing is sent, and it notices nothing."""
+    """Raise an error unless the JVM would open its socket on SIGQUIT; it is checked before the signal is sent."""
     if facts.stopped:
         raise EngineError("is stopped", where=facts.where, remedy=f"let it go on: kill -CONT {facts.pid}")
     switches = [word for word in given(facts.pid) if word.endswith("DisableAttachMechanism")]
@@ -50,5 +50,5 @@ def check_willing(facts: Facts) -> None:
 
 
 def locked(facts: Facts) -> RightsError:
-    """The kernel lets nobody but root look into it."""
+    """The error for a process that only root may inspect."""
     return RightsError("may not be looked into", where=facts.where, remedy="run as root")

@@ -1,7 +1,6 @@
-"""Treadle's own few Java classes: compiled on first use with the JDK that is there, and kept with the other jars.
+"""Treadle's own Java classes: compiled on first use with the installed JDK, and stored with the other jars.
 
-It knows compilers and jars, not what any class is for. The name of a jar has two sums: that of its sources, by which it
-is found, and its own, which is checked whenever it is used.
+A jar's file name has two checksums: that of the sources, to find the jar, and that of the jar, checked at each use.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from treadle.linux.files import trusted
 
 
 def jar(name: str, sources: Path, *, path: str = "", key: str = "", manifest: str = "") -> Jar:
-    """The jar with the classes of a folder, compiled against a class `path` that is known by its `key`."""
+    """The jar with the classes of the folder `sources`, compiled against a class `path`; `key` is its version."""
     files = sorted(sources.glob("*.java"))
     sums = hashlib.sha256(key.encode() + manifest.encode())
     for source in files:
@@ -35,8 +34,8 @@ def jar(name: str, sources: Path, *, path: str = "", key: str = "", manifest: st
 
 
 def spark_jar(name: str, sources: Path, *, manifest: str = "") -> Jar:
-    """The same for classes that use Spark's: compiled against the PySpark that is here."""
-    version = metadata.version("pyspark")  # which says so if there is none
+    """As `jar`, for classes that use Spark's: compiled against the installed PySpark."""
+    version = metadata.version("pyspark")  # raises an error that says so if PySpark is missing
     import pyspark
 
     path = f"{Path(pyspark.__file__).parent}/jars/*"
@@ -44,7 +43,7 @@ def spark_jar(name: str, sources: Path, *, manifest: str = "") -> Jar:
 
 
 def _kept(folder: Path, begin: str) -> Jar | None:
-    """A jar that was compiled before and is still as it was. Any other is left alone, and not used."""
+    """A jar that was compiled before and is unchanged. Changed files are not used and not removed."""
     for path in folder.glob(f"{begin}-*.jar"):
         with suppress(RightsError):
             contents = trusted.read(path)
@@ -58,7 +57,7 @@ def _file_name(begin: str, contents: bytes) -> str:
 
 
 def _compile(sources: Sequence[Path], folder: Path, begin: str, path: str, manifest: str) -> Jar:
-    """Two processes that do so at once don't disturb each other."""
+    """Compile in a temporary folder and rename the jar, so that two processes can do so at once."""
     compiler = shutil.which(str(Path(java()).resolve().parent / "javac"))
     if compiler is None:
         raise EngineError(
@@ -85,7 +84,7 @@ def _compile(sources: Sequence[Path], folder: Path, begin: str, path: str, manif
 
 
 def _archive(classes: Path, manifest: str) -> bytes:
-    """The bytes of a jar: the same for the same classes, whenever it is made."""
+    """The bytes of a jar, which depend only on the classes and the manifest, not on the time."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         if manifest:
@@ -96,6 +95,6 @@ def _archive(classes: Path, manifest: str) -> bytes:
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
-    entry = zipfile.ZipInfo(name)  # with the date that a zip begins to count at
+    entry = zipfile.ZipInfo(name)  # its default date is 1980-01-01, not now
     entry.compress_type = zipfile.ZIP_DEFLATED
     return entry

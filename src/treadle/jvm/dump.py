@@ -1,7 +1,7 @@
 """The threads of a running JVM: name, kernel id, state and the top of the stack, from HotSpot's thread dump.
 
-It knows the dump's text, and thread ids inside and outside a container; not what a thread is for. Names come as the
-application made them, with quotes and line breaks, so an id belongs to the JVM only if /proc/<pid>/task has it.
+It parses the dump and maps thread ids from inside a container to ours. Thread names are those of the application and
+may contain quotes and line breaks, so an id is accepted only if /proc/<pid>/task has it.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from treadle.jvm.attach import TIMEOUT, ask
 
 FRAMES = 6
 MOST, LONGEST_NAME = 1 << 16, 1 << 12
-"""Threads of a dump, and characters of a name."""
+"""Limits: threads of a dump, and characters of a name."""
 
 
 class JavaThread(NamedTuple):
-    """A thread as the JVM sees it."""
+    """A thread in a JVM's dump."""
 
     name: str
     tid: int
-    """The kernel's id of it, in our own pid namespace."""
+    """The kernel's id of the thread, in our pid namespace."""
     state: str
     """`RUNNABLE`, `BLOCKED`, `WAITING`, `TIMED_WAITING`; empty for the JVM's own threads, such as those of the GC."""
     stack: tuple[str, ...]
     """The top frames, innermost first, as `package.Class.method`."""
     number: int = 0
-    """Java's own number of it; 0 for the JVM's own threads."""
+    """Java's number of the thread; 0 for the JVM's own threads."""
     address: int = 0
-    """Where the JVM keeps its record of a Java thread."""
+    """The address of the JVM's record of a Java thread; 0 for the JVM's own threads."""
 
 
 def dump(
     pid: int, *, frames: int = FRAMES, stack_of: Callable[[str], bool] | None = None, timeout: float = TIMEOUT
 ) -> list[JavaThread]:
-    """All threads of a JVM, its own included. One that begins or ends just now may be missing.
+    """All threads of a JVM, its own included. A thread that is just starting or ending may be missing.
 
-    Stacks are half of what it costs to read them: `stack_of` says by the name which threads' are wanted.
+    Stacks are half of the cost of parsing: `stack_of` says by a thread's name whether its stack is wanted.
     """
     text, inner = ask(pid, "threaddump", timeout=timeout)
     threads = parse(text, frames=frames, stack_of=stack_of)
@@ -52,9 +52,9 @@ def dump(
 
 
 def parse(text: str, *, frames: int = FRAMES, stack_of: Callable[[str], bool] | None = None) -> list[JavaThread]:
-    """The threads in the text of a dump, with the ids that are in it."""
+    """The threads in the text of a dump, with the ids of the JVM's own pid namespace."""
     threads: list[JavaThread] = []
-    parts = iter(text.split('"')[1:])  # nothing but names has quotes: around them, and perhaps inside
+    parts = iter(text.split('"')[1:])  # quotes occur only around names, and perhaps inside names
     match = _HEADER.match
     for name in parts:
         for rest in parts:
@@ -68,7 +68,7 @@ def parse(text: str, *, frames: int = FRAMES, stack_of: Callable[[str], bool] | 
             raise EngineError(f"reports more than {MOST} threads", remedy="find out what runs in that JVM")
         name = name[:LONGEST_NAME]
         number, address, nid, state = header.groups("")
-        if nid != "NA":  # not yet begun
+        if nid != "NA":  # a thread that has not started yet
             stack: tuple[str, ...] = ()
             if state and frames and (stack_of is None or stack_of(name)):
                 stack = tuple([frame.partition("(")[0] for frame in rest.split("\n\tat ", frames)[1:]])
@@ -86,14 +86,14 @@ _HEADER = re.compile(
     r" (?:#([0-9]{1,18}) |os_prio=)[^\n]* tid=(0x[0-9a-f]{1,16}) nid=(0x[0-9a-f]{1,7}|[0-9]{1,9}|NA) [^\n]*\n"
     r"(?:   java\.lang\.Thread\.State: ([A-Z_]+))?"
 )
-"""What follows a name: two lines, or one for the JVM's own threads."""
+"""The text after a name: two lines, or one for the JVM's own threads."""
 
 _INNER: dict[int, dict[int, int]] = {}
-"""By process and thread, the id that the thread has in its container."""
+"""For each process and thread the thread's id in its container."""
 
 
 def _outer_ids(pid: int) -> dict[int, int]:
-    """Our id for each id inside the container. Read once for each thread, since neither changes while it lives."""
+    """Our thread id for each id inside the container. Both never change, so each thread is read only once."""
     alive = _alive(pid)
     known = _INNER.get(pid, {})
     _INNER[pid] = found = {tid: known.get(tid) or _inner_id(pid, tid) for tid in alive}
@@ -101,7 +101,7 @@ def _outer_ids(pid: int) -> dict[int, int]:
 
 
 def _alive(pid: int) -> set[int]:
-    """The ids of the threads that the kernel says a process has."""
+    """The ids of all threads of a process, from /proc."""
     try:
         return set(map(int, os.listdir(f"/proc/{pid}/task")))
     except (FileNotFoundError, ProcessLookupError) as error:
@@ -110,7 +110,7 @@ def _alive(pid: int) -> set[int]:
 
 
 def _inner_id(pid: int, tid: int) -> int:
-    """0 for a thread that has just ended."""
+    """The id of a thread inside its container; 0 if the thread has just ended."""
     try:
         with open(f"/proc/{pid}/task/{tid}/status", "rb", buffering=0) as file:
             text = file.read(4096)

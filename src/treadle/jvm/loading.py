@@ -1,6 +1,6 @@
-"""Loading an agent into a running JVM: its jar where the JVM sees it and may read it, also in a container.
+"""Loads an agent into a running JVM, also in a container, from a jar at a path that the JVM can read.
 
-It knows HotSpot's `load` and which files are put into the JVM's /tmp; not what an agent does.
+If necessary the jar is copied into the JVM's /tmp. The command is HotSpot's `load`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from treadle.text import excerpt
 
 
 def load(pid: int, jar: Jar, options: str, *, timeout: float = TIMEOUT) -> None:
-    """Load it, and have it begin with these options."""
+    """Load an agent, which starts with these options."""
     said = execute(pid, "load", "instrument", "false", f"{_within_reach(pid, jar)}={options}", timeout=timeout)
     if said.split() != ["return", "code:", "0"]:
         remedy = "the standard error of that JVM says why"
@@ -29,7 +29,7 @@ def load(pid: int, jar: Jar, options: str, *, timeout: float = TIMEOUT) -> None:
 
 @contextmanager
 def file(pid: int, contents: bytes, suffix: str) -> Iterator[str]:
-    """A file in the JVM's /tmp for as long as it is needed: its path, as the JVM sees it."""
+    """A file in the JVM's /tmp, removed at the end of the block. Yields the path as the JVM sees it."""
     name = f"treadle-{secrets.token_hex(8)}{suffix}"
     with _reached(pid) as folder:
         folder.put(name, contents)
@@ -41,7 +41,7 @@ def file(pid: int, contents: bytes, suffix: str) -> Iterator[str]:
 
 
 def _within_reach(pid: int, jar: Jar) -> str:
-    """The path by which the JVM can read it. A copy stays: the JVM goes on reading it."""
+    """A path at which the JVM can read the jar. A copy is not removed, since the JVM continues to read it."""
     user = facts_of(pid).uid
     is_here = os.path.samestat(os.stat(f"/proc/{pid}/root/"), os.stat("/"))
     if is_here and user == os.geteuid() and jar.is_out_of_reach and not {"=", ","} & set(str(jar.path)):
@@ -62,7 +62,7 @@ def _contents(folder: TargetFolder, name: str, most: int) -> bytes | None:
 
 @contextmanager
 def _reached(pid: int) -> Iterator[TargetFolder]:
-    """The JVM's /tmp, to write into; an error that says why it can't be written."""
+    """The JVM's /tmp, for writing; the error says why that is not possible."""
     try:
         with temporary_folder(pid) as folder:
             yield folder

@@ -1,8 +1,8 @@
-"""The MBeans of a running JVM, many in one request, through a Jolokia agent that is loaded into it once.
+"""The MBeans of a running JVM, many in one request, through a Jolokia agent that is loaded into the JVM once.
 
-It knows Jolokia and HTTP, not what any MBean means. JMX can do anything in a JVM, so the agent listens on loopback,
-asks for a password that only this user can read, and its policy lets nobody do more than read. It stays loaded, and a
-later run finds it again.
+It knows Jolokia and HTTP, not the meaning of any MBean. JMX can do anything in a JVM, so the agent listens on loopback
+only, requires a password that only this user can read, and has a policy that allows only reads. The agent stays loaded,
+and a later run uses it again.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from treadle.linux.thread_times import start_time
 from treadle.text import excerpt
 
 Beans = dict[str, dict[str, Any]]
-"""By MBean name, the attributes and their values."""
+"""For each MBean name its attributes and their values."""
 
 TIMEOUT = 5.0
 """Seconds for one read; an idle JVM needs about a millisecond."""
 START = 30.0
-"""Seconds until an agent answers; it loads some hundred classes, which on a busy machine takes a while."""
+"""Seconds until an agent answers; it loads some hundred classes, which is slow on a busy machine."""
 
 LONGEST, LONGEST_HEAD = 1 << 23, 1 << 16
-"""Bytes of an answer, and of what stands before it."""
+"""Limits in bytes: an answer's body, and its head."""
 _USER = "treadle"
 _POLICY = b"<restrict><commands><command>read</command><command>version</command></commands></restrict>"
 _CLONE_NEWNET = 0x40000000
@@ -49,7 +49,7 @@ _CLONE_NEWNET = 0x40000000
 class MBeans:
     """Reads MBeans of one JVM over one kept connection.
 
-    Making it loads the agent, unless an earlier run has; or, if it must not `load` any, is an error then.
+    The constructor loads the agent, unless an earlier run has loaded it; without `load` that is an error instead.
     """
 
     def __init__(self, pid: int, *, timeout: float = TIMEOUT, load: bool = True) -> None:
@@ -72,9 +72,9 @@ class MBeans:
         self._wire = _Wire(pid, agent, timeout)
 
     def read(self, requests: Sequence[tuple[str, Sequence[str]]]) -> list[Beans]:
-        """For each (name or pattern, attributes) the MBeans that there are, with those attributes that could be read.
+        """For each (name or pattern, attributes) the MBeans that exist, with the attributes that could be read.
 
-        No attributes means all of them. A pattern gives names as they were registered; NaN comes as None.
+        No attributes means all of them. A pattern gives names as they were registered; NaN becomes None.
         """
         if requests != self._requests:
             self._body = json.dumps([_wish(*request) for request in requests]).encode()
@@ -120,7 +120,7 @@ class MBeans:
 
 
 class NoAgentError(EngineError):
-    """None is there, and none may be loaded."""
+    """No agent is loaded, and none may be loaded."""
 
 
 class _Agent(NamedTuple):
@@ -129,7 +129,7 @@ class _Agent(NamedTuple):
 
 
 class _Wire:
-    """HTTP over one connection, as far as Jolokia needs it."""
+    """The part of an HTTP client that Jolokia needs, over one connection."""
 
     def __init__(self, pid: int, agent: _Agent, timeout: float) -> None:
         self.agent = agent
@@ -143,7 +143,7 @@ class _Wire:
         )
 
     def post(self, body: bytes) -> tuple[int, bytes]:
-        """Status and contents of the answer. A connection that the agent has closed for being idle is made anew."""
+        """Return status and contents of the answer. Connect again if the agent has closed an idle connection."""
         if self._socket is not None:
             with suppress(ConnectionError):
                 return self._ask(body)
@@ -162,12 +162,12 @@ class _Wire:
             self._socket.sendall(self._head % len(body) + body)
             return AnswerReader(self._socket, self._timeout).read()
         except BaseException:
-            self.close()  # else the next answer would be that to this request
+            self.close()  # else the next request would get the answer to this one
             raise
 
 
 class AnswerReader:
-    """Reads one answer over HTTP from a connection that is kept, within the time and the bytes that it may have."""
+    """Reads one HTTP answer from a kept connection, with limits on the time and the bytes."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         self._connection = connection
@@ -200,7 +200,7 @@ class AnswerReader:
             yield chunk
 
     def _until(self, mark: bytes, most: int) -> bytes:
-        """What comes before a mark."""
+        """Read up to a mark, and return the bytes before it."""
         searched = 0
         while (at := self._rest.find(mark, searched)) < 0:
             searched = max(0, len(self._rest) - len(mark) + 1)
@@ -222,7 +222,7 @@ class AnswerReader:
 
     def _more(self) -> None:
         with suppress(OSError):
-            # The server sends head and body apart, and the body only after our ACK, which by default comes 40 ms later.
+            # The server sends the body only after our ACK of the head, and Linux by default delays that by 40 ms.
             self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         some = bounded.piece(self._connection, self._end, self._seconds)
         if not some:
@@ -239,7 +239,7 @@ def _wish(name: str, attributes: Sequence[str]) -> Mapping[str, Any]:
 
 
 def parse(names: Sequence[str], answer: bytes) -> list[Beans]:
-    """For each name or pattern that was asked for, the MBeans in an answer."""
+    """The MBeans in an answer, for each requested name or pattern."""
     replies = bounded.decoded(answer)
     try:
         return [_beans(name, reply) for name, reply in zip(names, replies, strict=True)]
@@ -248,7 +248,7 @@ def parse(names: Sequence[str], answer: bytes) -> list[Beans]:
 
 
 def _beans(name: str, reply: Mapping[str, Any]) -> Beans:
-    """What could be read. What could not has an error in its place, which is left out."""
+    """The attributes that could be read. The others have an error instead of a value, and are left out."""
     value = reply.get("value") or {}
     is_pattern = re.search(r"(?<!\\)[*?]", name)
     found = {
@@ -259,7 +259,7 @@ def _beans(name: str, reply: Mapping[str, Any]) -> Beans:
 
 
 def _dial(pid: int, port: int, timeout: float) -> socket.socket:
-    """A connection to a loopback port of the JVM, which in a container is another loopback than ours."""
+    """Connect to a loopback port of the JVM; in a container, in the network namespace of the JVM."""
     network = f"/proc/{pid}/ns/net"
 
     def inside() -> socket.socket:
@@ -273,7 +273,7 @@ def _dial(pid: int, port: int, timeout: float) -> socket.socket:
 
     with suppress(PermissionError):
         if os.readlink(network) != os.readlink("/proc/self/ns/net"):
-            with ThreadPoolExecutor(1) as apart:  # a thread that ends with it: only a thread moves, not the process
+            with ThreadPoolExecutor(1) as apart:  # setns moves only the calling thread, so use a new one
                 return apart.submit(inside).result()
     return _connected(port, timeout)
 
@@ -285,7 +285,7 @@ def _connected(port: int, timeout: float) -> socket.socket:
 
 
 def _load(pid: int) -> _Agent:
-    """Load an agent, beside others that may be there, and wait until it has said where it listens."""
+    """Load an agent, also beside other Jolokia agents, and wait until it has published its port."""
     where = f"process {pid}, MBeans"
     password = secrets.token_urlsafe(24)
     before = _announced(pid)
@@ -320,7 +320,7 @@ def _record(pid: int, began: int) -> Path:
 
 
 def _remembered(pid: int, began: int) -> _Agent | None:
-    """The agent that an earlier run has loaded into this JVM, if its password was kept, and kept secret."""
+    """The agent that an earlier run has loaded into this JVM, if its stored password is readable only by this user."""
     path = _record(pid, began)
     with suppress(OSError, RightsError, ValueError, TypeError):
         if not path.lstat().st_mode & 0o077:
@@ -329,7 +329,7 @@ def _remembered(pid: int, began: int) -> _Agent | None:
 
 
 def _remember(pid: int, began: int, agent: _Agent) -> None:
-    """Keep it where only this user can read it. If it can't be kept, a later run loads another agent."""
+    """Store port and password so that only this user can read them. If that fails, a later run loads another agent."""
     path = _record(pid, began)
     with suppress(OSError, RightsError):
         trusted.make_folder(path.parent, mode=0o700)

@@ -1,9 +1,9 @@
-"""The kernel's ids of Java threads by where the JVM keeps them, without stopping anything.
+"""Reads the kernel's ids of Java threads from the memory of the JVM, without stopping any thread.
 
-A thread dump tells them too, but waits until every thread has come to a safe point: those with a low priority take
-their time. A Java thread holds the address of HotSpot's record of it, that one the address of a record with the id. At
-which offsets is found out from one dump, and differs from build to build. Memory is only read, by the kernel's
-`process_vm_readv`, for which this user needs the right to trace that process.
+A thread dump has these ids, too, but waits until every thread has reached a safepoint, which takes long at a low
+priority. HotSpot's record of a Java thread holds the address of a second record, which holds the id. The two offsets
+differ between builds and are found from one dump. Memory is only read, by the system call `process_vm_readv`, for which
+this user needs the right to trace that process.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from treadle.jvm.dump import JavaThread
 REACH = 1024
 """Bytes of each record that are searched."""
 FEWEST, MOST = 4, 12
-"""Threads that an offset has to be right for, so that it is believed, and that are tried: the oldest, which stay."""
+"""The least number of threads for which an offset must be right, and the number that is tried: the oldest ones."""
 
 
 SAME = 7
-"""Bytes of its name that the kernel's short name has too, in all versions of HotSpot."""
+"""Bytes of a thread's name that the kernel's short name also has, in all versions of HotSpot."""
 
 
 class Natives:
-    """Made from a dump of a JVM."""
+    """The offsets of thread ids in a JVM's memory, found from a dump of the JVM."""
 
     def __init__(self, pid: int, threads: Iterable[JavaThread]) -> None:
         self._pid = pid
@@ -35,13 +35,13 @@ class Natives:
 
     @property
     def known(self) -> bool:
-        """Whether it can find any."""
+        """Whether the offsets are known, so that ids can be found."""
         return self._offsets is not None
 
     def find(self, address: int, name: str = "") -> int | None:
-        """The id of the thread whose record is here; 0 if it has ended; None if it is not known for sure by its name.
+        """The id of the thread with a record at `address`; 0 if it has ended; None if unknown or `name` does not match.
 
-        Before it has run for the first time a thread is called as the one that started it: then it is found without.
+        Before its first run a thread has the name of the thread that started it: call without `name` then.
         """
         if self._offsets is None or not address:
             return None
@@ -60,9 +60,9 @@ class Natives:
 
 
 def _search(pid: int, threads: Sequence[JavaThread]) -> tuple[int, int] | None:
-    """The offset of the second record's address in the first, and that of the id in the second.
+    """Find the offset of the second record's address in the first record, and of the id in the second record.
 
-    Not all threads have to agree, since some may have ended after the dump.
+    Some threads may disagree, since they may have ended after the dump.
     """
     right = Counter(offsets for thread in threads for offsets in set(_offsets(pid, thread)))
     most = max(right.values(), default=0)
@@ -92,7 +92,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def _read(pid: int, address: int, length: int) -> bytes | None:
-    """Memory of another process; None where there is none, or it is not ours to see."""
+    """Read memory of another process; None if it is not mapped, or reading is not permitted."""
     buffer = ctypes.create_string_buffer(length)
     here, there = _Piece(ctypes.addressof(buffer), length), _Piece(address, length)
     count = _LIBC.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)

@@ -1,6 +1,6 @@
-"""What /proc reports of the process of a JVM: its user, what it runs, whether it is ending. Nothing is sent to it.
+"""Facts about the process of a JVM from /proc: its user, its command line, whether it is ending. It sends no signal.
 
-A process decides itself how long its command line and its list of mappings are, so each is read up to a bound.
+A process itself determines the length of its command line and its list of mappings, so reads have a limit.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from treadle.linux import stat
 from treadle.linux.identity import status
 
 LONGEST = 1 << 24
-"""Bytes that are read of a file in /proc: a JVM with 30,000 mappings needs a quarter."""
+"""Limit on the bytes read of a file in /proc: a JVM with 30,000 mappings needs a quarter."""
 _EXITING = 0x4  # PF_EXITING of the kernel
 
 
 class Facts(NamedTuple):
-    """What /proc/<pid>/status says of a process."""
+    """The values of /proc/<pid>/status of a process."""
 
     pid: int
     inner: int
-    """Its id in its own pid namespace: another one in a container."""
+    """The id in the process's own pid namespace: in a container it differs from `pid`."""
     uid: int
     gid: int
     threads: int
@@ -45,17 +45,17 @@ class Facts(NamedTuple):
 
     @property
     def socket(self) -> str:
-        """The name in its /tmp of the socket at which a JVM takes commands."""
+        """The name of the socket in the JVM's /tmp at which the JVM accepts commands."""
         return f".java_pid{self.inner}"
 
     @property
     def trigger(self) -> str:
-        """The name of the file by which a JVM tells a wish to attach from a wish for a thread dump on its output."""
+        """The name of the trigger file: with this file SIGQUIT means attach, without it a thread dump on stdout."""
         return f".attach_pid{self.inner}"
 
 
 def facts_of(pid: int) -> Facts:
-    """The facts of a process that has not ended."""
+    """The facts of a process; an error if it has ended."""
     try:
         process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError as error:
@@ -71,7 +71,7 @@ def facts_of(pid: int) -> Facts:
 
 def _facts(pid: int, lines: dict[bytes, bytes]) -> Facts:
     where = f"process {pid}"
-    if lines[b"State"][:1] in b"ZX":  # nobody has asked yet how it ended
+    if lines[b"State"][:1] in b"ZX":  # a zombie
         raise TargetGone("has ended", where=where)
     owner = int(lines[b"Tgid"])
     if owner != pid:
@@ -88,7 +88,7 @@ def _facts(pid: int, lines: dict[bytes, bytes]) -> Facts:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process is gone, or about to be: then its sockets are closed, whatever was still to be sent."""
+    """Whether a process has ended or is ending: then its sockets are closed, also in the middle of an answer."""
     try:
         found = stat.read(pid, last=stat.FLAGS)
     except (FileNotFoundError, ProcessLookupError):
@@ -97,13 +97,13 @@ def is_ending(pid: int) -> bool:
 
 
 def libraries(pid: int) -> tuple[bool, bool]:
-    """Whether a JVM's library is loaded, and whether it is OpenJ9's."""
+    """Whether a JVM's library is loaded, and whether OpenJ9's library is loaded."""
     text = _read(pid, "maps")
     return b"/libjvm.so" in text, b"/libj9vm" in text
 
 
 def given(pid: int) -> Iterable[str]:
-    """All options of a JVM, in the order in which it takes them."""
+    """All options of a JVM, in the order in which the JVM applies them."""
     known = dict(word.partition("=")[::2] for word in words_of(pid, "environ"))
     yield from known.get("JAVA_TOOL_OPTIONS", "").split()
     yield from known.get("JDK_JAVA_OPTIONS", "").split()

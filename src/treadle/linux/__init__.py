@@ -1,1 +1,1 @@
-"""What asks the Linux kernel: files of other processes, credentials, limits. It knows nothing of Treadle or Spark."""
+"""Linux interfaces: /proc, files of other processes, credentials, limits. No knowledge of Treadle or Spark."""

@@ -1,6 +1,6 @@
-"""The cores' time that some processes have used on this machine, with all that they started, and that others have.
+"""CPU time that some processes and their descendants have used, and CPU time of all other processes of the machine.
 
-It knows process numbers and /proc. Stream-Economics, Alg. 1 line 2: cpu(tm) with all that is not ours, and tCpu(tm).
+It reads /proc. Stream-Economics, Alg. 1 line 2: cpu(tm) including all processes that are not ours, and tCpu(tm).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from treadle.linux.pressure import Pressure
 
 
 class Used(NamedTuple):
-    """Core seconds since it was first looked."""
+    """Core seconds since `Cores` was made."""
 
     ours: float
     others: float
 
 
 class Cores:
-    """Counts from when it is made, for processes and all that they have started. Others may come."""
+    """Counts the CPU time of some processes and their descendants since its creation; `keep` sets other processes."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self.count = len(os.sched_getaffinity(0))
@@ -36,14 +36,14 @@ class Cores:
         self.keep(pids)
 
     def keep(self, pids: Iterable[int]) -> None:
-        """These are the processes from now on."""
+        """Count these processes from now on."""
         self._last = {pid: self._last[pid] if pid in self._last else tree_seconds(pid) for pid in pids}
 
     def read(self) -> Used:
-        """Call it every second or so; what others have used is what the cores did without ours."""
+        """Call it about every second. CPU time of others is the busy time of the cores without ours."""
         now = time.monotonic()
         busy = self._pressure.sample().busy
-        self._all += (0.0 if busy != busy else busy) * self.count * (now - self._time)  # NaN: it is not known
+        self._all += (0.0 if busy != busy else busy) * self.count * (now - self._time)  # NaN: unknown
         self._time = now
         for pid, before in self._last.items():
             self._last[pid] = used = tree_seconds(pid)
@@ -55,11 +55,11 @@ class Cores:
 
 
 def tree_seconds(pid: int) -> float:
-    """Of the CPU, by a process, its children and theirs; those that have ended count with who waited for them."""
+    """CPU seconds of a process and its descendants; an ended one counts with the process that waited for it."""
     total, left = 0.0, [pid]
     while left:
         each = left.pop()
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # the process has just ended
             total += stat.tree_times(stat.read(each))
             left += _children(each)
     return total

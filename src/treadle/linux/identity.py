@@ -1,9 +1,9 @@
 """The user and groups of another process, and how to act with exactly its rights.
 
 An action for another user or group runs in a thread that takes the effective ids of the other process, drops all
-capabilities and ends with the action, so nothing has to be put back. Only the real and the saved ids stay ours: by
-them the kernel decides who may send signals to that thread. The system calls are made directly, since those of the C
-library change all threads.
+capabilities and ends with the action, so nothing has to be restored. The real and saved ids stay ours, since the kernel
+decides by them which users may send signals to that thread. The system calls are made directly, since the functions of
+the C library change all threads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from treadle.errors import EngineError, RightsError
 Result = TypeVar("Result")
 
 LONGEST_STATUS = 1 << 20
-"""Bytes that are read of /proc/<pid>/status: its longest line, the groups, may have 65,536 numbers."""
+"""Bytes per read of /proc/<pid>/status: its longest line, the groups, may have 65,536 numbers."""
 
 _SET_IDS = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147)}
 """The numbers of setgroups, setresgid and setresuid."""
@@ -29,7 +29,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Identity(NamedTuple):
-    """By what the kernel decides which files a process may touch."""
+    """The ids by which the kernel decides which files a process may use."""
 
     uid: int
     gid: int
@@ -37,7 +37,7 @@ class Identity(NamedTuple):
 
 
 def status(process: int) -> dict[bytes, bytes]:
-    """The lines of /proc/<pid>/status, of which `process` is the open folder."""
+    """The lines of /proc/<pid>/status; `process` is a descriptor of /proc/<pid>."""
     file = os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)
     with open(file, "rb", buffering=0) as stream:
         text = b"".join(iter(lambda: stream.read(LONGEST_STATUS), b""))
@@ -45,10 +45,10 @@ def status(process: int) -> dict[bytes, bytes]:
 
 
 def identity(lines: dict[bytes, bytes], where: str) -> Identity:
-    """The identity that these lines of a status report.
+    """The identity in the lines of a `status` file.
 
-    A program with the set-user-ID bit has the rights of the program's owner, not of the user that started it: it is
-    refused, else any user could have files touched with the rights of root.
+    A process of a set-user-ID program is refused. It has the rights of the program's owner, so the user that started it
+    could make us change files with the rights of root.
     """
     try:
         uids, gids = set(map(int, lines[b"Uid"].split())), set(map(int, lines[b"Gid"].split()))
@@ -62,7 +62,7 @@ def identity(lines: dict[bytes, bytes], where: str) -> Identity:
 
 
 def act_as(who: Identity, action: Callable[[], Result]) -> Result:
-    """Do it with the rights of this identity and no others; an error if we may not act so.
+    """Run an action with exactly the rights of this identity; an error if we have no right to take them.
 
     If user and group of the identity are our own, the action runs as we are: our capabilities and groups stay.
     """
@@ -78,7 +78,7 @@ def act_as(who: Identity, action: Callable[[], Result]) -> Result:
 
 
 def _become(who: Identity) -> None:
-    """Give up our rights for those of another: for the calling thread only, and for ever."""
+    """Replace the rights of the calling thread by those of another identity, permanently."""
     numbers = _SET_IDS.get(platform.machine())
     if numbers is None:
         raise RightsError(f"files of other users can't be reached on {platform.machine()}", remedy="run as that user")

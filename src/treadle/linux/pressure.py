@@ -1,7 +1,7 @@
-"""How full the CPU is: the busy share of the usable cores from /proc/stat, and how long work waits for one, from PSI.
+"""CPU load: the busy share of the usable cores from /proc/stat, and the share of time in which tasks wait, from PSI.
 
-It knows two files of Linux and nothing of what runs. A kernel without PSI (before 4.20, or with `psi=0`) has only the
-busy share. This is what the number of slots follows, which Haren section 8 names as future work.
+A kernel without PSI (before 4.20, or with `psi=0`) has only the busy share. The number of slots is adapted to these
+values, which Haren section 8 names as future work.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from treadle.errors import EngineError
 STAT = Path("/proc/stat")
 PSI = Path("/proc/pressure/cpu")
 ROOM = 1 << 16
-"""Bytes read at once: more than the lines of the cores need, as far as they concern us."""
+"""Bytes read at once: more than the lines of the cores need."""
 
 
 class Load(NamedTuple):
-    """Since the last look; NaN is unknown."""
+    """The load since the last sample; NaN is unknown."""
 
     busy: float
-    """The share of the usable cores' time in which they worked, or another machine had them (steal)."""
+    """The share of the usable cores' time that was busy, including time of other virtual machines (steal)."""
     stall: float
     """The share of time in which some runnable task had no core (PSI `some`)."""
 
 
 class Pressure:
-    """Reads both files with one system call each and keeps them open. `cores` are those that count: all usable ones.
+    """Reads both files with one system call each and keeps them open. `cores` are counted, by default all usable ones.
 
     /proc/stat counts in hundredths of a second, so samples should be a tenth of a second apart at least.
     """
@@ -59,17 +59,17 @@ class Pressure:
             os.pread(self._psi, 1, 0)  # with `psi=0` it can be opened, but not read
         self._before = self._read()
         self.source: Literal["psi", "stat"] = "stat" if math.isnan(self._before.stalled) else "psi"
-        """What is known: with `psi` both shares, with `stat` only the busy one."""
+        """The available shares: both with `psi`, only the busy one with `stat`."""
 
     def sample(self) -> Load:
-        """Both shares since the last sample, or since it was made."""
+        """Both shares since the last sample, at first since the creation of `Pressure`."""
         before, after = self._before, self._read()
         self._before = after
         busy = _share(after.worked - before.worked, after.passed - before.passed)
         return Load(busy, _share(after.stalled - before.stalled, after.time - before.time))
 
     def close(self) -> None:
-        """Close the files; then all is unknown."""
+        """Close the files; all later samples are unknown."""
         for file in (self._stat, self._psi):
             if file >= 0:
                 os.close(file)
@@ -80,7 +80,7 @@ class Pressure:
         return _Counters(self._now(), worked, passed, self._stalled())
 
     def _core_times(self) -> tuple[float, float]:
-        """Ticks in which the cores worked, and all ticks."""
+        """Busy ticks of the cores, and all ticks."""
         worked = passed = 0
         try:
             for line in os.pread(self._stat, ROOM, 0).splitlines():
@@ -88,7 +88,7 @@ class Pressure:
                     break
                 name, *ticks = line.split()
                 if name in self._prefixes:
-                    times = [int(tick) for tick in ticks[:8]]  # guest times, the last two, are in user's already
+                    times = [int(tick) for tick in ticks[:8]]  # the last two, guest times, are part of the user time
                     passed += sum(times)
                     worked += sum(times) - times[3] - times[4]  # idle, iowait
         except (OSError, ValueError, IndexError):
@@ -96,7 +96,7 @@ class Pressure:
         return worked, passed
 
     def _stalled(self) -> float:
-        """Seconds in all in which some task waited for a core."""
+        """Total seconds in which some task waited for a core."""
         with suppress(OSError, ValueError):
             for line in os.pread(self._psi, 512, 0).splitlines():
                 if line.startswith(b"some"):
@@ -116,7 +116,7 @@ def _open(path: Path) -> int:
 
 
 def _share(part: float, whole: float) -> float:
-    """Within 0 and 1, since iowait may shrink and two clocks differ; unknown where no time has passed."""
+    """A share from 0 to 1; clamped, since iowait may shrink and two clocks differ. NaN if no time has passed."""
     if math.isnan(part) or not whole > 0:
         return math.nan
     return min(max(part / whole, 0.0), 1.0)

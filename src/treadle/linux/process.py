@@ -1,4 +1,4 @@
-"""One process, known by its id and start time: a later process with the same id is never taken for it."""
+"""One process, identified by its id and start time, so a later process with the same id is never mistaken for it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from treadle.linux import stat
 
 @contextmanager
 def folder(pid: int, start_time: int) -> Iterator[int]:
-    """A handle of /proc/PID of the process that was started then, in clock ticks since boot.
+    """A descriptor of /proc/PID of the process with this start time, in clock ticks since boot.
 
-    The handle stays with this process: once it has ended, nothing can be opened by it.
+    The descriptor stays with this process: after the process has ended, no file can be opened through it.
     """
     try:
         handle = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -39,11 +39,11 @@ def read(handle: int, file: str) -> bytes:
 
 
 def claim(pid: int, start_time: int) -> int | None:
-    """Claim a process until the returned handle is closed, at the latest when we end; None if another has claimed it.
+    """Claim a process until the returned descriptor is closed or we end; None if another process has claimed it.
 
     The claim is a lock on the process's own file `environ`. The kernel lets only the owner of the process and root
-    open that, so both exclude each other, and no third user can be in the way. There is no name that anybody could
-    take first, and nothing that stays behind.
+    open `environ`, so the owner and root exclude each other, and a third user can't block the claim. The lock needs no
+    file name that another user could take first, and leaves no file behind.
     """
     with folder(pid, start_time) as process:
         try:

@@ -1,4 +1,4 @@
-"""sched_getattr and sched_setattr, which the C library of most systems does not have yet. It knows no policy."""
+"""sched_getattr and sched_setattr as direct system calls, since most C libraries do not have them yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from treadle.errors import EngineError
 
 
 class Attributes(ctypes.Structure):
-    """`struct sched_attr` in its first version, which every kernel since 3.14 takes."""
+    """`struct sched_attr` in its first version, which every kernel since 3.14 accepts."""
 
     _fields_ = (
         ("size", ctypes.c_uint32),
@@ -33,7 +33,7 @@ class Attributes(ctypes.Structure):
 
 
 def get_attributes(tid: int) -> Attributes:
-    """What the kernel says of a thread; 0 is the calling one."""
+    """Read the scheduling attributes of a thread; `tid` 0 is the calling thread."""
     found = Attributes()
     _, number = _numbers()
     _call(number, tid, ctypes.byref(found), ctypes.sizeof(found), 0)
@@ -41,7 +41,7 @@ def get_attributes(tid: int) -> Attributes:
 
 
 def set_attributes(tid: int, wanted: Attributes) -> None:
-    """All of it at once."""
+    """Set all scheduling attributes of a thread at once."""
     wanted.size = ctypes.sizeof(wanted)
     number, _ = _numbers()
     _call(number, tid, ctypes.byref(wanted), 0)
@@ -60,7 +60,7 @@ def _libc() -> ctypes.CDLL:
 
 @cache
 def _numbers() -> tuple[int, int]:
-    """Those of the two system calls, set and get, in this kind of machine."""
+    """The numbers of the two system calls, set and get, on this architecture."""
     machine = os.uname().machine
     if machine not in _CALLS:
         raise EngineError(f"the system calls for time slices on '{machine}' are not known", remedy="use another knob")

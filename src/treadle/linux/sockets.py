@@ -1,4 +1,4 @@
-"""What the kernel knows of sockets: who is at the other end, and who listens; and a connect that waits for room."""
+"""Sockets: the process at the other end, whether a process listens, and a connect that waits for a free backlog."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 _CREDENTIALS = struct.Struct("3i")
 _TIMEVAL = struct.Struct("@ll")
 _LISTENS = "0A"
-"""The state of a socket that takes connections, in /proc/net/tcp."""
+"""The state of a listening socket in /proc/net/tcp."""
 
 
 class Peer(NamedTuple):
@@ -25,7 +25,7 @@ class Peer(NamedTuple):
 
 
 def peer(connection: socket.socket) -> Peer:
-    """The process that connected to a Unix socket, or listens there: the kernel says so, it can't be lied about."""
+    """The process at the other end of a Unix socket. The kernel reports it, so the peer can't fake it."""
     return Peer(*_CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)))
 
 
@@ -38,7 +38,7 @@ def waiting_connect(connection: socket.socket, path: str, timeout: float) -> Non
     deadline = time.monotonic() + timeout
     connection.settimeout(None)
     while True:
-        left = max(deadline - time.monotonic(), 1e-6)  # 0 s would mean to wait for ever
+        left = max(deadline - time.monotonic(), 1e-6)  # 0 s would mean no limit
         seconds, part = divmod(left, 1.0)
         connection.setsockopt(
             socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(seconds), max(int(part * 1e6), int(seconds < 1.0)))
@@ -53,7 +53,7 @@ def waiting_connect(connection: socket.socket, path: str, timeout: float) -> Non
 
 
 def _is_connected(connection: socket.socket) -> bool:
-    """False where a signal came while connect() waited: Python then takes a socket that can be written to for one."""
+    """False if a signal interrupted connect(): Python then takes a writable socket for a connected one."""
     try:
         connection.getpeername()
     except OSError as error:
@@ -64,7 +64,7 @@ def _is_connected(connection: socket.socket) -> bool:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether a process has a socket open that takes connections at this port, in our network namespace."""
+    """Whether a process has an open socket that listens at this port, in our network namespace."""
     wanted = {f"socket:[{inode}]" for inode in _listening(port)}
     with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as files:
         for file in files:
@@ -75,7 +75,7 @@ def listens(pid: int, port: int) -> bool:
 
 
 def _listening(port: int) -> set[str]:
-    """The inodes of the sockets that take connections at a port."""
+    """The inodes of the sockets that listen at a port."""
     found = set()
     for table in ("tcp", "tcp6"):
         with suppress(OSError), open(f"/proc/self/net/{table}", encoding="ascii") as file:

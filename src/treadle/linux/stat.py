@@ -8,29 +8,29 @@ TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 STATE, PARENT, FLAGS, NICE, STARTED, REALTIME, POLICY = 0, 1, 6, 16, 19, 37, 38
-"""Where a field is in what `fields` gives: field 3 of the man page is the first."""
+"""Indexes into the result of `fields`: index 0 is field 3 of the man page."""
 _TIMES = slice(11, 15)
 _ROOM = 2048
-"""Bytes: more than such a file has."""
+"""Bytes to read: more than the length of such a file."""
 
 
 def fields(text: bytes, last: int = POLICY) -> list[bytes]:
-    """The fields behind the name of the process, up to `last`. The name may hold anything, also brackets."""
+    """The fields after the process name, up to `last`. The name may contain any character, also brackets."""
     return text[text.rindex(b")") + 2 :].split(None, last + 1)[: last + 1]
 
 
 def read(pid: int, tid: int | None = None, last: int = POLICY) -> list[bytes]:
-    """The fields of a process or of one of its threads. Raises OSError if it has ended."""
+    """The fields of a process or of one of its threads. Raises OSError if the process or thread has ended."""
     path = f"/proc/{pid}/stat" if tid is None else f"/proc/{pid}/task/{tid}/stat"
     with open(path, "rb", buffering=0) as file:
         return fields(file.read(_ROOM), last)
 
 
 def start_time(text: bytes) -> int:
-    """When it began, in clock ticks since boot: with its id, what tells it from any other process or thread."""
+    """The start time, in clock ticks since boot: together with the id it identifies a process or thread."""
     return int(fields(text, STARTED)[STARTED])
 
 
 def tree_times(found: list[bytes]) -> float:
-    """Seconds of the CPU that a process has used, with those of its children that have ended."""
+    """CPU seconds that a process has used, including its ended children."""
     return sum(map(int, found[_TIMES])) * TICK

@@ -1,7 +1,7 @@
-"""What the kernel counts for each thread: CPU time, time spent waiting for a core, and switches, from /proc.
+"""The kernel's counters of each thread, from /proc: CPU time, time spent waiting for a core, and context switches.
 
-It knows threads by number and nothing of what they run. The kernel books a thread's time when it leaves or gets a core
-and at each tick, so a figure may be some milliseconds behind. A thread that has ended is NaN everywhere.
+The kernel updates a thread's times when the thread gets or leaves a core and at each tick, so a value may be some
+milliseconds old. An ended thread has NaN in all columns.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ Threads = tuple[tuple[int, int], ...]
 """(process id, thread id) of each."""
 
 _ROOM = 4096
-"""Bytes read at once: more than a `stat` or `status` has."""
+"""Bytes read at once: more than the length of a `status` file."""
 _UNKNOWN = b"-1 -1 -1"
 
 
 class Times(NamedTuple):
-    """Counters since each thread began, one row a thread."""
+    """Counters since the start of each thread, one row per thread."""
 
     cpu_time: Floats
     """Seconds on a core."""
     run_wait: Floats
-    """Seconds in which it could have run, but had no core."""
+    """Seconds in which the thread was runnable, but had no core."""
     switches: Floats
-    """How often it was given a core."""
+    """How often the thread got a core."""
 
 
 class Switches(NamedTuple):
-    """How often each thread gave its core up, one row a thread."""
+    """How often each thread left its core, one row per thread."""
 
     voluntary: Floats
     involuntary: Floats
 
 
 def start_time(pid: int, tid: int) -> int:
-    """When a thread began, in clock ticks since boot: with its id, what tells it from any other thread."""
+    """The start time of a thread, in clock ticks since boot: together with the id it identifies a thread."""
     try:
         return int(stat.read(pid, tid, stat.STARTED)[stat.STARTED])
     except (FileNotFoundError, ProcessLookupError) as error:
@@ -53,10 +53,10 @@ def start_time(pid: int, tid: int) -> int:
 
 
 class ThreadTimes:
-    """Samples many threads at once. Files of threads that are no longer asked for are closed.
+    """Samples many threads at once. Files of threads that are not in the last sample are closed.
 
-    Where a thread has ended and another one has got its number, the new one is unknown for one round; only while so
-    many files are open that no more can be kept it is read as if it were the old one.
+    If a thread has ended and a new one has its id, the new thread is unknown for one round. If its file could not be
+    kept open, since too many are, the new thread is instead read as if it were the old one.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class ThreadTimes:
         return Times(table[:, 0] * 1e-9, table[:, 1] * 1e-9, table[:, 2].copy())
 
     def switches(self, threads: Threads) -> Switches:
-        """Voluntary and involuntary switches; dearer than `sample`, since they stand in a long file."""
+        """Voluntary and involuntary switches; more expensive than `sample`, since they are in a longer file."""
         table = np.full((len(threads), 2), np.nan)
         for row, text in enumerate(_read(self._status, threads, b"")):
             if text:

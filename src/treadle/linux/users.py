@@ -1,6 +1,6 @@
 """Users: the owner of a process, the user that calls us, and a user by name or number.
 
-The owner of a process is its real uid: the user that started it, whatever program file it runs.
+The owner of a process is its real uid: the user that started it, also if it runs a set-user-ID program.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def owner(pid: int, start_time: int) -> int:
 
 
 def caller() -> int:
-    """Return the uid on whose behalf we run: for root by `sudo` that of the user who typed it."""
+    """Return the uid of the user that calls us: under `sudo` the user that ran `sudo`, not root."""
     if os.geteuid() == 0 and (given := os.environ.get("SUDO_UID", "")).isdecimal():
         return int(given)
     return os.geteuid()
@@ -43,7 +43,7 @@ def number(user: User) -> int:
 
 
 def name(uid: int) -> str:
-    """Return the name of a user, or the number where it has none."""
+    """Return the name of a user, or the number if the user has no name."""
     with suppress(KeyError, OverflowError):
         return pwd.getpwuid(uid).pw_name
     return str(uid)

@@ -35,7 +35,7 @@ class KnobTargets(NamedTuple):
     """Whether the target belongs to the binding; only then an unknown priority makes it stale."""
 
 
-class Part:
+class EngineRows:
     """One engine's topology, and its rows in the view."""
 
     def __init__(self, watch: Watch, topology: Topology, first: int) -> None:
@@ -89,12 +89,12 @@ class View:
     """Several engines as one topology."""
 
     def __init__(self, watches: Sequence[Watch]) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[EngineRows] = []
         self._seen = [watch.topology for watch in watches]
         first = 0
         for watch in watches:
             if watch.topology is not None:
-                self.parts.append(Part(watch, watch.topology, first))
+                self.parts.append(EngineRows(watch, watch.topology, first))
                 first += len(watch.topology)
         parts = [part.topology for part in self.parts]
         self.topology = Topology.merge(parts) if parts else Topology((), ())

@@ -16,7 +16,7 @@ import numpy as np
 from treadle.decide.grouping import group
 from treadle.enforce import Column
 from treadle.loop.binding import Binding
-from treadle.loop.knob_targets import KnobTargets, Part, View, memberships
+from treadle.loop.knob_targets import EngineRows, KnobTargets, View, memberships
 from treadle.model import Bools, Floats
 from treadle.values import Groups, Schedule
 
@@ -28,7 +28,7 @@ DEFAULT_GROUPING = "query"
 class Order(NamedTuple):
     """The values `wanted` for the targets of one knob of one engine; a target with an unknown value stays as it is."""
 
-    part: Part
+    part: EngineRows
     knob: str
     aim: KnobTargets
     wanted: Column
@@ -106,7 +106,7 @@ def _groups(binding: Binding, view: View, schedule: Schedule, priority: Floats, 
     return replace(groups, names=tuple(name + suffix for name in groups.names)) if suffix else groups
 
 
-def _membership(part: Part, groups: Groups, priority: Floats, mine: Bools) -> Order:
+def _membership(part: EngineRows, groups: Groups, priority: Floats, mine: Bools) -> Order:
     by_thread = part.watch.knobs[MEMBERSHIP].per == "thread"
     aim = part.threads(priority, None, mine) if by_thread else part.instances(priority, mine)
     return Order(part, MEMBERSHIP, aim, memberships(aim, groups))

@@ -1,7 +1,7 @@
-"""The conformance suites: what every policy, engine and knob must hold to, for Treadle's own and for plug-ins alike.
+"""Conformance suites for policies, engines and knobs, both Treadle's own and those of plug-ins.
 
-Plain functions that raise an AssertionError which says what was wrong and for which input; they work in any test
-framework. The whole test of a plug-in:
+They are plain functions that work in any test framework. On a failure they raise an AssertionError that names the
+problem and the input. A complete test of a plug-in:
 
     from my_package import Freshest
     from treadle.testing import check_policy

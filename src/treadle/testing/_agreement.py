@@ -1,11 +1,11 @@
-"""What the metrics of an engine must agree on, so that a driver that guesses one of them is given away by the others.
+"""Consistency checks between the metrics of an engine: they detect a driver that guesses one of them.
 
-Rows are conserved: what the upstreams of an operator have put out and it has not taken in is its queue. All copies of
-an operator are compared together, for nobody knows how a stream is divided among them. Values that are unknown or
+Rows are conserved: an operator's queue holds the rows that its upstreams have put out and it has not taken in. The
+copies of an operator are summed up, since it is unknown how a stream is divided among them. Values that are unknown or
 marked as estimates are left out.
 
-`apart` are the seconds by which two values of one sample may be apart. Counters never fall, so a counter that was read
-that much earlier or later lies between its values at the looks around that time: these are the bounds of a queue.
+`apart` is the time in seconds by which two values of one sample may differ. Counters never fall, so a counter that was
+read up to `apart` earlier or later lies between its values in the samples around that time: these bound a queue.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from treadle.values import Sample
 Look = tuple[Topology, Sample]
 NOT_NEGATIVE = ("tuples_in", "tuples_out", "queue", "external_queue", "output_queue", "head_age", "mean_age", "latency")
 ROUNDING = 1e-9
-"""The part of a number by which sums of floats may differ."""
+"""The relative error that sums of floats may have."""
 INSTANT = 1e-6
-"""Seconds, and rows, that are none."""
+"""Seconds, and rows, that count as zero."""
 
 
 def check_agreement(looks: Sequence[Look], apart: float, who: str) -> None:
-    """All laws, over a run of looks in the order of time."""
+    """Run all checks on the samples of a run, in the order of time."""
     for topology, sample in looks:
         _check_signs(topology, sample, who)
         _check_empty(topology, sample, who)
@@ -49,7 +49,7 @@ def _check_signs(topology: Topology, sample: Sample, who: str) -> None:
 
 
 def _check_empty(topology: Topology, sample: Sample, who: str) -> None:
-    """Where no row waits, none is old. For a source those count, too, that wait outside."""
+    """Ages must be 0 if no row waits. For a source, rows in the external queue wait, too."""
     outside = sample.columns.get("external_queue", np.zeros(len(topology))) > 0.0
     is_empty = (_measured(topology, sample, "queue") == 0.0) & ~(topology.is_source & outside)
     for name in ("head_age", "mean_age"):
@@ -60,7 +60,7 @@ def _check_empty(topology: Topology, sample: Sample, who: str) -> None:
 
 
 class _Course:
-    """Looks at one topology: columns have a line for each look and one value for each row."""
+    """The samples of one topology: a `column` has a line for each sample and a value for each row."""
 
     def __init__(self, looks: Sequence[Look], apart: float) -> None:
         self.topology = looks[0][0]
@@ -69,9 +69,9 @@ class _Course:
         self._looks = looks
         count = np.arange(len(looks))
         self.early: Ints = np.searchsorted(self.times, self.times - apart, "right") - 1 if apart else count
-        """For each look the last one that is `apart` before it; -1 if there is none."""
+        """For each sample the last one at least `apart` before it; -1 if there is none."""
         self.late: Ints = np.searchsorted(self.times, self.times + apart) if apart else count
-        """Likewise the first that is `apart` after it; beyond the last if there is none."""
+        """For each sample the first one at least `apart` after it; the number of samples if there is none."""
         self.judged = np.flatnonzero((self.early >= 0) & (self.late < len(looks)))
 
     def column(self, name: str) -> Floats:
@@ -96,7 +96,7 @@ def _operators(topology: Topology) -> _Operators:
 
 
 def _check_queues(course: _Course, who: str) -> None:
-    """A queue is what came in and was not taken; what is in an upstream's output queue may be on either side."""
+    """A queue holds what was put out and not taken in; rows in an upstream's output queue may count or not."""
     topology, operators = course.topology, _operators(course.topology)
     given = np.array([received(topology, line) for line in course.column("tuples_out")])
     given[:, ~_fed_by_ends(topology)] = np.nan
@@ -118,7 +118,7 @@ def _check_queues(course: _Course, who: str) -> None:
 
 
 def _check_arrivals(course: _Course, who: str) -> None:
-    """What a source has taken and what waits for it outside is all that ever came: that never falls."""
+    """A source's rows taken in plus its external queue are all rows that ever arrived: this sum never falls."""
     operators = _operators(course.topology)
     taken = operators.sums(course.column("tuples_in"))
     outside = operators.sums(np.where(course.topology.is_source, course.column("external_queue"), np.nan))
@@ -134,7 +134,7 @@ def _check_arrivals(course: _Course, who: str) -> None:
 
 
 def _check_ages(course: _Course, who: str) -> None:
-    """A row that waited at one look and waits at a later one is older by the time between them."""
+    """A row that waits in two samples is older in the later one by the time between both."""
     queue, taken, age = (course.column(name) for name in ("queue", "tuples_in", "head_age"))
     for number, before in enumerate(course.judged):
         for look in course.judged[number + 1 :]:
@@ -152,7 +152,7 @@ def _check_ages(course: _Course, who: str) -> None:
 
 
 def _fed_by_ends(topology: Topology) -> Bools:
-    """Rows that get all that their upstreams put out: of an operator inside of a fused one nobody counts that."""
+    """Rows whose upstreams are all last in their instances: inside fused operators, rows put out are not counted."""
     ends = {(each.query, each.operators[-1]) for each in topology.instances}
     cut_off = {
         (query.name, op.name)
@@ -164,7 +164,7 @@ def _fed_by_ends(topology: Topology) -> Bools:
 
 
 def _measured(topology: Topology, sample: Sample, name: str) -> Floats:
-    """A column, unknown where it was not asked for or is an estimate."""
+    """A column, NaN where the metric was not sampled or is an estimate."""
     column = sample.columns.get(name)
     if column is None:
         return np.full(len(topology), np.nan)

@@ -1,4 +1,4 @@
-"""How the suites speak: every failure is an AssertionError that begins with who failed."""
+"""Failures of the conformance suites: each is an AssertionError that begins with the name of the tested object."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 
 def demand(holds: object, who: str, message: str) -> None:
-    """What must hold; not an assert statement, since those can be switched off."""
+    """Raise an AssertionError unless `holds`; an assert statement could be switched off."""
     if not holds:
         raise AssertionError(f"{who}: {message}")
 
 
 @contextmanager
 def blaming(who: str, what: str) -> Iterator[None]:
-    """Whatever is raised inside is their fault."""
+    """Turn any exception in the block into a failure of `who`."""
     try:
         yield
     except AssertionError:

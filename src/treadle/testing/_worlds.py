@@ -1,6 +1,6 @@
-"""What a policy may meet: random topologies that change, and snapshots of all sorts, with words to tell them apart.
+"""Test inputs for policies: random topologies that change, and snapshots with many kinds of values, each labelled.
 
-It knows what is possible, not what is right. All is drawn from one generator, so that a failure can be repeated.
+Expected results are not part of it. All inputs are drawn from one generator, so that a failure can be reproduced.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ TOTALS = ("total_queue", "queue_variance", "output_rate", "latency")
 
 @dataclass(frozen=True)
 class Case:
-    """A snapshot, and how to speak of it."""
+    """A snapshot, and its label in messages."""
 
     snapshot: Snapshot
     label: str
     bounded: bool
-    """Whether the numbers in it are such that there is no reason for an infinite priority."""
+    """Whether the values give no reason for an infinite priority."""
 
 
 def cases(rng: np.random.Generator, needs: Sequence[str], wants: Sequence[str]) -> Iterator[Case]:
-    """Snapshots in the order of time; each topology is met in every state, with the metrics only wanted and without."""
+    """Snapshots in the order of time: each topology in every state, with the metrics in `wants` and without."""
     time = 0.0
     for topology, kind in _topologies(rng):
         for state, (of_queues, of_others) in _STATES.items():
@@ -42,20 +42,20 @@ def cases(rng: np.random.Generator, needs: Sequence[str], wants: Sequence[str]) 
 
 
 def known(rng: np.random.Generator, names: Sequence[str]) -> Case:
-    """Some queries of which everything is known, after all the others."""
+    """Three queries with all metrics known, at a time after all `cases`."""
     topology = _topology(rng, 3, version=9)
     columns = {name: _positive(rng, len(topology)) for name in names}
     return Case(_snapshot(topology, 1e6, columns, rng), "three queries with everything known", bounded=True)
 
 
 def copy_of(snapshot: Snapshot) -> Snapshot:
-    """The same with arrays of its own."""
+    """A copy of a snapshot with arrays of its own."""
     columns = {name: column.copy() for name, column in snapshot.columns.items()}
     return Snapshot(snapshot.topology, snapshot.time, columns, dict(snapshot.totals))
 
 
 def with_row(snapshot: Snapshot, row: int, change: Callable[[Floats], float]) -> Snapshot:
-    """A copy in which one row has another value in every column, made from that column."""
+    """A copy with another value in one row of every column; `change` computes the value from the column."""
     changed = copy_of(snapshot)
     for column in changed.columns.values():
         column[row] = change(column)
@@ -93,7 +93,7 @@ def _grown(topology: Topology, rng: np.random.Generator) -> Topology:
 
 
 def _query(rng: np.random.Generator, name: str) -> Query:
-    """Branches, joins and several sources."""
+    """A random query, with branches, joins and several sources."""
     operators = [Operator("op0")]
     for at in range(1, int(rng.integers(2, 6))):
         ups = rng.choice(at, size=min(at, int(rng.choice([0, 1, 1, 1, 2]))), replace=False)
@@ -103,7 +103,7 @@ def _query(rng: np.random.Generator, name: str) -> Query:
 
 
 def _chain(query: Query, copies: dict[tuple[str, str], int]) -> tuple[str, ...]:
-    """Two neighbours that can run as one, if there are any."""
+    """Two neighbouring operators that can be fused; empty if there are none."""
     for op in query.operators:
         if len(op.upstream) == 1 and query.downstream[op.upstream[0]] == (op.name,):
             chain = (op.upstream[0], op.name)
@@ -113,7 +113,7 @@ def _chain(query: Query, copies: dict[tuple[str, str], int]) -> tuple[str, ...]:
 
 
 def _with_threads(topology: Topology) -> Topology:
-    """A main thread for each instance, and a helper for each second."""
+    """Give each instance a main thread, and every second instance a helper thread."""
     instances = []
     for row, instance in enumerate(topology.instances):
         threads = (ThreadRef(1000 + row, 1000, 1), ThreadRef(2000 + row, 1000, 1, Role.HELPER))
@@ -153,6 +153,6 @@ _STATES: dict[str, tuple[Fill, Fill]] = {
     "some values zero": (_some_are(0.0), _some_are(0.0)),
     "all values zero": (_all_are(0.0), _all_are(0.0)),
 }
-"""How queues are filled, and all other metrics."""
+"""For each state the values of queues and ages, and the values of all other metrics."""
 _EXTREME = frozenset({"some values infinite", "some values zero", "all values zero"})
 _QUEUES = frozenset({"queue", "output_queue", "external_queue", "head_age", "mean_age"})

@@ -1,4 +1,4 @@
-"""What every engine must hold to: a topology with versions, the metrics it promises, counters that grow, and knobs."""
+"""The conformance suite for engines: topology versions, offered metrics, counters that never fall, and knobs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from treadle.testing.knob import check_knob
 from treadle.values import Sample
 
 COUNTERS = frozenset({"tuples_in", "tuples_out", "cpu_time", "busy_time", "batches", "run_wait"})
-"""Metrics that count since the start of an instance, and so never go back."""
+"""Metrics that count since the start of an instance, and so never fall."""
 UNKNOWN = "no_such_metric"
 MEMBERSHIP = "group"
 GROUPS = ("treadle-check-a", "treadle-check-b")
 TRIES = 10
-"""How often a topology may change just while it is looked at."""
+"""Attempts to sample an engine without a change of its topology at the same time."""
 
 E = TypeVar("E", bound=Engine)
 
@@ -38,13 +38,13 @@ def check_engine(
     metrics: Collection[str] = METRICS,
     apart: float = 0.0,
 ) -> None:
-    """Look at a running engine for some rounds, then turn its knobs and put them back.
+    """Sample a running engine for some rounds, then set its knobs and restore them.
 
-    `pass_time` lets some time pass between two looks, for an engine whose time does not pass by itself. `values` are
-    what to write to a knob, by its name, where it has no scale of Treadle's or its limits are narrower. `metrics` are
-    the names that it may offer. Metrics that are measured must agree (`_agreement` says how), and `apart` are the
-    seconds by which two values of one sample may be apart: 0 for an engine that reads all of them at one moment. The
-    rounds must then last for more than twice as long. Rows in `Sample.estimated` need not agree with anything.
+    `pass_time` lets time pass between two samples, for an engine with a clock that does not run by itself. `values` are
+    the values to write to a knob, by the knob's name, if Treadle has no scale for the knob or the knob has narrower
+    limits. `metrics` are the names that the engine may offer. Measured metrics must agree (see `_agreement`). `apart`
+    is the time in seconds by which two values of one sample may differ: 0 for an engine that reads all values at one
+    moment. The rounds must last more than twice as long. Rows in `Sample.estimated` need not agree with anything.
     """
     with blaming("engine", "making it"):
         engine = make()
@@ -90,7 +90,7 @@ def _check_rounds(engine: E, pass_time: Callable[[E], object], rounds: int, apar
 
 
 def _look(engine: Engine, wanted: frozenset[str], who: str) -> tuple[Topology, Sample]:
-    """A topology and a sample of one moment."""
+    """A topology and a sample, without a change of the topology in between."""
     for _ in range(TRIES):
         with blaming(who, "topology()"):
             topology = engine.topology()
@@ -141,7 +141,7 @@ def _check_counters(old: Topology, earlier: Sample, new: Topology, later: Sample
 
 
 def _check_wanted(engine: Engine, who: str) -> None:
-    """Any part of what it offers can be wanted alone, and what it does not know is not an error."""
+    """Each offered metric can be requested alone, and a request for an unknown metric is not an error."""
     for name in sorted(engine.offers):
         topology, sample = _look(engine, frozenset({name}), who)
         _check_columns(topology, sample, frozenset({name}), who)
@@ -174,7 +174,7 @@ def _check_knob(knob: Knob, targets: Sequence[Target], values: Sequence[Value]) 
 
 
 def _check_group_knob(engine: Engine, knob: Knob, values: Sequence[Value], who: str) -> None:
-    """Groups come into being by their members, so some threads or instances are put into groups for as long."""
+    """Check a knob on groups. A group exists by its members, so some threads or instances are grouped meanwhile."""
     membership = engine.knobs().get(MEMBERSHIP)
     if membership is None:
         raise AssertionError(f"{who}: has knob '{knob.name}' per group, but no knob '{MEMBERSHIP}' that makes groups")
@@ -193,7 +193,7 @@ def _check_group_knob(engine: Engine, knob: Knob, values: Sequence[Value], who: 
 
 
 def _targets(engine: Engine, knob: Knob) -> tuple[Target, ...]:
-    """The first few of what it can be turned on."""
+    """The first few targets of a knob."""
     topology = engine.topology()
     return tuple(dict.fromkeys(topology.threads))[:3] if knob.per == "thread" else topology.ids[:3]
 

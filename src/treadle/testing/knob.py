@@ -1,4 +1,4 @@
-"""What every knob must hold to: it takes what is written, for that target alone, and everything can be put back."""
+"""The conformance suite for knobs: a write changes its target, and only that, and everything can be restored."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ NO_NAME = "no such target"
 def check_knob(
     make_knob: Callable[[], Knob], targets: Sequence[Target], values: Sequence[Value], *, gone: Target | None = None
 ) -> None:
-    """Write each of the values to each of the targets, which must exist, and leave all of them as they were found.
+    """Write each value to each target, which must exist, and restore the values that were found.
 
-    `gone` is a target that does not exist; without it, a thread or a name is used that there can't be.
+    `gone` is a target that does not exist; by default a thread or a name that can't exist.
     """
     knob = make_knob()
     who = _check_shape(knob, targets)
@@ -35,7 +35,7 @@ def check_knob(
     try:
         _check_read_back(knob, targets, values, who)
         _check_enforcer(make_knob, tuple(targets), values, found, who)
-    finally:  # also a knob that failed must not leave a system changed
+    finally:  # restore the system also after a failure
         for target, value in found.items():
             with suppress(Exception):
                 knob.write(target, value)
@@ -56,7 +56,7 @@ def _check_shape(knob: Knob, targets: Sequence[Target]) -> str:
 
 
 def _check_read_back(knob: Knob, targets: Sequence[Target], values: Sequence[Value], who: str) -> None:
-    """What was written is read, and the other targets have kept what they had."""
+    """A written value is read back, and all other targets keep their values."""
     expected = {}
     with blaming(who, "read"):
         for target in targets:
@@ -85,7 +85,7 @@ def _check_enforcer(
     found: dict[Target, Value],
     who: str,
 ) -> None:
-    """The way it is used: an enforcer writes what differs and puts back what it found."""
+    """Use the knob through an enforcer, which writes values that differ and restores those that it found."""
     knob = make_knob()
     for target, value in found.items():
         with blaming(who, f"writing {value!r}, which was found, back to {target}"):

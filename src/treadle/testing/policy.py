@@ -1,4 +1,4 @@
-"""What every policy must hold to. It knows what a schedule has to look like, but not whether it is a good one."""
+"""The conformance suite for policies. It checks the form of schedules, not whether a schedule is a good one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Make = Callable[[np.random.Generator], Policy]
 def check_policy(make: Make, *, metrics: Collection[str] = METRICS, seed: int = 0) -> None:
     """Run a policy on topologies that change and on snapshots with gaps, zeros and infinities.
 
-    `make` is called several times and must give a new policy each time; all its randomness is from the generator it is
-    given. `metrics` are the names that it may need; `seed` draws other topologies and snapshots.
+    `make` is called several times and must return a new policy each time, which takes all randomness from the given
+    generator. `metrics` are the names that the policy may need; another `seed` gives other topologies and snapshots.
     """
     policy = make(np.random.default_rng(seed))
     who = _check_declaration(policy, metrics)
@@ -54,7 +54,7 @@ def _check_declaration(policy: Policy, metrics: Collection[str]) -> str:
 
 
 def _decide(policy: Policy, case: Case, who: str) -> Schedule:
-    """Decide on a copy, and see that it is left as it was."""
+    """Decide on a copy of the snapshot, and check that the policy does not change the copy."""
     given = copy_of(case.snapshot)
     with blaming(who, f"decide on {case.label}"):
         schedule = policy.decide(given)
@@ -102,7 +102,7 @@ def _check_groups(groups: Groups, rows: int, who: str, given: str) -> None:
 
 
 def _check_state(policy: Policy, make: Make, who: str, seed: int) -> None:
-    """What is saved survives JSON and makes another policy go on alike; what saves nothing decides alike each time."""
+    """A new policy with the saved state (as JSON) decides like the first; one without state repeats its decisions."""
     case = known(np.random.default_rng(seed), (*policy.needs, *policy.wants))
     first = _decide(policy, case, who)
     with blaming(who, "turning its state() into JSON"):
@@ -121,7 +121,7 @@ def _check_state(policy: Policy, make: Make, who: str, seed: int) -> None:
 
 
 def _check_unknown_rows(make: Make, who: str, seed: int) -> None:
-    """An unknown row spoils no other query, and no other row at all where the policy looks at each row alone."""
+    """A row with unknown metrics affects no other query and, if the policy is row-wise, no other row."""
 
     def decide(snapshot: Snapshot) -> Schedule:
         return _decide(make(np.random.default_rng(seed)), replace(case, snapshot=snapshot), who)
@@ -142,7 +142,7 @@ def _check_unknown_rows(make: Make, who: str, seed: int) -> None:
 
 
 def _is_row_wise(decide: Callable[[Snapshot], Schedule], whole: Snapshot, before: Schedule) -> bool:
-    """Whether no row's numbers, however large or small, change another row. A policy on the graph is not like that."""
+    """Whether a row's metrics, however large or small, never affect another row; false for policies on the graph."""
     for row in range(len(whole.topology)):
         for change in (lambda column: column.max() * 10.0, lambda column: column.min() / 10.0):
             after = decide(with_row(whole, row, change))
@@ -152,7 +152,7 @@ def _is_row_wise(decide: Callable[[Snapshot], Schedule], whole: Snapshot, before
 
 
 def _others_that_differ(one: Schedule, other: Schedule, row: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Rows besides `row` in which two schedules differ; all of them if they are not of one shape."""
+    """Rows besides `row` in which two schedules differ; all of them if their shapes differ."""
     differs = np.zeros(len(one.priority), dtype=np.bool_)
     for mine, its in ((one.priority, other.priority), (one.helper, other.helper)):
         if mine is None and its is None:
@@ -167,7 +167,7 @@ def _others_that_differ(one: Schedule, other: Schedule, row: int) -> np.ndarray[
 
 
 def _difference(one: Schedule, other: Schedule) -> str:
-    """What is different between two schedules that should be alike; nothing, if nothing is."""
+    """Describe the first difference between two schedules; empty if there is none."""
     if one.spacing != other.spacing:
         return f"spacing {other.spacing!r} for {one.spacing!r}"
     pairs = [("priority", one.priority, other.priority), ("helper", one.helper, other.helper)]

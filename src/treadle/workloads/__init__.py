@@ -1,1 +1,1 @@
-"""Pipelines to measure with: what the papers ran, on the Pipeline API."""
+"""Workloads for benchmarks: the papers' applications on the Pipeline API, Spark applications, load generators."""

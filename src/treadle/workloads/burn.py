@@ -1,4 +1,4 @@
-"""Work for the CPU as an expression of Spark: so many hashes, and what one of them costs on this machine."""
+"""CPU work as a Spark expression: a number of hashes, and the measured cost of one hash on this machine."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TRIES = 3
-"""As often in a row it must not have become cheaper."""
+"""Calibration ends after so many runs in a row that were not more than 5 % faster than the fastest."""
 
 
 def burn(column: str, times: int) -> str:
-    """An expression that costs as much as so many hashes, and can't be optimised away."""
+    """An expression that computes `times` hashes, and can't be optimised away."""
     return f"aggregate(sequence(1, {times}), {column}, (a, x) -> sha2(a, 512))"
 
 
 def calibrate(spark: SparkSession, seconds: float = 0.6) -> float:
-    """What one burn costs here, in CPU seconds of one core while all burn: the least of several, as others may run.
+    """Measure the cost of one hash in CPU seconds of a core, with all cores busy: the least of several runs.
 
-    The JVM makes it several times cheaper within the first seconds, so it is measured until that has come to an end.
+    The JVM's compilers make a hash several times cheaper in the first seconds, so runs go on until the cost is stable.
     """
     cores = spark.sparkContext.defaultParallelism
     burns = 50
 
     def took(rows: int) -> float:
-        # Made anew each time: Spark keeps what a query has shuffled, and would not burn twice for it.
+        # A new query for each run: for the same one Spark would reuse its shuffle files and skip the work.
         work = spark.range(0, rows, 1, cores).selectExpr(f"max({burn('cast(id as string)', burns)}) as m")
         began = time.perf_counter()
         work.collect()

@@ -1,7 +1,8 @@
-"""A load that changes its character, for learners: no one policy is best at all of it (AMoS section 2.3).
+"""A load with two phases, for learners: no single policy is best in both phases (AMoS section 2.3).
 
-First many cheap rows come beside few dear ones: whoever takes turns by age makes the many wait for the few. Then there
-is hardly a cheap row, and whoever lets the cheaper ones pass makes one row in twenty wait until nothing else is left.
+In the first phase many cheap rows arrive beside few expensive ones: a policy by age makes the many wait for the few.
+In the second phase there are hardly any cheap rows: a policy that prefers cheaper rows makes one row in twenty wait
+until no other rows are left.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from treadle.enforce.gate.slots import usable_cores
 from treadle.workloads.multi_class import Chain
 
 LOAD = 0.7
-"""A share of all cores, before what Spark takes for each batch: in bursts twice as much, more than there is."""
+"""A share of all cores, without Spark's cost per batch. In bursts it is twice as high: more than all cores."""
 BURSTS = (2.0, 2.0)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """So many queries of which a row costs so many seconds, and their part in the load of each phase."""
+    """A kind of queries: their number, the cost of a row in seconds, and their part in the load of each phase."""
 
     queries: int
     row_cost: float

@@ -1,6 +1,6 @@
-"""Fills feeds at given rates, as a process of its own: an outside world that does not slow down when the pipeline does.
+"""Fills feeds at given rates from a separate process, so that the load does not slow down when the pipeline does.
 
-It writes small segments at short, even intervals, stamped with the time at which their rows came to be.
+It writes small segments at short, even intervals; each row has the time at which it was due (`arrived`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import numpy as np
 from treadle.errors import EngineError
 
 SCHEMA = "id long, arrived timestamp, v double, payload string"
-"""What a row is: `v` is uniform in 0..1, so that `v < s` keeps a share s; the payload makes it about 100 bytes."""
+"""A row: `v` is uniform in 0..1, so that `v < s` keeps a share s; the payload makes the row about 100 bytes long."""
 PAYLOAD = "x" * 68
 INTERVAL = 0.05
 
 
 @dataclass(frozen=True)
 class Flow:
-    """What comes into one feed: `rate` rows a second for `on` seconds, nothing for `off`, and so on."""
+    """The load of one feed: `rate` rows a second for `on` seconds, then none for `off` seconds, repeatedly."""
 
     folder: str
     rate: float
@@ -37,7 +37,7 @@ class Flow:
     off: float = 0.0
 
     def rows(self, start: float, end: float) -> float:
-        """How many rows fall into a stretch of time since the beginning."""
+        """The number of rows between two times, in seconds since the start."""
         return self.rate * (self._on_time(end) - self._on_time(start))
 
     def _on_time(self, moment: float) -> float:
@@ -46,7 +46,7 @@ class Flow:
 
 
 class Generator:
-    """The process that fills feeds, from when it is made until `stop`."""
+    """The process that fills feeds, from the creation of this object until `stop`."""
 
     def __init__(self, flows: Sequence[Flow], *, seed: int = 1) -> None:
         order = json.dumps({"seed": seed, "flows": [asdict(flow) for flow in flows]})
@@ -63,8 +63,8 @@ class Generator:
         self.stop()
 
     def stop(self) -> list[int]:
-        """End it; the rows that each feed got."""
-        out, _ = self._process.communicate()  # closes its standard input, which ends it
+        """End the process; return the number of rows that each feed got."""
+        out, _ = self._process.communicate()  # closes the standard input, which ends the process
         if self._process.returncode:
             raise EngineError("the generator failed", remedy="see its message above")
         return [int(count) for count in json.loads(out)]
@@ -77,7 +77,7 @@ def _main() -> None:
     flows = [Flow(**flow) for flow in order["flows"]]
     ended = threading.Event()
     threading.Thread(target=_until_input_ends, args=(ended,), daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who started it decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when to end
     random = np.random.default_rng(order["seed"])
     writers = [_writer(Writer, flow) for flow in flows]
     counts = [0] * len(flows)

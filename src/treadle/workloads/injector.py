@@ -1,7 +1,7 @@
-"""Fills topics with the rows of a workload at rates that change, as a process of its own, and tells what it has sent.
+"""Fills topics with the rows of a workload at changing rates from a separate process, and reports the rows sent.
 
-Rows are made by their numbers, some thousands of them, and sent over and over. It does not slow down when their readers
-do; where it is late itself it makes up for it, so what it says that it has sent is what came.
+Some thousands of rows are made from their numbers and sent repeatedly. The injector does not slow down with the readers
+and makes up for its own delays. It reports only rows that the broker has confirmed.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import numpy as np
 from treadle.errors import EngineError
 
 DIFFERENT = 4_000
-"""Rows of each topic, before they come again."""
+"""Different rows of each topic, which are then sent again."""
 INTERVAL = 0.01
 TELL = 0.1
 PATIENCE = 120.0
 
 
 class Sent(NamedTuple):
-    """The rows that each topic has had until a moment (monotonic)."""
+    """The number of rows that each topic has got until `time` (of the monotonic clock)."""
 
     time: float
     rows: Mapping[str, int]
 
 
 class Injector:
-    """The process, from when it is made until `stop`. `topics` has for each the function that makes a row."""
+    """The injecting process, until `stop`. `topics` maps each topic to a function that makes a row (`module:name`)."""
 
     def __init__(self, servers: str, topics: Mapping[str, str]) -> None:
         self.sent: list[Sent] = []
@@ -51,11 +51,11 @@ class Injector:
         self.stop()
 
     def rates(self, rates: Mapping[str, float]) -> None:
-        """From now on so many rows a second to each topic, none to others."""
+        """From now on, send so many rows a second to each of these topics, and none to others."""
         self._order({"rates": dict(rates)})
 
     def heap(self, rows: Mapping[str, int]) -> None:
-        """So many at once; comes back when they are there."""
+        """Send a backlog of so many rows to each topic at once; return when the broker has them."""
         before = self.sent[-1].rows if self.sent else {}
         wanted = {topic: before.get(topic, 0) + count for topic, count in rows.items()}
         self._order({"heap": dict(rows)})
@@ -66,15 +66,15 @@ class Injector:
             time.sleep(INTERVAL)
 
     def between(self, topic: str, start: float, end: float) -> float:
-        """Rows that the topic got in a stretch of time."""
+        """The number of rows that the topic got between two times."""
         told = self.sent[:]
         first, last = np.interp([start, end], [each.time for each in told], [each.rows[topic] for each in told])
         return float(last - first)
 
     def stop(self) -> Mapping[str, int]:
-        """End it; the rows that each topic has had in all."""
+        """End the process; return the total number of rows of each topic."""
         if self._process.stdin is not None and not self._process.stdin.closed:
-            self._process.stdin.close()  # which ends it
+            self._process.stdin.close()  # which ends the process
         self._process.wait()
         self._reader.join()
         return self.sent[-1].rows if self.sent else {}
@@ -92,7 +92,7 @@ class Injector:
 
 
 class _Topics:
-    """What goes into each topic, and how much of it has gone."""
+    """Sends rows to topics, and counts the rows that the broker has confirmed."""
 
     def __init__(self, servers: str, topics: Mapping[str, str]) -> None:
         import confluent_kafka
@@ -104,12 +104,12 @@ class _Topics:
         self._partitions = {topic: len(self._producer.list_topics(topic).topics[topic].partitions) for topic in topics}
         self._begun = dict.fromkeys(topics, 0)
         self.sent = dict.fromkeys(topics, 0)
-        """What the broker has."""
+        """Rows that the broker has confirmed, by topic."""
 
     def send(self, topic: str, count: int) -> None:
         values, partitions, first = self._values[topic], self._partitions[topic], self._begun[topic]
         for number in range(first, first + count):
-            # Each partition in its turn, so that all get the same; Kafka's own choice is for many rows at once.
+            # Partitions in turn, so that all get the same number; Kafka's own choice stays with one for many rows.
             value = values[number % len(values)]
             self._producer.produce(topic, value, partition=number % partitions, on_delivery=self._arrived)
             if number % 1000 == 0:

@@ -1,7 +1,7 @@
 """K nearest neighbours, the second application of Stream-Economics (section 7): one heavy task from topic to result.
 
-Points are drawn around three centres, and each row is given the label of most of its k nearest of a fixed set of
-labelled points, by brute force on all cores' vectors: the cost of a row is in proportion to that set.
+Points are drawn around three centres. Each row gets the most frequent label among the k nearest points of a fixed
+labelled set, by brute force with numpy: the cost of a row is proportional to the size of that set.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def reference(size: int, seed: int = 1) -> tuple[Floats, Ints]:
 
 
 def point(number: int) -> dict[str, Any]:
-    """A row to be labelled, by its number alone."""
+    """A row to be labelled, made from its number alone."""
     random = np.random.default_rng([1, number])
     centre = np.eye(CENTRES, DIMENSIONS)[number % CENTRES] * 4.0
     return {"id": number, **dict(zip(COORDINATES, (centre + random.normal(size=DIMENSIONS)).tolist(), strict=True))}
 
 
 def classify(points: Floats, known: Floats, labels: Ints, k: int = 5) -> Ints:
-    """For each point the label of most of its k nearest; of several with as many the one of the nearest."""
+    """For each point the most frequent label of its k nearest; in a tie that of the nearest among them."""
     spread, middle = known.std(axis=0), known.mean(axis=0)
     scaled, others = (points - middle) / spread, (known - middle) / spread
     apart = (scaled**2).sum(axis=1)[:, None] - 2.0 * scaled @ others.T + (others**2).sum(axis=1)
@@ -62,7 +62,7 @@ def pipeline(
     prefix: str = "",
     name: str = "knn",
 ) -> Pipeline:
-    """One task, as in the paper: what is read is labelled and written at once."""
+    """A pipeline with one task, as in the paper: it reads, labels and writes rows."""
     p = Pipeline(name)
     add(p, size, minimum=minimum, priority=priority, source=source, prefix=prefix)
     return p
@@ -77,7 +77,7 @@ def add(
     source: Literal["feed", "topic"] = "topic",
     prefix: str = "",
 ) -> None:
-    """The same in a pipeline that has other applications too. `prefix` is what its topic's name begins with."""
+    """Add the task to a pipeline, also beside other applications. The topic's name begins with `prefix`."""
     if source == "topic":
         p.topic(POINTS, schema=POINT, topic=f"{prefix}{POINTS}")
     else:

@@ -1,7 +1,7 @@
-"""Haren's multi-class scenario on Spark (section 7.4): few urgent queries with bursts among many that fill the machine.
+"""Haren's multi-class scenario on Spark (section 7.4): few urgent queries with bursts, and many others.
 
 Each query is a chain of operators with costs and selectivities of its own. A cost is a calibrated native expression, so
-the load is what is asked for on any machine.
+the load is the wanted share of the cores on any machine.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from treadle.pipelines.run.run import Run
 LOAD = 1.3
-"""A share of all cores: with what Spark takes for each batch, clearly more than there is."""
+"""A share of all cores: too much for the machine, all the more with Spark's cost per batch."""
 
 
 @dataclass(frozen=True)
 class Chain:
-    """One query: its rate at the source, and of each operator the burn for a row and the share of rows it keeps."""
+    """One query: its rate at the source and, for each operator, the hashes per row and the share of rows it keeps."""
 
     name: str
     urgent: bool
@@ -39,7 +39,7 @@ class Chain:
     on: float = 1.0
     off: float = 0.0
     whole: bool = False
-    """Whether rows that are dropped are burnt for, too. Else Spark's optimizer drops them first."""
+    """Whether dropped rows cost CPU, too. Otherwise Spark's optimizer drops them before the work."""
 
     @property
     def feed(self) -> str:
@@ -64,8 +64,9 @@ def chains(
 ) -> tuple[Chain, ...]:
     """Draw the queries. `unit` is the cost of one burn in seconds (`burn.calibrate`); `load` is a share of all cores.
 
-    All queries have the same part in it, on average. `row_cost` is the mean cost of a row over a whole chain; queries
-    differ by up to 16 times in it. Urgent queries get their load in bursts: so many seconds on, so many off.
+    All queries have the same part of the load, on average. `row_cost` is the mean cost of a row over a whole chain,
+    which differs by up to 16 times between queries. Urgent queries get their load in bursts: `bursts` are the seconds
+    on and off.
     """
     if high < 0 or low < 0 or high + low < 1 or length < 1:
         raise ConfigError(f"high={high}, low={low}, length={length}", remedy="use at least one query and operator")
@@ -87,7 +88,7 @@ def chains(
 
 
 def pipeline(queries: Sequence[Chain], name: str = "multi-class") -> Pipeline:
-    """The queries as one pipeline: a feed, the operators, and a sink that takes all and keeps nothing."""
+    """The queries as one pipeline: each has a feed, its operators, and a sink that discards all rows."""
     p = Pipeline(name)
     for query in queries:
         p.feed(query.feed, schema=SCHEMA)
@@ -101,7 +102,7 @@ def pipeline(queries: Sequence[Chain], name: str = "multi-class") -> Pipeline:
 
 
 def flows(queries: Sequence[Chain], run: Run) -> list[Flow]:
-    """What has to come into the feeds of a run."""
+    """The load of each feed of a run, for a `Generator`."""
     return [Flow(str(run.folder.channel(query.feed)), query.rate, query.on, query.off) for query in queries]
 
 
@@ -109,7 +110,7 @@ def _operator(times: int, keep: float, *, whole: bool) -> Callable[[DataFrame], 
     def operator(rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 
-        length = "68 + int(rand())" if whole else "68"  # no filter is moved to before what is random
+        length = "68 + int(rand())" if whole else "68"  # no filter is moved before a random expression
         kept = rows.withColumn("payload", F.expr(f"left({burn('payload', times)}, {length})")).where(F.col("v") < keep)
         return kept.withColumn("v", F.col("v") / keep)  # uniform again
 

@@ -1,7 +1,7 @@
-"""Payments that are enriched at a cost, for a query that looks for fraud and a report of what was paid.
+"""Payments with an expensive enrichment, a sink that detects fraud, and a sink that reports the sum paid.
 
-Rows are shed by their use: a suspicious payment is never dropped, so the search for fraud is exact however little of
-the rest is enriched, and the report is corrected for what was dropped. Beyond Stream-Economics, whose drops are random.
+Rows are dropped by utility: a suspicious payment is never dropped, so fraud detection is exact, however few of the
+other rows are enriched. The report is corrected for dropped rows. In Stream-Economics all drops are random.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ USE = f"CASE WHEN amount >= {SUSPICIOUS} THEN double('infinity') ELSE 1.0 END"
 
 
 def payment(number: int) -> dict[str, Any]:
-    """By its number alone; one in a hundred is suspicious."""
+    """A payment, made from its number alone; one in a hundred is suspicious."""
     random = np.random.default_rng([5, number])
     amount = float(np.round(random.lognormal(3.0, 1.0), 2))
     return {
@@ -40,7 +40,7 @@ def payment(number: int) -> dict[str, Any]:
 
 
 class Found:
-    """What both sinks have come to so far, by batch: one that is repeated counts once."""
+    """The results of both sinks so far, by batch id, so that a repeated batch counts once."""
 
     def __init__(self) -> None:
         self.suspicious: dict[int, int] = {}
@@ -48,7 +48,7 @@ class Found:
         """The corrected sum, and half of its interval."""
 
     def figures(self, sent: int) -> dict[str, Any]:
-        """Against what so many rows, sent over and over, have in truth."""
+        """Compare the results with the true values of all `sent` rows, which repeat after `DIFFERENT` rows."""
         amounts = [payment(number)["amount"] for number in range(DIFFERENT)]
         rounds, rest = divmod(sent, DIFFERENT)
         truth = rounds * sum(amounts) + sum(amounts[:rest])
@@ -62,7 +62,7 @@ class Found:
 
 
 def pipeline(hashes: int, *, prefix: str = "", name: str = "payments") -> tuple[Pipeline, Found]:
-    """So many hashes to enrich a payment; what its sinks find."""
+    """The pipeline, with so many hashes to enrich a payment, and the object that collects its results."""
     p = Pipeline(name)
     found = Found()
     p.topic(PAYMENTS, schema=PAYMENT, topic=f"{prefix}{PAYMENTS}", shed=by_utility(USE))

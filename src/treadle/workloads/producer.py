@@ -1,8 +1,9 @@
-"""Fills topics at given rates, as a process of its own, each row the time at which it came to be, in nanoseconds.
+"""Fills topics at given rates from a separate process. A row is the time at which it was made, in nanoseconds.
 
-The last four bits of that time are the row's number instead, so that a filter can keep exactly some of sixteen rows.
+The last four bits of that time are replaced by those of the row's number, so that a filter can keep exactly some of
+sixteen rows.
 
-It reads lines with a rate for each topic, and answers each with the rows that every topic has had until then.
+The process reads lines with the rates of all topics, and answers each line with the number of rows sent so far.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SIXTEEN = 16
 
 
 class Producer:
-    """The process, from when it is made until `stop`."""
+    """The producing process, until the end of the `with` block."""
 
     def __init__(self, servers: str) -> None:
         command = [sys.executable, "-m", "treadle.workloads.producer", servers]
@@ -30,10 +31,10 @@ class Producer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate()  # closes its standard input, which ends it
+        self._process.communicate()  # closes the standard input, which ends the process
 
     def rates(self, rates: Mapping[str, float]) -> dict[str, int]:
-        """From now on so many rows a second to each topic, none to others; the rows that each has had so far."""
+        """From now on, send so many rows a second to each topic, and none to others; return the rows sent so far."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(dict(rates)) + "\n")
@@ -74,7 +75,7 @@ def _main() -> None:
 
 
 def _produce(producer: Any, topic: str, value: str) -> None:
-    """Put a row into the producer's queue; where that is full since the broker is slow, wait for room."""
+    """Put a row into the producer's queue; if the queue is full, because the broker is slow, wait for room."""
     while True:
         try:
             producer.produce(topic, value)

@@ -1,4 +1,4 @@
-"""Queries in Spark's Real-Time Mode, as an application of its own process: what `treadle attach` is measured on.
+"""A Spark application in its own process with queries in Real-Time Mode: benchmarks attach Treadle to it.
 
 Each query is a chain of stages, each a calibrated native expression, from a topic to a topic. The application knows
 nothing of Treadle.
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chain:
-    """A query: hashes for a row in each stage. It reads the topic `<name>-in` and writes `<name>-out`.
+    """A query from the topic `<name>-in` to `<name>-out`. `costs` are the hashes for a row in each stage.
 
-    Its first stage keeps some of sixteen rows.
+    The first stage keeps `keeps` of sixteen rows.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Chain:
     keeps: int = SIXTEEN
 
     def put_out(self, rows: int) -> int:
-        """How many come out of so many that came in."""
+        """The number of rows that come out for so many rows that came in."""
         return rows // SIXTEEN * self.keeps + min(rows % SIXTEEN, self.keeps)
 
     @property
@@ -50,7 +50,7 @@ class Chain:
 
 
 class Started:
-    """A module of ours that runs as a Spark application of its own process; `pid` is that of its JVM."""
+    """A module of ours that runs as a Spark application in its own process; `pid` is the id of its JVM."""
 
     def __init__(self, module: str, order: Mapping[str, Any]) -> None:
         command = [sys.executable, "-m", module, json.dumps(order)]
@@ -70,16 +70,16 @@ class Started:
         self.stop()
 
     def stop(self) -> None:
-        """End it: what is stopped half-way is of no interest."""
+        """End the application without waiting for its batches."""
         if self._process.poll() is None:
             self._process.communicate()  # closes its standard input, which ends it
 
 
 class Application(Started):
-    """An application with some chains. It runs on `core` alone, if that is given.
+    """An application that runs some chains, only on the core `core` if that is given.
 
-    `batch` is how long a Real-Time batch lasts. If it is None, queries work in micro-batches, with `partitions` tasks
-    in each stage behind a shuffle and `slots` for all tasks.
+    `batch` is the duration of a Real-Time batch; if it is None, queries run in micro-batches. A stage after a shuffle
+    has `partitions` tasks, and `slots` is the number of task slots.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ def serve(spark: SparkSession) -> None:
     sys.stdout.write(f"{spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()}\n")  # type: ignore[union-attr]
     sys.stdout.flush()
     sys.stdin.read()
-    os._exit(0)  # Spark's own way to stop waits for the end of a batch
+    os._exit(0)  # Spark's own stop waits for the end of a batch
 
 
 def session(slots: int, extra: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
-    """A session with slots for so many tasks, and settings beside the usual ones."""
+    """A session with so many task slots, and with `extra` settings beside the usual ones."""
     from pyspark.sql import SparkSession
 
     connector = ",".join(map(str, sorted(jars.fetch("spark-kafka")["spark-kafka"].glob("*.jar"))))
@@ -162,7 +162,7 @@ def _stages(rows: DataFrame, chain: Chain, partitions: int) -> DataFrame:
     rows = rows.select(F.col("value").cast("string").alias("v"), F.col("value").cast("string").alias("h"))
     for number, cost in enumerate(chain.costs):
         if number:
-            rows = rows.repartition(partitions, "h")  # in Real-Time Mode the boundary between two threads
+            rows = rows.repartition(partitions, "h")  # a stage boundary; in Real-Time Mode each stage has its threads
         rows = rows.withColumn("h", F.expr(burn("h", cost)))
         if not number and chain.keeps < SIXTEEN:
             rows = rows.where(f"cast(v as bigint) % {SIXTEEN} < {chain.keeps}")

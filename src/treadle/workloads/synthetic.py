@@ -1,8 +1,8 @@
 """Lachesis' synthetic queries (SYN, section 6.3): chains of three operators that differ in cost and in what they keep.
 
-All read the same number of rows. Some are cheap and productive, some cheap and keep hardly anything, so that who wants
-results early (HR) and who wants rows gone (Chain) must take them in different orders. The draws are those of the
-paper's own generator with seed 0.
+All queries read the same number of rows. Some are cheap and productive, others are cheap and drop most rows. So a
+policy for early results (HR) and a policy for short queues (Chain) must choose different orders. The values are drawn
+by the paper's own generator with seed 0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from treadle.enforce.gate.slots import usable_cores
 from treadle.workloads.multi_class import Chain
 
 STEP = 25e-9
-"""Seconds of CPU for what costs 1 there: with less, cheap queries would cost less than a row's way through Spark."""
+"""CPU seconds per unit of the paper's costs: with less, cheap queries would cost less than Spark's work for a row."""
 DRAWN = (
     ((416, 0.892), (386, 0.801), (416, 0.839)),
     ((5812, 0.894), (6551, 0.944), (6680, 0.962)),
@@ -36,11 +36,11 @@ DRAWN = (
     ((3306, 0.498), (3055, 0.498), (3000, 0.554)),
     ((14058, 0.634), (13302, 0.674), (12893, 0.605)),
 )
-"""By query the cost and the selectivity of each operator; above 1 all is kept."""
+"""For each query the cost and the selectivity of each operator; from 1 on all rows are kept."""
 
 
 def chains(unit: float, load: float, count: int = len(DRAWN), *, cores: float | None = None) -> tuple[Chain, ...]:
-    """The first queries. `unit` is the cost of one burn in seconds (`burn.calibrate`); `load` a share of all cores."""
+    """The first `count` queries. `unit` is the cost of one burn in seconds (`burn.calibrate`), `load` a share of cores."""
     burns = [tuple(max(1, round(cost * STEP / unit)) for cost, _ in query) for query in DRAWN[:count]]
     keeps = [tuple(keep for _, keep in query) for query in DRAWN[:count]]
     reach = [np.cumprod([1.0, *each[:-1]]) for each in keeps]

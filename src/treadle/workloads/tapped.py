@@ -1,8 +1,8 @@
-"""A query in Spark's Real-Time Mode that counts its own rows, to compare Treadle's figures with.
+"""A query in Spark's Real-Time Mode that counts its own rows, for comparison with Treadle's figures.
 
 Five stages: one reads Kafka and filters, one has projections only, one waits for another system (it sleeps), one has
-two partitions, one aggregates and writes to Kafka. At the begin and the end of each a native expression counts the row
-(`java/treadle/tap/Tap.java`), which uses none of Spark's counters. The query knows nothing of Treadle.
+two partitions, one aggregates and writes to Kafka. At the begin and the end of each stage a native expression
+(`java/treadle/tap/Tap.java`) counts each row, without Spark's counters. The query knows nothing of Treadle.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 STAGES = ("filter", "project", "block", "two", "aggregate")
 KEPT = "a"
-"""Rows whose hash begins with less are kept: ten of sixteen."""
+"""Rows with a hash below this are kept: ten of sixteen."""
 HASHES = {"filter": 20, "project": 40, "block": 10, "two": 40, "aggregate": 30}
 BLOCKED = 60
 """Microseconds that the third stage waits for each row."""
 
 
 class Tapped(Started):
-    """The running application, with one query by this name from one topic to another; it counts into `file`."""
+    """The running application with one query, between the query's two topics; it writes its counts to `file`."""
 
     def __init__(self, query: Chain, servers: str, file: Path, *, batch: str, core: int | None = None) -> None:
         order = {"name": query.name, "servers": servers, "batch": batch, "core": core, "file": str(file)}
@@ -74,13 +74,13 @@ def _worked(rows: DataFrame, stage: str) -> DataFrame:
 
 
 def tap(file: Path) -> dict[str, str]:
-    """Settings with which `tapped` counts into a file."""
+    """Spark settings that make `tapped` write its counts to a file."""
     jar = classes.jar("treadle-tap", Path(__file__).parent / "java" / "treadle" / "tap").path
     return {"spark.driver.extraClassPath": str(jar), "spark.driver.extraJavaOptions": f"-Dtreadle.tap={file}"}
 
 
 def tapped(rows: DataFrame, place: str) -> DataFrame:
-    """Count each row, by an expression that Spark can neither leave out nor move, since it may give anything."""
+    """Count each row, by an expression that Spark can neither remove nor move, since it is non-deterministic."""
     return rows.withColumn("h", _after(f"reflect('treadle.tap.Tap', 'pass', '{place}', spark_partition_id(), created)"))
 
 

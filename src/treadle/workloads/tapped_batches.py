@@ -1,8 +1,8 @@
-"""A query in micro-batches that counts its own rows, to compare Treadle's figures with.
+"""A query in micro-batches that counts its own rows, for comparison with Treadle's figures.
 
 It reads Kafka, filters, calls a Python function for each row after a shuffle, joins with a table and writes to Kafka. A
-native expression counts the rows that come from Kafka and those that go there (`java/treadle/tap/Tap.java`), and a
-listener writes down when each batch was done and how many rows it had read: `time rows`. It knows nothing of Treadle.
+native expression (`java/treadle/tap/Tap.java`) counts the rows read from Kafka and the rows written to it, and a
+listener logs the end time and the number of input rows of each batch: `time rows`. The query knows nothing of Treadle.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 PARTITIONS = 4
 KEPT, JOINED = "a", 8
-"""Rows whose hash begins with less are kept, ten of sixteen; so many begin with a digit that is in the table."""
+"""Rows with a hash below `KEPT` are kept, ten of sixteen; `JOINED` of these ten have a first digit in the table."""
 
 
 class TappedBatches(Started):
-    """The running application; counts go into `file`, batches that are done into `batches`."""
+    """The running application; it writes its counts to `file` and its finished batches to `batches`."""
 
     def __init__(self, query: Chain, servers: str, file: Path, batches: Path, core: int | None = None) -> None:
         order = {"name": query.name, "servers": servers, "core": core, "file": str(file), "batches": str(batches)}

@@ -1,7 +1,8 @@
-"""Taxi Drives, the first application of Stream-Economics (section 7): two streams, united, into two heavy sinks.
+"""Taxi Drives, the first application of Stream-Economics (section 7): the union of two streams, and two heavy sinks.
 
-The paper gives its graph and its promises, not its data: rides and fares here are made up, in the form that Flink's
-training uses, each by its number alone. `cells` counts events by places, `drivers` sums up what drivers earn.
+The paper describes the graph and the promises, not the data. So rides and fares are generated here, each from its
+number alone, in the form that Flink's training uses. `cells` counts events by place, `drivers` sums up amounts by
+driver.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ EVENT = "ride long, at long, driver long, lon double, lat double, amount double"
 
 
 def ride(number: int) -> dict[str, Any]:
-    """Where and when a taxi took somebody in, for how many minutes."""
+    """A ride: where and when it began; `amount` is its duration in minutes."""
     random = np.random.default_rng([1, number])
     return {
         "ride": number,
@@ -42,7 +43,7 @@ def ride(number: int) -> dict[str, Any]:
 
 
 def fare(number: int) -> dict[str, Any]:
-    """What was paid for it, in dollars."""
+    """The fare of a ride; `amount` is in dollars."""
     random = np.random.default_rng([2, number])
     tip = float(np.clip(random.normal(10.0, 15.0), 0.0, 60.0))
     tolls = float(random.uniform(0.0, 5.0)) if number % 10 == 0 else 0.0
@@ -74,7 +75,7 @@ def add(
     source: Literal["feed", "topic"] = "topic",
     prefix: str = "",
 ) -> None:
-    """The same in a pipeline that has other applications too. `prefix` is what its topics' names begin with."""
+    """Add the graph to a pipeline, also beside other applications. The topics' names begin with `prefix`."""
     for stream in (RIDES, FARES):
         if source == "topic":
             p.topic(stream, schema=EVENT, topic=f"{prefix}{stream}")
@@ -124,7 +125,7 @@ def _driver(number: int) -> int:
 
 
 def _duration(number: int) -> float:
-    """Minutes."""
+    """The duration of a ride in minutes."""
     return float(np.clip(np.random.default_rng([4, number]).normal(20.0, 40.0), 0.0, 600.0))
 
 

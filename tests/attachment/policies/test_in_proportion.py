@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from treadle.attachment import plan
-from treadle.attachment.policies.threads import InProportion, StartsFirst
+from treadle.attachment.policies.threads import BatchStartThreadsFirst, InProportion
 from treadle.decide.policies import CongestionAware, QueueSize
 from treadle.decide.policy import Policy
 from treadle.decide.transform import NICE_STEP, nice
@@ -56,7 +56,7 @@ def test_helpers_weigh_by_what_is_to_be_sent() -> None:
 
 def test_compilers_stay_hardly_above_the_shortest_queue() -> None:
     found = topology(2, STARTS[0], COMPILERS)
-    schedule = decide(StartsFirst(InProportion(QueueSize())), found, queue=[0.0, 9999.0, NAN, NAN])
+    schedule = decide(BatchStartThreadsFirst(InProportion(QueueSize())), found, queue=[0.0, 9999.0, NAN, NAN])
     assert schedule.scalar.tolist() == pytest.approx([1.0, 1e4, 1e4, 10.0])
 
 

@@ -12,7 +12,7 @@ import pytest
 from applications import SparkProcess, feeding
 from support import named, until
 from treadle import attach
-from treadle.attachment.quality.keeper import SAMPLES, Quality
+from treadle.attachment.quality.keeper import SAMPLES, PromiseKeeper
 from treadle.attachment.quality.query import CYCLE
 from treadle.broker import Broker
 from treadle.decide.quality import Promise
@@ -46,7 +46,7 @@ class Model:
         self.part = 1.0
         self.parts: list[float] = []
         self._began = self.now
-        self.quality = Quality({"q": Promise(1.0, 0.05)}, lambda: {"shop": [Process(1, 1, True)]}, lambda: None)
+        self.quality = PromiseKeeper({"q": Promise(1.0, 0.05)}, lambda: {"shop": [Process(1, 1, True)]}, lambda: None)
 
     def cycles(self, count: int) -> None:
         for _ in range(count):

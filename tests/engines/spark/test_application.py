@@ -144,10 +144,10 @@ def test_a_name_means_applications_of_one_user_and_nobody_elses_jvm_is_looked_in
     monkeypatch.delenv("SUDO_UID", raising=False)
     assert Application.find(name="shop").processes[0].pid == mine.pid
     assert [each.owner for each in Application.find_all("sh*")] == [0]
-    assert [each.processes[0].pid for each in application.Newcomers(["sh*"]).look()] == [mine.pid]
+    assert [each.processes[0].pid for each in application.NewApplicationFinder(["sh*"]).look()] == [mine.pid]
     assert set(looked) == {mine.pid}
     assert Application.find(name="shop", user=NOBODY).processes[0].pid == foreign.pid
-    assert [each.owner for each in application.Newcomers(["sh*"], NOBODY).look()] == [NOBODY]
+    assert [each.owner for each in application.NewApplicationFinder(["sh*"], NOBODY).look()] == [NOBODY]
     looked.clear()
     monkeypatch.setenv("SUDO_UID", str(NOBODY))
     assert Application.find(name="shop").processes[0].pid == foreign.pid

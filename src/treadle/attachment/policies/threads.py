@@ -22,7 +22,7 @@ LEVELS = 30
 """Steps of priority among the rows of one kind in `SourcesLast`: more than the benchmarks need, fewer than nice has."""
 
 
-class _AroundAnswers(Around):
+class _AroundJvmServiceThreads(Around):
     """Finds the rows of the threads by which a JVM answers requests, once for each topology."""
 
     def __init__(self, inner: Policy) -> None:
@@ -35,7 +35,7 @@ class _AroundAnswers(Around):
         return self._found[1]
 
 
-class AnswersFirst(_AroundAnswers):
+class JvmServiceThreadsFirst(_AroundJvmServiceThreads):
     """Makes the threads by which a JVM answers requests, and pauses to collect garbage, as urgent as the most urgent.
 
     They have little to do, but the whole JVM waits for it, and so does a dump of its threads.
@@ -52,7 +52,7 @@ class AnswersFirst(_AroundAnswers):
         return replace(schedule, priority=scalar)
 
 
-class AnswersOrdinary(_AroundAnswers):
+class JvmServiceThreadsUnchanged(_AroundJvmServiceThreads):
     """Leaves the threads by which a JVM answers requests as they are: for real-time priorities.
 
     They run code of all kinds and wait for locks by yielding. A real-time thread does not yield to ordinary ones, so
@@ -70,7 +70,7 @@ class AnswersOrdinary(_AroundAnswers):
         return replace(schedule, priority=priority, helper=helper)
 
 
-class StartsFirst(Around):
+class BatchStartThreadsFirst(Around):
     """Makes the threads that start a batch as urgent as the most urgent one, and compilers less urgent.
 
     If the policy itself sets priorities for the threads that start a batch, these hold, and compilers are left alone.

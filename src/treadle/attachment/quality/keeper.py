@@ -54,7 +54,7 @@ Key = tuple[str, str]
 """The name of an application, and the run id of one of its queries."""
 
 
-class Quality:
+class PromiseKeeper:
     """Keeps the promises in a thread of its own, from `start` until it is closed.
 
     `applications` (processes by application name) and `seen` (the last round's snapshot) are called again and again.

@@ -1,7 +1,7 @@
 """Knobs on real kernel threads: nice, real-time priorities, time slices, and CPU groups (Lachesis, Lachesis-RT).
 
-Each is one system call or one small file. They act only on the very thread that is named, which is told by its id, its
-process and its start time. A knob has `options` with which `make` makes the same one again in another process.
+Each knob is one system call or one small file. A thread is named by its id, its process and its start time, so a later
+thread with the same id is never changed. A knob has `options`, with which `make` makes it again in another process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 
 
 def make(name: str, *, cgroups: Cgroups | None = None, **options: Any) -> Knob:
-    """A knob by its name. Those on groups share `cgroups`; without it they find their own by these options."""
+    """Make a knob by its name. Knobs on groups use `cgroups`; without it they make their own from `options`."""
     if name not in _MAKERS:
         raise ConfigError(f"there is no kernel knob '{name}'", remedy=f"known: {', '.join(NAMES)}")
     try:
@@ -61,7 +61,7 @@ def make(name: str, *, cgroups: Cgroups | None = None, **options: Any) -> Knob:
 
 
 def available() -> dict[str, Knob]:
-    """All kernel knobs that can be had here."""
+    """All kernel knobs that work on this system."""
     found: dict[str, Knob] = {}
     for name in NAMES:
         try:

@@ -1,8 +1,8 @@
-"""A hard limit on what real-time threads take, where the kernel has one per group: real-time group scheduling.
+"""A hard limit on the CPU of real-time threads, on kernels that have one per group (real-time group scheduling).
 
-It knows `cpu.rt_runtime_us` of cgroup v1, with which Lachesis-RT (section 4) leaves the rest of the machine its share.
-A thread is moved while it is real-time, into a group that is named for where it was before: so whoever finds it there
-knows its home, also after the one who moved it was killed.
+It sets `cpu.rt_runtime_us` of cgroup v1, with which Lachesis-RT (section 4) leaves a share to the rest of the machine.
+While a thread is real-time it is in a group whose name contains the path of its previous group, its home. So another
+process can move the thread home after the process that moved it was killed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from treadle.errors import EngineError, TargetGone, TreadleError
 from treadle.model import ThreadRef
 
 SHARE = 0.9
-"""The part of each CPU that real-time threads may take together."""
+"""The part of each CPU that all real-time threads together may use."""
 PERIOD = 0.1
-"""Seconds after which a group that has used its part may run on: the longest that the rest is kept waiting."""
+"""Seconds after which a group that has used up its part may run again; other threads wait no longer than that."""
 LEAST = 0.01
-"""A smaller part of a CPU than this is none."""
+"""The smallest part of a CPU that is given to real-time threads."""
 MICRO = 1_000_000
 RUNTIME, LENGTH = "cpu.rt_runtime_us", "cpu.rt_period_us"
 WHERE = "real-time budget"
@@ -30,7 +30,7 @@ LIMIT, LIMIT_PERIOD = "/proc/sys/kernel/sched_rt_runtime_us", "/proc/sys/kernel/
 
 
 def system_share() -> float:
-    """The part of each CPU that the kernel leaves to real-time threads: infinite without a limit, NaN if unknown."""
+    """The part of each CPU that the kernel allows to real-time threads: infinite without a limit, NaN if unknown."""
     try:
         with open(LIMIT) as runtime, open(LIMIT_PERIOD) as period:
             microseconds = int(runtime.read())
@@ -40,7 +40,7 @@ def system_share() -> float:
 
 
 def check_limited() -> None:
-    """An error if nothing limits real-time threads: one of them that never waits would keep the rest from running."""
+    """Raise an error if nothing limits real-time threads: one that never waits would block all other threads."""
     if system_share() >= 1.0:
         raise EngineError(
             f"nothing limits real-time threads here: {LIMIT} is -1 or all of a period, which also lifts the budgets of"
@@ -51,9 +51,9 @@ def check_limited() -> None:
 
 
 class Budget:
-    """The groups for real-time threads, one for each group that such threads are at home in.
+    """The groups for real-time threads: one for each home, which is the group that a thread came from.
 
-    They divide `share` evenly, or what the group around them has left if that is less.
+    They divide `share` evenly, or what their parent group has left if that is less.
     """
 
     def __init__(self, cgroups: Cgroups, *, share: float = SHARE, period: float = PERIOD) -> None:
@@ -68,18 +68,18 @@ class Budget:
         return cgroups.version == 1 and os.path.exists(f"{cgroups.directory(cgroups.parent)}/{RUNTIME}")
 
     def left(self) -> float:
-        """The part of each CPU that the group around ours has and has not given to others."""
+        """The part of each CPU that our parent group has and has not given to other groups."""
         parent, ours = self.cgroups.parent, self.cgroups.realtime
         taken = sum(self._part(child) for child in self.cgroups.children(parent) if child != ours)
         return self._part(parent) - taken
 
     def part(self) -> float:
-        """The part of each CPU that real-time threads of ours have together, or will have."""
+        """The part of each CPU that our real-time threads have together, or will have when there are some."""
         ours = self.cgroups.realtime
         return self._part(ours) if self.cgroups.exists(ours) else min(self.share, self.left())
 
     def admit(self, thread: ThreadRef, home: str | None = None) -> None:
-        """Move a thread to where it may be real-time. An error leaves it where it is, and no group behind."""
+        """Move a thread to a group with a budget. On an error the thread stays, and no empty group is left behind."""
         place = self.cgroups.place(thread)
         was = self.cgroups.home(place)
         around = self.cgroups.realtime if was == place else self.cgroups.split(place)[0]
@@ -87,12 +87,12 @@ class Budget:
             try:
                 self.cgroups.move(thread, self._group_for(was if home is None else home, around))
                 return
-            except TargetGone:  # the thread, or the group: that was empty, and somebody removed it in between
+            except TargetGone:  # the thread has ended, or another process has removed the group while it was empty
                 if not again or not os.path.exists(f"/proc/{thread.pid}/task/{thread.tid}"):
                     raise
 
     def dismiss(self, thread: ThreadRef) -> None:
-        """Move a thread home that is not real-time any more; to the group around it, if that is no more."""
+        """Move a thread that is no longer real-time to its home, or to the nearest parent group that still exists."""
         place = self.cgroups.place(thread)
         home = self.cgroups.home(place)
         if home == place:
@@ -102,7 +102,7 @@ class Budget:
         self.cgroups.move(thread, home)
 
     def clean(self) -> None:
-        """Send home whoever is not real-time, as threads that real-time ones have started, and remove what is empty."""
+        """Move ordinary threads home, such as threads that real-time ones have started, and remove empty groups."""
         for group in self.cgroups.children(self.cgroups.realtime):
             with suppress(TreadleError):
                 for tid in self.cgroups.threads(group):
@@ -111,7 +111,7 @@ class Budget:
                             self.dismiss(ThreadRef(tid, tid))
             self._remove(group)
         if not self._remove(self.cgroups.realtime):
-            with suppress(TreadleError):  # somebody else may just be at it
+            with suppress(TreadleError):  # another process may be doing the same
                 self._divide(self.cgroups.realtime)
 
     def _group_for(self, home: str, around: str) -> str:
@@ -123,7 +123,7 @@ class Budget:
         return group
 
     def _make(self, group: str, around: str) -> None:
-        """A group of its own for one more home; the others give of theirs before it gets its part."""
+        """Make the group of one more home. The other groups are reduced first, since their sum is limited."""
         part = self._part(around) if self.cgroups.exists(around) else 0.0
         if part == 0:
             part = min(self.share, self.left())
@@ -139,7 +139,7 @@ class Budget:
         self._give(group, part)
 
     def _divide(self, around: str) -> None:
-        """What those had that were removed goes to those that remain. Who has too much gives first."""
+        """Divide the budget evenly among the remaining groups, the largest first, since their sum is limited."""
         parts = {child: self._part(child) for child in self.cgroups.children(around)}
         for child in sorted(parts, key=lambda child: -parts[child]):
             self._give(child, self._part(around) / len(parts))
@@ -156,7 +156,7 @@ class Budget:
             raise
 
     def _remove(self, group: str) -> bool:
-        """Remove a group if it is empty. It gives its part back first: the kernel would only do so some time later."""
+        """Remove a group if it is empty. Its budget is set to 0 first: rmdir alone frees it only some time later."""
         with suppress(TreadleError):
             if not self.cgroups.threads(group) and not self.cgroups.children(group):
                 self.cgroups.write(group, RUNTIME, "0")

@@ -1,7 +1,7 @@
-"""All paths of the kernel's CPU groups are here: where they are mounted, what they are called, who is in them.
+"""CPU cgroups: their paths and names, the threads in them, and how to make, remove and clean up groups.
 
-It knows cgroup v1 and v2 (threaded mode) and nothing of weights; the knobs are in `groups`. Lachesis section 5.3 groups
-threads by query and operator: a group's name may have parts, as in "query/operator", and then is inside another one.
+It handles cgroup v1 and v2 (threaded mode); weights and quotas are set by the knobs in `groups`. Lachesis section 5.3
+groups threads by query and operator, so a group's name may have parts: "query/operator" is a group inside "query".
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ log = logging.getLogger("treadle.enforce")
 
 BASE = "treadle"
 REALTIME = "treadle-rt"
-"""The group for real-time threads, see `budget`. Each group in it is named for where its threads are at home."""
+"""The group for real-time threads, see `budget`. Each child has the name of the group that its threads came from."""
 RIGHTS = "run as root, or have the cgroup delegated to your user"
 TRIES = 10
-"""To remove a group that threads are in still."""
+"""Attempts to remove a group that still has threads."""
 PAUSE = 0.01
-"""Seconds by which each wait between two tries is longer than the last."""
+"""Seconds by which the wait grows with each attempt."""
 
 
 class Cgroups:
-    """The groups below `<parent>/<base>`. A base belongs to one user of this class at a time.
+    """The groups below `<parent>/<base>`. Only one instance of this class may use a base at a time.
 
-    A group is named by text: relative to the base, or with a leading "/" any group of the system by its path, as
-    /proc/<pid>/cgroup has it. `parent` is the top for v1. In v2 threads can't leave the cgroup of their process, so it
-    must be that one: see `for_process`. `controlled` is whether v2's cpu controller was on in it before us, which is
-    among the `options` so that whoever cleans up after a kill knows it, too.
+    A group's name is relative to the base or, with a leading "/", the path of any group of the system, as in
+    /proc/<pid>/cgroup. `parent` is the root in v1. In v2 threads can't leave the cgroup of their process, so `parent`
+    must be that cgroup: see `for_process`. `controlled` says whether v2's cpu controller was on in `parent` before us.
+    It is one of the `options`, so that a process that cleans up after a kill knows it, too.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Cgroups:
 
     @classmethod
     def for_process(cls, pid: int, base: str = BASE) -> Cgroups:
-        """Groups that the threads of this process can be moved to."""
+        """Make groups to which the threads of the process `pid` can be moved."""
         found = cls(base)
         if found.version == 1:
             return found
@@ -94,7 +94,7 @@ class Cgroups:
         return self._names.get(path) or unescape(path[len(self.base) + 1 :])
 
     def of(self, thread: ThreadRef) -> str:
-        """The path of the group where a thread is at home, even while it is with the real-time ones."""
+        """The path of a thread's home group, also while the thread is in a group for real-time threads."""
         return self.home(self.place(thread))
 
     def place(self, thread: ThreadRef) -> str:
@@ -105,20 +105,20 @@ class Cgroups:
             gone(thread)
 
     def home(self, path: str) -> str:
-        """Where threads of this group are at home: elsewhere only for those of a group for real-time threads."""
+        """The home of the threads in the group `path`: the group itself, unless it is one for real-time threads."""
         around, last = self.split(path)
         return unescape(last) if self.split(around)[1] == REALTIME else path
 
     @property
     def realtime(self) -> str:
-        """The group around those for real-time threads."""
+        """The parent of the groups for real-time threads."""
         return self.join(self.parent, REALTIME)
 
     def exists(self, path: str) -> bool:
         return os.path.isdir(self.directory(path))
 
     def make(self, path: str) -> None:
-        """Make a group of ours, and those around it, if it is not there."""
+        """Make a group of ours, and its missing parents, unless it exists."""
         if self.exists(path):
             return
         above = self.split(path)[0]
@@ -133,7 +133,7 @@ class Cgroups:
                 raise
 
     def remove(self, path: str) -> bool:
-        """Remove a group in which there is nobody; whether it is gone."""
+        """Remove a group without threads; return whether the group is gone."""
         try:
             self._drop(path)
         except FileNotFoundError:
@@ -143,7 +143,7 @@ class Cgroups:
         return True
 
     def move(self, thread: ThreadRef, path: str) -> None:
-        """Into a group that is there."""
+        """Move a thread to an existing group."""
         try:
             self._put(path, self._members, str(thread.tid))
         except ProcessLookupError:
@@ -156,7 +156,7 @@ class Cgroups:
         return [int(line) for line in self.read(path, self._members).split()]
 
     def children(self, path: str) -> list[str]:
-        """The groups directly in it."""
+        """The direct children of a group."""
         try:
             with os.scandir(self.directory(path)) as entries:
                 return sorted(self.join(path, entry.name) for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -164,7 +164,7 @@ class Cgroups:
             return []
 
     def read(self, path: str, file: str) -> str:
-        """What a file of a group says; `TargetGone` if there is no such group."""
+        """Read a file of a group; `TargetGone` if there is no such group."""
         try:
             with open(f"{self.directory(path)}/{file}", opener=open_file) as opened:
                 return opened.read().strip()
@@ -172,17 +172,17 @@ class Cgroups:
             self._refused(error, path, f"{file} can't be read")
 
     def write(self, path: str, file: str, text: str) -> None:
-        """Set a file of a group; `TargetGone` if there is no such group."""
+        """Write a file of a group; `TargetGone` if there is no such group."""
         try:
             self._put(path, file, text)
         except OSError as error:
             self._refused(error, path, f"{file} can't be set to {text}")
 
     def clean(self) -> list[str]:
-        """Remove all groups of the base, also what a killed process has left; those that could not be removed.
+        """Remove all groups of the base, also those of a killed process; return those that could not be removed.
 
-        A thread that is still there was started by one that was: it goes to the group of its process, or of the
-        process that started that one.
+        A thread that is still in a group was started by a grouped thread: in v1 it is moved to the group of its
+        process or, if that is a group of the base too, of the nearest ancestor process; in v2 to `parent`.
         """
         left: list[str] = []
         self._clean(self.base, left)
@@ -194,14 +194,14 @@ class Cgroups:
         return left
 
     def type_of(self, path: str) -> str:
-        """What v2 says of the threads in it; nothing for the top, which has no type."""
+        """The `cgroup.type` of a v2 group; empty for the root, which has no type."""
         try:
             return self.read(path, "cgroup.type")
         except (EngineError, TargetGone):
             return ""
 
     def directory(self, path: str) -> str:
-        """Where a group's files are."""
+        """The directory with the files of a group."""
         if ".." in path.split("/"):
             remedy = "run where all of the system's groups can be seen"
             raise EngineError(f"group {path} is outside of this container", where="cgroup", remedy=remedy)
@@ -209,13 +209,13 @@ class Cgroups:
 
     @staticmethod
     def split(path: str) -> tuple[str, str]:
-        """The path of the group around it, and its own last part."""
+        """The path of the parent group, and the last part of `path`."""
         above, _, last = path.rpartition("/")
         return above or "/", last
 
     @staticmethod
     def join(above: str, name: str) -> str:
-        """The path of a group in another."""
+        """The path of the group `name` in the group `above`."""
         return f"{above.rstrip('/')}/{name}"
 
     @property
@@ -237,16 +237,17 @@ class Cgroups:
         os.rmdir(self.directory(path))
 
     def _make_threaded(self, path: str, above: str) -> None:
-        """cgroup-v2, "Threads": a group made in a threaded one is no good until it is told to be threaded too.
+        """Make a v2 group threaded, and then switch the controller on in the group above it.
 
-        Only then may the controller be on in a group that has processes: that is how the order comes about.
+        A new group below a threaded one can't be used until it is threaded, too (cgroup-v2, "Threads"). Only then may
+        the controller be on in a group that has processes, which is why the order matters.
         """
         if self.type_of(path) != "threaded":
             self.write(path, "cgroup.type", "threaded")
         self._switch_on(above)
 
     def _switch_on(self, path: str) -> None:
-        """Let the groups in it have the controller."""
+        """Switch the cpu controller on for the children of a group."""
         if not self._has_on(path):
             self.write(path, "cgroup.subtree_control", "+cpu")
 
@@ -254,7 +255,7 @@ class Cgroups:
         return "cpu" in self.read(path, "cgroup.subtree_control").split()
 
     def _is_controlled(self) -> bool:
-        """Whether groups in the parent have the controller: in v1 always. If that can't be read it is not our doing."""
+        """Whether children of `parent` have the cpu controller; True in v1, and if unknown, so that we leave it on."""
         try:
             return self.version == 1 or self._has_on(self.parent)
         except TreadleError:
@@ -270,7 +271,7 @@ class Cgroups:
     def _clean(self, path: str, left: list[str]) -> None:
         for child in self.children(path):
             self._clean(child, left)
-        for number in range(TRIES):  # threads may be started while we look, and one that just ends can't be moved
+        for number in range(TRIES):  # threads may start while we move others, and an ending thread can't be moved
             if self.remove(path):
                 return
             with suppress(TreadleError):

@@ -1,6 +1,6 @@
-"""What of all this works here and now, for this user: each fact is tried, on a thread or a group made for it alone.
+"""Which kernel knobs work on this system for this user: each is tried on a thread or a group made only for the test.
 
-It changes nothing that lasts. `treadle doctor` shows it.
+Nothing stays changed. `treadle doctor` shows the results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROBE = "treadle-probe"
 
 
 class Fact(NamedTuple):
-    """Something that works, or does not; `remedy` says how it would."""
+    """Something that works or does not; `remedy` says how to make it work."""
 
     what: str
     works: bool
@@ -32,7 +32,7 @@ class Fact(NamedTuple):
 
 
 def facts(only: Collection[str] | None = None) -> list[Fact]:
-    """All of them, or only some by name: what is not asked for is not tried."""
+    """All facts, or only those named in `only`; others are not tried."""
     return [find() for what, find in _FACTS.items() if only is None or what in only]
 
 
@@ -108,7 +108,7 @@ def _slice() -> Fact:
 
 
 def _tried(what: str, attempt: Callable[[], str]) -> Fact:
-    """Try it on a thread of its own, so that whatever it does to itself ends with it."""
+    """Run an attempt in a new thread, so that its changes to that thread end with the thread."""
     outcome: list[Fact] = []
 
     def run() -> None:
@@ -125,7 +125,7 @@ def _tried(what: str, attempt: Callable[[], str]) -> Fact:
 
 
 def _probe_groups() -> Cgroups:
-    """Where groups of ours would be; in v2 that is in the cgroup of the application, for which ours stands here."""
+    """Groups where Treadle would make them. In v2 that is the cgroup of an application; here our own cgroup is used."""
     return Cgroups.for_process(os.getpid(), base=f"{PROBE}-{os.getpid()}")
 
 

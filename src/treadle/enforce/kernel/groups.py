@@ -1,7 +1,7 @@
 """The knobs on CPU groups: which group a thread is in, and what part of the CPU a group gets.
 
-They know the files of cgroup v1 and v2 and their numbers; where these are, `cgroup` knows. Lachesis section 5.3 turns
-shares per query; quota, a cap on a query, is in its future work.
+They write the files of cgroup v1 and v2; the paths of these files are in `cgroup`. Lachesis section 5.3 sets shares
+per query; quota, a limit on a query, is in its future work.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from treadle.errors import ConfigError, EngineError
 from treadle.model import ThreadRef
 
 LEAST_QUOTA = 1000
-"""Microseconds; the kernel takes no less."""
+"""Microseconds; the kernel accepts no less."""
 
 
 class GroupKnob:
     """The knob `group`: the name of the group that a thread is in. Writing a name makes the group.
 
-    A thread elsewhere reads as the path of its group, with a leading "/", which can be written like a name but makes
-    no group.
+    For a thread outside of our groups the value is the path of its group, with a leading "/". A path can be written,
+    too, but the group must exist.
     """
 
     name = "group"
@@ -50,18 +50,18 @@ class GroupKnob:
             remedy = "it was removed; the thread stays where it is"
             raise EngineError("does not exist", where=f"group {path}", remedy=remedy)
         place = self.cgroups.place(thread)
-        if self.cgroups.home(place) != place:  # it keeps its real-time priority, so it needs a budget there too
+        if self.cgroups.home(place) != place:  # the thread stays real-time, so its new home needs a budget
             self._budget.admit(thread, path)
         else:
             self.cgroups.move(thread, path)
 
     def close(self) -> None:
-        """Remove all groups of ours, once nothing is enforced any more."""
+        """Remove all our groups, once nothing is enforced any more."""
         self.cgroups.clean()
 
 
 class _GroupFile:
-    """A knob that is a file of a group."""
+    """A knob that writes a file of a group; `version` is the cgroup version that has the file, 0 for both."""
 
     name: str
     per: Per = "group"
@@ -83,7 +83,7 @@ class _GroupFile:
 
 
 class SharesKnob(_GroupFile):
-    """The knob `shares` of cgroup v1: 2 to 262144, 1024 by default, against the other groups in the same one."""
+    """The knob `shares` of cgroup v1: 2 to 262144, 1024 by default, relative to the groups with the same parent."""
 
     name = "shares"
     version = 1
@@ -96,7 +96,7 @@ class SharesKnob(_GroupFile):
 
 
 class WeightKnob(_GroupFile):
-    """The knob `weight` of cgroup v2: 1 to 10000, 100 by default, against the other groups in the same one."""
+    """The knob `weight` of cgroup v2: 1 to 10000, 100 by default, relative to the groups with the same parent."""
 
     name = "weight"
     version = 2
@@ -109,9 +109,10 @@ class WeightKnob(_GroupFile):
 
 
 class QuotaKnob(_GroupFile):
-    """The knob `quota`: the CPUs that a group may use at most, as in 1.5; infinity is no limit.
+    """The knob `quota`: the largest number of CPUs that a group may use, such as 1.5; infinity is no limit.
 
-    The kernel counts microseconds in a period, 100 ms unless it was found otherwise: so CPUs have five decimals.
+    The kernel counts microseconds per period. The period is left as it is, by default 100 ms, which gives CPUs five
+    decimals.
     """
 
     name = "quota"

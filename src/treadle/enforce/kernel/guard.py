@@ -1,7 +1,7 @@
-"""Whether a thread is still the one that was meant, and what may be done to threads at all.
+"""Check that a thread id still belongs to the same thread, and which scheduling rights this process has.
 
-It knows /proc and nothing of any knob. A thread id alone is not enough: the kernel hands it out again, so a thread is
-meant by its id, its process and its start time together.
+It reads /proc and knows no knob. A thread id alone is not enough, since the kernel uses ids again. So a thread is
+identified by its id, its process and its start time together.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from treadle.model import Role, ThreadRef
 
 CAP_SYS_NICE = 23
 _ENDED = b"0 "
-"""How the `statm` of a thread begins that has ended, also if nobody has waited for it yet: it has no memory."""
+"""How the `statm` of an ended thread begins, zombies included: such a thread has no memory."""
 _ROOM = 1024
-"""Bytes: more than a `stat` has."""
+"""Bytes to read: more than the length of a `stat` file."""
 
 
 def alive(target: Target) -> ThreadRef:
-    """The thread, if it still runs; `TargetGone` if it has ended, or if its id belongs to another thread by now.
+    """Return the thread if it still runs; `TargetGone` if it has ended, or if its id now belongs to another thread.
 
-    What remains is the time from here to the system call that follows, some microseconds: in that time the thread would
-    have to end and the kernel to go once around all of its thread ids.
+    A race of some microseconds remains until the system call that follows: within this time the thread would have to
+    end and the kernel would have to use all other thread ids.
     """
     if isinstance(target, str):
         raise ConfigError(f"'{target}' is no thread", remedy="use a knob that is for groups or instances")
@@ -36,23 +36,23 @@ def alive(target: Target) -> ThreadRef:
 
 
 def gone(thread: ThreadRef) -> NoReturn:
-    """It has ended."""
+    """Raise `TargetGone`: the thread has ended."""
     raise TargetGone(f"{called(thread)} has ended")
 
 
 def called(thread: ThreadRef) -> str:
-    """Which one it is, for people."""
+    """The thread's name in messages."""
     return f"thread {thread.tid} of process {thread.pid}"
 
 
 def thread_ref(tid: int, pid: int | None = None, *, role: Role = Role.MAIN, name: str = "") -> ThreadRef:
-    """The thread that has this id now; without `pid` one of this process."""
+    """The thread that has this id now, in the process `pid` or, by default, in this process."""
     pid = os.getpid() if pid is None else pid
     return ThreadRef(tid, pid, _start_time(pid, tid), role, name)
 
 
 def has_sys_nice() -> bool:
-    """Whether this process has the capability that all of scheduling asks for."""
+    """Whether the calling thread has CAP_SYS_NICE, which all scheduling changes need."""
     with open("/proc/thread-self/status", "rb") as file:
         for line in file:
             if line.startswith(b"CapEff:"):
@@ -61,17 +61,17 @@ def has_sys_nice() -> bool:
 
 
 class OpenFiles:
-    """Files of the threads that were last asked for, at most so many: see `KeptFiles`.
+    """Open `statm` files of at most `most` recently checked threads, see `KeptFiles`.
 
-    That is `statm`, which is read in a third of the time of `stat`. It belongs to the thread that it was opened for,
-    and the start time, which is compared once it is open, tells whether that is the one that is meant.
+    Reading `statm` takes a third of the time of `stat`. An open file stays with the thread that it was opened for. So
+    the start time is compared only once, when the file is opened.
     """
 
     def __init__(self, most: int) -> None:
         self._kept = KeptFiles("statm", _ROOM, most=most)
 
     def runs(self, thread: ThreadRef) -> bool:
-        """Whether it is the very thread, and has not ended."""
+        """Whether exactly this thread exists and has not ended."""
         key = (thread.pid, thread.tid, thread.start_time)
 
         def is_meant(text: bytes) -> bool:
@@ -96,11 +96,11 @@ class OpenFiles:
 
 
 _OPEN = OpenFiles(1 << 13)
-"""More threads than one application has: a file that is opened anew for each write costs several times the write."""
+"""Room for more threads than an application has: opening a file for each write costs several times the write."""
 
 
 def _start_time(pid: int, tid: int) -> int:
-    """Of a thread of that very process."""
+    """The start time of a thread, which must belong to this process."""
     try:
         file = open_file(f"/proc/{pid}/task/{tid}/stat")
         try:
@@ -112,7 +112,7 @@ def _start_time(pid: int, tid: int) -> int:
 
 
 def _refused(error: OSError, pid: int, tid: int) -> NoReturn:
-    """Say it in our own words."""
+    """Raise the Treadle error for an error of a file in /proc."""
     if isinstance(error, FileNotFoundError | ProcessLookupError):
         gone(ThreadRef(tid, pid))
     if isinstance(error, PermissionError):

@@ -13,14 +13,14 @@ MOUNTS = "/proc/self/mountinfo"
 
 @dataclass(frozen=True)
 class Mount:
-    """The groups of the cpu controller. `root` is the group that is seen at `point`: in a container, often its own."""
+    """The mounted cpu controller. `root` is the group that is visible at `point`: in a container, often its own."""
 
     version: int
     point: str
     root: str = "/"
 
     def directory(self, path: str) -> str:
-        """Where a group's files are."""
+        """The directory with the files of a group."""
         if self.root != "/" and (path == self.root or path.startswith(f"{self.root}/")):
             path = path[len(self.root) :]
         return f"{self.point}{path}".rstrip("/")
@@ -42,7 +42,7 @@ def find_mount(mounts: str = MOUNTS) -> Mount | None:
 
 
 def group_of(file: str, mount: Mount) -> str:
-    """The path of a group from /proc/<pid>/cgroup or the same of a thread."""
+    """The group's path in a file /proc/<pid>/cgroup or /proc/<pid>/task/<tid>/cgroup."""
     opened = open_file(file)
     try:
         text = os.read(opened, 1 << 16).decode(errors="surrogateescape")
@@ -56,7 +56,7 @@ def group_of(file: str, mount: Mount) -> str:
 
 
 def cpu_group(pid: int, mount: Mount) -> str:
-    """The group within which the threads of a process compete: in v2 not every group has the controller."""
+    """The group in which a process competes for CPU: in v2 the nearest one with the cpu controller."""
     path = group_of(f"/proc/{pid}/cgroup", mount)
     while mount.version == 2 and path != "/" and not os.path.exists(f"{mount.directory(path)}/cpu.weight"):
         path = path.rpartition("/")[0] or "/"
@@ -72,5 +72,5 @@ def _controllers(point: str) -> list[str]:
 
 
 def _plain(field: str) -> str:
-    """Spaces and the like are written in octal there."""
+    """Decode a field of mountinfo, in which spaces and the like are octal codes."""
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), field)

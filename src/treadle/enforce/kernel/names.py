@@ -1,4 +1,4 @@
-"""Group names as cgroups take them. Any text is a name; what a directory can't be called is written as in a link."""
+"""Group names as directory names of cgroups. Any text is allowed; forbidden characters are percent-encoded."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ LONGEST = 255
 """Bytes in the name of a directory."""
 FILES = frozenset({"tasks", "notify_on_release", "release_agent"})
 CONTROL_FILE = re.compile(r"[a-z_]+\.")
-"""The kernel keeps such beginnings for files of its own: cpu.shares, cgroup.procs."""
+"""Prefixes that the kernel reserves for its own files, such as cpu.shares and cgroup.procs."""
 EMPTY = "%"
-"""What a part without a character is called: no other part is, since its own % would be written as a code."""
+"""The name of an empty part. It is unique, since a % in any other part is percent-encoded."""
 
 
 def escape(part: str) -> str:
-    """One part of a name as the name of a directory. A very long one is cut, and ends in what tells it from others."""
+    """The directory name of one part of a name. A too long one is cut and ends in a hash, which keeps it unique."""
     text = "".join(char if char >= " " and char not in "/%\x7f" else _code(char) for char in part) or EMPTY
     if text in FILES or text[0] == ".":
         text = _code(text[0]) + text[1:]
@@ -30,12 +30,12 @@ def escape(part: str) -> str:
 
 
 def escape_parts(name: str) -> str:
-    """A name whose parts are separated by "/"."""
+    """The directory path of a name, which has its parts separated by "/"."""
     return "/".join(escape(part) for part in name.split("/"))
 
 
 def unescape(path: str) -> str:
-    """The name, if it was not too long."""
+    """The name of a directory path; it can't be restored if it was too long and was cut."""
     return "/".join("" if part == EMPTY else unquote(part, errors="surrogateescape") for part in path.split("/"))
 
 

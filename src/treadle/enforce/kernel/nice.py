@@ -1,7 +1,7 @@
-"""Nice, the kernel's oldest lever: how large a thread's part of the CPU is against others at the same place.
+"""Nice: the size of a thread's CPU share relative to the threads that it competes with.
 
-It knows one system call, and how far it reaches: only within a cgroup or, where the kernel makes groups of sessions by
-itself (autogroup), within one session. Lachesis section 5.3 turns it by a process per thread; this is one system call.
+Nice is compared only within a cgroup or, where the kernel groups sessions by itself (autogroup), within one session.
+Lachesis section 5.3 starts a process for each change of nice; here it is one system call.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NiceKnob:
             raise RightsError(f"nice can't be set to {nice}", where=called(thread), remedy=REMEDY) from error
 
     def write_and_read(self, target: Target, value: Value) -> Value:
-        """As `write`, and then `read`: whether the thread is still there is seen once for both."""
+        """Write and then read; faster than two calls, since the check that the thread is alive is made only once."""
         self.write(target, value)
         assert isinstance(target, ThreadRef)
         try:
@@ -56,19 +56,19 @@ class NiceKnob:
 
 
 def autogroup_enabled() -> bool:
-    """Whether the kernel makes a group of its own of every session, so that nice acts only within it."""
+    """Whether the kernel makes a group of each session, so that nice acts only within a session."""
     try:
         with open(AUTOGROUP, "rb") as file:
             return file.read().strip() == b"1"
-    except OSError:  # built without it
+    except OSError:  # a kernel that is built without autogroup
         return False
 
 
 def arenas(pids: Iterable[int]) -> dict[str, tuple[int, ...]]:
-    """These processes by the place within which nice compares: a cgroup, a session where autogroup is on, or all.
+    """Group processes by where their nice is compared: a cgroup, a session if autogroup is on, or the machine.
 
-    More than one key means that the nice of some says nothing against that of others: use groups there. Processes that
-    have ended are left out.
+    With more than one key, nice has no effect between the processes of different keys: use groups there. Processes
+    that have ended are left out.
     """
     enabled, mount = autogroup_enabled(), find_mount()
     found: dict[str, tuple[int, ...]] = {}
@@ -85,7 +85,7 @@ def arenas(pids: Iterable[int]) -> dict[str, tuple[int, ...]]:
 
 
 def _session(pid: int) -> str:
-    """The session whose group the process is in, by the number that the kernel has given to that."""
+    """The session group of a process, by the number that the kernel gave to the group."""
     with open(f"/proc/{pid}/autogroup") as file:
         name = file.read().partition(" ")[0].strip().removeprefix("/autogroup-")
     return f"session group {name}" if name else "the machine"

@@ -1,4 +1,4 @@
-"""What numbers a kernel knob takes. What is out of range is refused here, since the kernel would cut it silently."""
+"""Range checks for values of kernel knobs. The kernel would silently cut values that are out of range."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from treadle.errors import ConfigError
 
 
 def number(value: Value, low: float, high: float, knob: str) -> float:
-    """A number from `low` to `high`."""
+    """Return a number from `low` to `high`; an error for any other value."""
     if isinstance(value, str) or math.isnan(value) or not low <= value <= high:
         raise ConfigError(
             f"can't be {value!r}", where=f"knob '{knob}'", remedy=f"use a number from {low:g} to {high:g}"
@@ -18,7 +18,7 @@ def number(value: Value, low: float, high: float, knob: str) -> float:
 
 
 def whole(value: Value, low: int, high: int, knob: str) -> int:
-    """A whole number from `low` to `high`."""
+    """Return a whole number from `low` to `high`; an error for any other value."""
     checked = number(value, low, high, knob)
     if checked % 1:
         raise ConfigError(f"can't be {value!r}", where=f"knob '{knob}'", remedy="use a whole number")

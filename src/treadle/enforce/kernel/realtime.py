@@ -1,7 +1,7 @@
 """Real-time priorities: threads that run before all ordinary ones, in the order of their priority (Lachesis-RT).
 
-It knows the kernel's policies as one scale of numbers. The budget that leaves the rest of the machine its share is
-`budget`'s; nice and time slice of a thread stay what they are.
+The kernel's scheduling policies become one scale of numbers. The limit that leaves CPU to the rest of the machine is in
+`budget`; a thread keeps its nice and its time slice.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ ORDINARY = {0: os.SCHED_OTHER, -1: os.SCHED_BATCH, -2: os.SCHED_IDLE}
 
 
 class Standing(NamedTuple):
-    """What a thread has, or is to have."""
+    """The scheduling policy and priority of a thread, found or wanted."""
 
     policy: int
     priority: int
     reset: bool
-    """SCHED_RESET_ON_FORK: threads that it starts are ordinary."""
+    """SCHED_RESET_ON_FORK: threads that the thread starts are ordinary."""
 
     @property
     def real_time(self) -> bool:
@@ -43,11 +43,11 @@ class Standing(NamedTuple):
 class RealtimeKnob:
     """The knob `rt`: 0 is SCHED_OTHER, 1 to 99 SCHED_RR, 101 to 199 SCHED_FIFO, -1 SCHED_BATCH, -2 SCHED_IDLE.
 
-    With `fifo` RR and FIFO change places. A thread that a real-time one starts is ordinary (SCHED_RESET_ON_FORK),
-    unless they `inherit`, as without CAP_SYS_NICE, since only that could take the flag off again; half a number more is
-    a thread whose flag is the other way, as it may be found. `share` and `period` are those of `Budget`. Nothing is
-    moved where the kernel has no such budgets, nor a thread that was real-time before. Where nothing limits real-time
-    threads at all, none is made real-time.
+    With `fifo` RR and FIFO change places. Threads that a real-time thread starts are ordinary (SCHED_RESET_ON_FORK),
+    unless `inherit` is set. `inherit` is the default without CAP_SYS_NICE, which is needed to clear that flag. A value
+    with .5 added means the opposite flag, for threads that were found so. `share` and `period` are passed to `Budget`.
+    Threads are not moved where the kernel has no such budgets, or if they were real-time before. Where nothing limits
+    real-time threads at all, no thread is made real-time.
     """
 
     name = "rt"
@@ -76,7 +76,7 @@ class RealtimeKnob:
             **(cgroups.options if cgroups is not None else {}),
         }
         self._moved: dict[ThreadRef, bool] = {}
-        """Whether a real-time thread is in its budget; if not, it was real-time before, and stays where it is."""
+        """Whether a real-time thread is in its budget; if not, it was real-time before us and is not moved."""
 
     def read(self, target: Target) -> Value:
         thread = alive(target)
@@ -86,7 +86,7 @@ class RealtimeKnob:
         wanted = self._standing(value)
         thread = alive(target)
         found = self._get(thread)
-        self._number(found, thread)  # one that can't be put back is left alone
+        self._number(found, thread)  # refuses a thread with a policy that could not be restored
         rises = wanted.real_time and not found.real_time
         if rises:
             check_limited()
@@ -102,7 +102,7 @@ class RealtimeKnob:
             self._dismiss(thread)
 
     def send_home(self, thread: ThreadRef) -> None:
-        """One that a real-time thread has started is ordinary, and in a budget that is not for it."""
+        """Move an ordinary thread out of a real-time group, which it inherited from a real-time thread."""
         if self.budget is not None and not self._get(thread).real_time:
             self.budget.dismiss(thread)
 
@@ -112,7 +112,7 @@ class RealtimeKnob:
             self.budget.clean()
 
     def _admit(self, thread: ThreadRef, found: Standing) -> None:
-        """Move it to its budget if it comes to be real-time, and see where it is if it was so before."""
+        """Move a thread that becomes real-time to its budget; note where a thread is that already is real-time."""
         moved = self._moved.get(thread)
         if self.budget is None or moved is False or (moved and found.real_time):
             return
@@ -120,7 +120,7 @@ class RealtimeKnob:
             place = self.budget.cgroups.place(thread)
             self._moved[thread] = self.budget.cgroups.home(place) != place
             return
-        with suppress(RightsError):  # without groups of ours the kernel's own limit holds, where it lets the thread
+        with suppress(RightsError):  # without our groups only the kernel's own limit holds
             self.budget.admit(thread)
             self._moved[thread] = True
 

@@ -1,7 +1,7 @@
-"""The time slice per thread that EEVDF kernels take since Linux 6.12: short is soon, long is with few switches.
+"""Time slices per thread, on EEVDF kernels since Linux 6.12: a short slice runs sooner, a long one switches less.
 
-It knows sched_setattr. A slice changes when a thread runs and for how long at a stretch, not how much CPU it gets. None
-of the papers has this lever.
+It calls sched_setattr. A slice changes when a thread runs and for how long at a time, not how much CPU it gets. None of
+the papers uses slices.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from treadle.linux.sched import Attributes, get_attributes, set_attributes
 from treadle.model import ThreadRef
 
 SHORTEST, LONGEST = 0.0001, 0.1
-"""What the kernel cuts slices to, in seconds."""
+"""The range to which the kernel clamps slices, in seconds."""
 PROBE = 7_000_000
 NANO = 1e9
 
 
 class SliceKnob:
-    """The knob `slice`: seconds, to the nanosecond; 0 is the kernel's own.
+    """The knob `slice`: seconds, to the nanosecond; 0 is the kernel's default.
 
-    With `batch` the thread is SCHED_BATCH while it has a slice, which does not preempt others when it wakes, and
-    SCHED_OTHER without. A negative slice is one with the other of these two policies: that is how a thread may be
-    found, and how it is put back. Nice stays what it is.
+    With `batch` a thread with a slice is SCHED_BATCH, so it preempts no other thread when it wakes up; without a slice
+    it is SCHED_OTHER. A negative value is a slice with the other one of these two policies: threads may be found so,
+    and are then restored so. Nice is not changed.
     """
 
     name = "slice"
@@ -84,7 +84,7 @@ class SliceKnob:
 
 
 def default_slice() -> int:
-    """The nanoseconds that the kernel gives to a thread that has none of its own; an error if it takes none at all."""
+    """The kernel's default slice in nanoseconds; an error if the kernel takes no slices."""
     default, taken = _probed()
     if taken != PROBE:
         remedy = "Linux 6.12 or later does; use another knob here"
@@ -94,7 +94,7 @@ def default_slice() -> int:
 
 @cache
 def _probed() -> tuple[int, int]:
-    """What the kernel reads after a slice of 0 and after one of `PROBE`, on a thread that lives for this alone."""
+    """The slices that the kernel reports after setting 0 and after setting `PROBE`, on a new thread."""
     seen: list[int] = []
     probe = Thread(target=_probe, args=(seen,))
     probe.start()
@@ -103,7 +103,7 @@ def _probed() -> tuple[int, int]:
 
 
 def _probe(seen: list[int]) -> None:
-    """Whatever this thread has inherited, and whatever it is given, ends with it."""
+    """Set and read slices of the calling thread, which ends afterwards, so nothing has to be put back."""
     with suppress(OSError):
         for nanoseconds in (0, PROBE):
             mine = get_attributes(0)

@@ -139,7 +139,7 @@ class Application:
         return drivers + tuple(_process(found) for found in jvms.executors(self.id, self.owner))
 
 
-class Newcomers:
+class NewApplicationFinder:
     """New applications of one user, with names that fit patterns."""
 
     def __init__(self, patterns: Sequence[str], user: int | None = None) -> None:

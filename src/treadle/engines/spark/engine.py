@@ -209,7 +209,7 @@ class SparkEngine:
         for metric in wanted & FROM_AGENT & self.offers:
             columns[metric] = self._counted_lately(metric)
         if "batch_cost" in columns:
-            columns["batch_cost"] *= self._cpu_times.beside
+            columns["batch_cost"] *= self._cpu_times.cpu_factor
         if "tuples_out" in columns:  # exactly 0 would mean that the sink is not counted
             trace = np.where(self._topology.is_sink, TRACE * self._counted_lately("tuples_in"), 0.0)
             columns["tuples_out"] += np.nan_to_num(trace)
@@ -229,7 +229,7 @@ class SparkEngine:
         """Return cost and selectivity of queries in micro-batches, fitted to whole batches."""
         given = self._live.given if self._is_counted else {}
         if "cost" in given:
-            given["cost"] *= self._cpu_times.beside
+            given["cost"] *= self._cpu_times.cpu_factor
         return given
 
     @property

@@ -1,1 +1,1 @@
-"""Files that others may own: bounded reads, what a target may see, folders and locks that only one user can write."""
+"""Files that other users may own: bounded reads, files of other processes, trusted folders, locks, open files."""

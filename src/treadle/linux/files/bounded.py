@@ -1,7 +1,7 @@
-"""Reading what another process sends: never more than so many bytes, never longer than so many seconds.
+"""Reads from a socket with a limit on the bytes and on the total time.
 
-A timeout of a socket begins anew with each piece that arrives, so a peer that sends one byte a second never exceeds
-it. Here the time counts from the first byte asked for to the last.
+The timeout of a socket starts again with each piece that arrives, so a peer that sends one byte a second never exceeds
+it. Here the limit holds for the whole answer.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _KEPT = 1 << 22
 
 
 class TimeOverError(EngineError):
-    """The peer took longer than it may."""
+    """The peer took longer than allowed."""
 
 
 class TooLongError(EngineError):
-    """The peer sent more than it may."""
+    """The peer sent more than allowed."""
 
 
 def receive(connection: socket.socket, most: int, seconds: float) -> bytes:
-    """Read until the end of the stream; an error if more than `most` bytes come, or the time is over."""
+    """Read until the end of the stream; an error after more than `most` bytes or `seconds`."""
     end = time.monotonic() + seconds
     room, filled = _BUFFERS.mine, 0
     while count := _within(connection, memoryview(room)[filled:], end, seconds):
@@ -44,16 +44,16 @@ def receive(connection: socket.socket, most: int, seconds: float) -> bytes:
 
 
 def piece(connection: socket.socket, end: float, seconds: float, most: int = PIECE) -> bytes:
-    """Receive what has arrived, and wait for it until `end` of the monotonic clock; nothing at the end of the stream.
+    """Receive the next bytes, waiting until `end` (monotonic clock); empty at the end of the stream.
 
-    `seconds` is how long the whole answer may take, for the error.
+    `seconds` is the limit for the whole answer, for the error message.
     """
     room = memoryview(_BUFFERS.mine)
     return bytes(room[: _within(connection, room[: min(most, PIECE)], end, seconds)])
 
 
 def decoded(text: str | bytes) -> Any:
-    """What a peer sent as JSON; an error if it is none, or is nested deeper than can be read."""
+    """Parse JSON from a peer; an error if the text is not JSON or is nested too deeply."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -79,7 +79,7 @@ def _within(connection: socket.socket, room: memoryview, end: float, seconds: fl
 
 
 class _Buffers(threading.local):
-    """For each thread a buffer that is kept: new memory costs more than what is written to it."""
+    """One reused buffer per thread: allocating memory costs more than writing to it."""
 
     def __init__(self) -> None:
         self.mine = bytearray(1 << 18)

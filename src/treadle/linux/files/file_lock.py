@@ -1,8 +1,8 @@
-"""Locks that end with the process that holds them: `alone` for a moment, `Lock` for one writer of a folder.
+"""Locks that end with the process that holds them: `alone` for a short section, `Lock` for the one writer of a folder.
 
-`Lock` is a record lock (`fcntl`), as Java's `FileChannel.lock` takes it, so that Python and a JVM both respect it. Such
-a lock belongs to the process and is lost when any descriptor of its file is closed: so what this process holds is kept
-in memory, and its file not reopened.
+`Lock` is a record lock (`fcntl`), the kind that Java's `FileChannel.lock` takes, so Python and a JVM both respect it.
+Such a lock belongs to the process and is lost when any descriptor of its file is closed. So the locks that this process
+holds are noted in memory, and their files are not opened again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from treadle.errors import EngineError
 
 @contextmanager
 def alone(path: Path, waits: Callable[[], None] | None = None) -> Iterator[None]:
-    """One process at a time. `waits` is called if another one is there already."""
+    """Let one process at a time run the block. `waits` is called if another process holds the lock."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
@@ -35,7 +35,7 @@ def alone(path: Path, waits: Callable[[], None] | None = None) -> Iterator[None]
 
 
 class Lock:
-    """The right to write to a folder, from when it is made until `release`."""
+    """The right to write to a folder, from the creation of the `Lock` until `release`."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / _NAME
@@ -55,7 +55,7 @@ class Lock:
 
     @property
     def held(self) -> bool:
-        """Not in a process forked off either: it does not inherit the lock."""
+        """Whether this process holds the lock. A forked process does not inherit it."""
         return self._file >= 0 and self._pid == os.getpid()
 
     def release(self) -> None:
@@ -68,7 +68,7 @@ class Lock:
 
 
 def holder(folder: Path) -> int | None:
-    """The process that writes to this folder; 0 where it is one that can't be seen from here."""
+    """The process that holds the lock of this folder; 0 if it is in another pid namespace; None without a lock."""
     path = folder / _NAME
     try:
         if _held.get(_key(path)) == os.getpid():
@@ -83,7 +83,7 @@ def holder(folder: Path) -> int | None:
 
 
 def _asked(file: int) -> int | None:
-    """Who has the lock, according to the kernel."""
+    """The process that holds the lock according to the kernel."""
     question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, question))
     return None if kind == fcntl.F_UNLCK else max(0, pid)

@@ -1,7 +1,7 @@
-"""What the kernel says of changes in folders (inotify), for views that would otherwise list them again and again.
+"""Changes in folders, reported by the kernel (inotify), so that views need not list the folders again and again.
 
-One instance for the process, since a user may have few. Where there is none to be had, nobody is watched: a view then
-looks for itself.
+A process has one inotify instance, since the kernel allows few per user. Without an instance no folder is watched, and
+views list their folders themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Watch:
-    """One folder that is watched. `take` gives what happened there since the last call."""
+    """One watched folder. `take` returns the changes since the last call."""
 
     def __init__(self, number: int, instance: _Instance) -> None:
         self.number = number
@@ -28,10 +28,10 @@ class Watch:
         self._events: list[tuple[int, str]] = []
         self._lost = False
         self.ended = False
-        """Whether the folder is gone, so that nothing will come any more."""
+        """Whether the folder is gone, so that no more changes follow."""
 
     def take(self) -> list[tuple[int, str]] | None:
-        """Kind and name of each change, in order; None where some were lost."""
+        """Kind and name of each change, in order; None if some changes were lost."""
         self._instance.drain()
         if not self._events and not self._lost:
             return []
@@ -53,10 +53,10 @@ class Watch:
 
 
 def watch(folder: str) -> Watch | None:
-    """Watch a folder for files that are renamed, made or deleted there; None if the system can't."""
+    """Watch a folder for files that are renamed, made or deleted; None if the system can't."""
     with _making:
         global _instance
-        if _instance is None or _instance.pid != os.getpid():  # a forked process would share what comes
+        if _instance is None or _instance.pid != os.getpid():  # a forked process would take events from its parent
             _instance = _Instance()
         return _instance.add(folder)
 
@@ -91,7 +91,7 @@ class _Instance:
                     self._libc.inotify_rm_watch(self._file, gone.number)
 
     def drain(self) -> None:
-        """Read all that is there and hand it out."""
+        """Read all pending events and pass them to their watches."""
         with self.lock, suppress(BlockingIOError):
             while data := os.read(self._file, 65536):
                 for number, kind, name in _events(data):

@@ -1,8 +1,8 @@
-"""Open files: the limit on them, and files of threads that are kept open only because that is quicker.
+"""Open files: the process limit, and files of threads in /proc that are kept open because that is faster.
 
 Opening a file of /proc costs several times what reading it costs, so files that are read in every round are kept open.
-With thousands of threads these would be all that a process may have, so at most half of the limit is kept, and what
-is kept is closed when anything else can't be opened.
+With thousands of threads these could use up the limit. So at most half of the limit is used for kept files, and all of
+them are closed when another file can't be opened.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from contextlib import suppress
 from weakref import WeakSet
 
 MOST = 1 << 20
-"""Files: a higher limit only slows down programs that close all that could be open before they start others."""
+"""Files: a higher limit slows down programs that close every possible descriptor before they start a process."""
 LEAST = 32
-"""Files that may be kept, however few can be open."""
+"""Files that may always be kept, however low the limit is."""
 
 Thread = tuple[int, ...]
-"""(process id, thread id, ...): what comes after the two only tells one thread from another."""
+"""(process id, thread id, ...): further numbers only make the key unique, such as a start time."""
 
 
 def raise_limit() -> None:
-    """Let this process, and those that it starts, have as many open files as it may allow itself."""
+    """Raise the limit on open files, of this process and of those that it starts, to the hard limit, at most `MOST`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -35,7 +35,7 @@ def raise_limit() -> None:
 
 
 def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
-    """As `os.open`; if too many files are open, all that were only kept are closed first."""
+    """As `os.open`; if too many files are open, close the kept files and try again."""
     try:
         return os.open(path, flags | os.O_CLOEXEC, mode)
     except OSError as error:
@@ -45,14 +45,14 @@ def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int 
 
 
 def is_readable(file: int, seconds: float = 0.0) -> bool:
-    """Wait until it can be read, at most so long; also with a number above 1023, which `select.select` can't take."""
+    """Wait until a file can be read, at most `seconds`. Unlike `select.select`, it takes descriptors above 1023."""
     waits = select.poll()
     waits.register(file, select.POLLIN)
     return bool(waits.poll(seconds * 1e3))
 
 
 def close_kept_files() -> bool:
-    """Close all kept files, and keep fewer from now on; whether there were any that nobody is just reading."""
+    """Close all kept files that are not being read, and keep fewer from now on; return whether any were closed."""
     count = 0
     for kept in _all():
         if kept.lock.acquire(blocking=False):
@@ -67,20 +67,20 @@ def close_kept_files() -> bool:
 
 
 class KeptFiles:
-    """One file of each of some threads in /proc, kept open where there is room.
+    """The same /proc file of many threads, kept open as far as the limit allows.
 
-    A kept file belongs to the thread that it was opened for: once that has ended it can't be read, also if another
-    thread has its number by then. Several threads may use this; `lock` is for those that ask and then read.
+    A kept file stays with the thread that it was opened for. After the thread has ended, reading the file fails, also
+    if another thread has the same id. Methods are thread-safe; hold `lock` to combine several calls.
     """
 
     def __init__(self, name: str, room: int, *, most: int = MOST) -> None:
-        """`name` is that of the file, `room` the bytes to read: the fewer, the quicker; `most` the files to keep."""
+        """`name` is the file's name, `room` the bytes to read (fewer is faster), `most` the limit on kept files."""
         self._name = name
         self._room = room
         self._most = most
         self._files: dict[Thread, int] = {}
         self._asked: Sequence[Thread] = ()
-        self.lock = threading.RLock()  # nobody may close what another reads; a signal may break in to put back
+        self.lock = threading.RLock()  # no file is closed during a read; reentrant for signal handlers
         with _ALL_LOCK:
             _ALL.add(self)
 
@@ -91,9 +91,9 @@ class KeptFiles:
         return thread in self._files
 
     def read(self, thread: Thread, accepts: Callable[[bytes], bool] | None = None) -> bytes:
-        """What the file says; `FileNotFoundError` or `ProcessLookupError` if the thread has ended.
+        """Read the file of a thread; `FileNotFoundError` or `ProcessLookupError` if the thread has ended.
 
-        A file is kept only if `accepts` is true of what it says first.
+        A file is kept only if `accepts` returns true for its first contents.
         """
         with self.lock:
             file = self._files.get(thread)
@@ -106,7 +106,7 @@ class KeptFiles:
                 raise
 
     def read_all(self, threads: Sequence[Thread], otherwise: bytes) -> list[bytes]:
-        """The same of many, `otherwise` for a thread that has ended. The files of all others are closed."""
+        """Read the files of many threads, `otherwise` for an ended thread. Files of all other threads are closed."""
         texts: list[bytes] = []
         pread, files, room = os.pread, self._files, self._room
         with self.lock:
@@ -127,13 +127,13 @@ class KeptFiles:
         return texts
 
     def keep_only(self, threads: Iterable[Thread]) -> None:
-        """Close the files of all others."""
+        """Close the files of all threads except these."""
         with self.lock:
             for thread in self._files.keys() - set(threads):
                 self.drop(thread)
 
     def drop(self, thread: Thread) -> None:
-        """Close its file, if that is kept."""
+        """Close the file of a thread, if it is kept."""
         with self.lock:
             file = self._files.pop(thread, None)
             if file is not None:
@@ -162,7 +162,7 @@ class KeptFiles:
 
 
 class _Room:
-    """How many files all may keep together."""
+    """The number of files that all `KeptFiles` together may keep."""
 
     most = MOST
 

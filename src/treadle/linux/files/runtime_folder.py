@@ -1,7 +1,7 @@
-"""The folders in which a user's processes meet at sockets: only that user can write there.
+"""The folders for the sockets through which a user's processes communicate: only that user can write there.
 
-Each place follows from the uid alone, not from the environment, so that all processes of a user agree on it and root
-finds it. What is in a folder of another user is never reached through a symbolic link.
+A folder's path depends only on the uid, not on the environment, so all processes of a user use the same one and root
+finds it. Folders of other users are never opened through a symbolic link.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from treadle.linux.files import trusted
 
 
 def places(uid: int) -> list[Path]:
-    """Where the folder of a user may be, the better place first: /run/user/UID is there while the user is logged in."""
+    """Possible paths of a user's folder, the better one first: /run/user/UID exists while the user is logged in."""
     return [Path("/run/treadle")] if uid == 0 else [Path(f"/run/user/{uid}/treadle"), Path(f"/tmp/treadle-{uid}")]
 
 
 def runtime_folder() -> Path:
-    """This user's own folder, made if need be."""
+    """This user's own folder, made if it is missing."""
     uid = os.geteuid()
     best, *others = places(uid)
     return private_folder(best if not others or _belongs_to(best.parent, uid) else others[0], readable=True)
 
 
 def private_folder(path: Path, *, readable: bool = False) -> Path:
-    """This folder, made if need be; refused unless it is this user's alone, since anybody may write to /tmp.
+    """Make a folder if it is missing; refuse one that belongs to others, since every user may write to /tmp.
 
-    Others may read it if it is `readable`, as a service manager makes folders in /run.
+    If `readable`, other users may read it, as in folders that a service manager makes in /run.
     """
     try:
         trusted.mkdir(path, 0o700)
@@ -42,7 +42,7 @@ def private_folder(path: Path, *, readable: bool = False) -> Path:
 
 
 def checked(path: Path, *, readable: bool = False) -> Path:
-    """This folder, refused unless it is this user's alone."""
+    """Return a folder; refuse one that other users own or may write (or read, unless `readable`)."""
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise RightsError("is not a folder of this user's", where=str(path), remedy="have root remove it")
@@ -53,7 +53,7 @@ def checked(path: Path, *, readable: bool = False) -> Path:
 
 @contextmanager
 def opened(path: Path, uid: int) -> Iterator[int | None]:
-    """A handle of a user's folder; None if it is not there, is a link, or others can write to it."""
+    """A descriptor of a user's folder; None if it is missing, a link, another user's, or writable by others."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

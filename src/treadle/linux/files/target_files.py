@@ -1,9 +1,9 @@
 """Files of another process: in its /tmp, which may be that of a container, and in its working folder.
 
-Whoever owns a folder can replace what is in it by symbolic links at any moment, and a link that is followed from
-outside of a container leads out of it. So everything here is done with the rights of that process (`identity`); its
-/tmp is resolved inside of its own root; and from there on there are only open folders and names without a slash, of
-which none is followed if it is a link.
+The owner of a folder can replace files in it by symbolic links at any moment, and a link that is followed from outside
+of a container leads out of the container. So all actions here have the rights of that process (`identity`), and its
+/tmp is resolved inside its own root. Below /tmp only open folders and names without a slash are used, and links are
+not followed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPENAT2 = 437
 _NO_MAGIC_LINKS, _IN_ROOT = 0x02, 0x10
 _TRIES = 10
-"""How often a path is resolved anew of which a part was moved meanwhile."""
+"""Attempts to resolve a path, since openat2 fails if a part of the path is moved at the same time."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class TargetFolder:
-    """An open folder of another process. Names have no slash; whatever fails raises `OSError`."""
+    """An open folder of another process. Names have no slash; every failure raises `OSError`."""
 
     def __init__(self, descriptor: int, owner: Identity) -> None:
         self.owner = owner
@@ -38,11 +38,11 @@ class TargetFolder:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is the /tmp of this process too."""
+        """Whether the folder is also the /tmp of this process."""
         return os.path.samestat(os.fstat(self._descriptor), os.stat("/tmp"))
 
     def put(self, name: str, contents: bytes) -> None:
-        """Write a file that only its owner can read, complete or not at all. One of this name is replaced."""
+        """Write a file that only its owner can read, atomically. An existing file is replaced."""
 
         def write() -> None:
             draft = f".treadle-{secrets.token_hex(8)}"
@@ -59,13 +59,13 @@ class TargetFolder:
         act_as(self.owner, write)
 
     def make(self, name: str) -> None:
-        """Make an empty file that was not there."""
+        """Make an empty file; an error if the name exists."""
         act_as(self.owner, lambda: os.close(os.open(name, _NEW, 0o600, dir_fd=self._descriptor)))
 
     def read(self, name: str, most: int) -> bytes | None:
-        """The contents of a file that only root or the owner of this process can write; None if it is another one.
+        """The contents of a file that only root or the owner of that process can write; None for any other file.
 
-        Also None if it has more than `most` bytes. What is no ordinary file is not opened.
+        Also None if the file has more than `most` bytes. Only an ordinary file is opened.
         """
 
         def contents() -> bytes | None:
@@ -85,14 +85,14 @@ class TargetFolder:
         return self.about(name).st_uid
 
     def about(self, name: str) -> os.stat_result:
-        """Owner, mode and times of a file; of a link itself, not of what it leads to."""
+        """Owner, mode and times of a file; for a link those of the link itself, not of its target."""
         return act_as(self.owner, lambda: os.stat(name, dir_fd=self._descriptor, follow_symlinks=False))
 
     def remove(self, name: str, *, with_force: bool = False) -> None:
-        """Remove a file, if it is there.
+        """Remove a file, if it exists.
 
-        In a /tmp that everybody shares nobody can remove a file of another user. `with_force` does so with our own
-        rights, if that /tmp is our own too: for names that can be of nobody else.
+        In a shared (sticky) /tmp a user can't remove files of another user. With `with_force`, and only if this /tmp is
+        also ours, the file is then removed with our own rights: for names that no other process can use.
         """
         with suppress(FileNotFoundError):
             try:
@@ -103,7 +103,7 @@ class TargetFolder:
                 os.unlink(name, dir_fd=self._descriptor)
 
     def bind(self, name: str) -> socket.socket:
-        """A new socket with this name, to which only the owner can connect. It does not listen yet."""
+        """Make a socket with this name, to which only the owner can connect. It does not listen yet."""
 
         def bound() -> socket.socket:
             made = socket.socket(socket.AF_UNIX)
@@ -118,7 +118,7 @@ class TargetFolder:
         return act_as(self.owner, bound)
 
     def connect(self, connection: socket.socket, name: str) -> None:
-        """Connect to a socket of the owner's; one of anybody else counts as one that nobody listens at."""
+        """Connect to a socket of the owner; a socket of another user is refused like one without a listener."""
 
         def connect() -> None:
             with self._found(name) as found:
@@ -131,7 +131,7 @@ class TargetFolder:
 
     @contextmanager
     def _found(self, name: str) -> Iterator[int]:
-        """What has this name, not opened but held: nobody can put another file in its place."""
+        """An O_PATH handle of the file with this name, so that checks and use refer to the same file."""
         found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._descriptor)
         try:
             yield found
@@ -154,7 +154,7 @@ def temporary_folder(pid: int) -> Iterator[TargetFolder]:
 
 @contextmanager
 def working_folder(pid: int) -> Iterator[TargetFolder]:
-    """The folder in which a process works."""
+    """The working folder of a process."""
     with _process(pid) as process:
         owner = identity(status(process), f"process {pid}")
         with _opened("cwd", process) as descriptor:
@@ -163,7 +163,7 @@ def working_folder(pid: int) -> Iterator[TargetFolder]:
 
 @contextmanager
 def _process(pid: int) -> Iterator[int]:
-    """The folder of a process in /proc. While it is open, no other process can be meant."""
+    """The folder of a process in /proc. The open folder never refers to a later process with the same id."""
     try:
         descriptor = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError as error:
@@ -178,7 +178,7 @@ def _process(pid: int) -> Iterator[int]:
 
 @contextmanager
 def _opened(name: str, process: int) -> Iterator[int]:
-    """Its root or working folder. The kernel keeps these as folders, not as paths: nothing is resolved."""
+    """The root or working folder of a process, opened by the kernel's own reference, without resolving a path."""
     try:
         descriptor = os.open(name, _FOLDER, dir_fd=process)
     except FileNotFoundError as error:
@@ -197,7 +197,7 @@ class _How(ctypes.Structure):
 
 
 def _inside(root: int, path: str) -> int:
-    """Open a folder below this root; links on the way lead to where they do for a process with this root."""
+    """Open a folder below `root`; links on the way are resolved as for a process with this root."""
     how = _How(_FOLDER, 0, _IN_ROOT | _NO_MAGIC_LINKS)
     for _ in range(_TRIES):
         descriptor: int = _LIBC.syscall(_OPENAT2, root, path.encode(), ctypes.byref(how), ctypes.sizeof(how))

@@ -1,4 +1,4 @@
-"""Files that nobody but this user or root could have written."""
+"""Files that only this user or root can have written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WRITABLE_BY_OTHERS, _ENTERED_BY_OTHERS = 0o022, 0o011
 
 
 def read(path: Path) -> bytes:
-    """The contents of an ordinary file of ours or of root, that nobody else can write; an error for any other."""
+    """The contents of an ordinary file that only this user or root owns and can write; an error for any other file."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -30,9 +30,9 @@ def read(path: Path) -> bytes:
 
 
 def doubt(folder: Path) -> str:
-    """Why another user could change what is in this folder, now or later; empty if none can.
+    """The reason why another user could change files in this folder, now or later; empty if no other user can.
 
-    All folders on the way count. A folder that does not exist yet is judged by those above it.
+    All parent folders are checked, too. Of a path that does not exist yet only the existing parents are checked.
     """
     place, reachable = Path(os.path.realpath(folder)), True
     for each in (*reversed(place.parents), place):
@@ -44,7 +44,7 @@ def doubt(folder: Path) -> str:
             return f"{each} can't be checked: {error.strerror}"
         if not _is_ours(about):
             return f"{each} belongs to another user"
-        is_shared = about.st_mode & stat.S_ISVTX and each != place  # as /tmp: others can't replace what is ours
+        is_shared = about.st_mode & stat.S_ISVTX and each != place  # as /tmp: others can't replace our files
         if reachable and about.st_mode & _WRITABLE_BY_OTHERS and not is_shared:
             return f"{each} can be changed by other users (chmod go-w)"
         reachable = reachable and bool(about.st_mode & _ENTERED_BY_OTHERS)
@@ -52,21 +52,21 @@ def doubt(folder: Path) -> str:
 
 
 def mkdir(path: Path, mode: int = 0o755) -> None:
-    """Make a folder and those above it, where they are missing; nobody else can write there, whatever the umask is."""
+    """Make a folder and its missing parents, without write permission for other users, whatever the umask is."""
     if not path.is_dir():
         mkdir(path.parent)
         path.mkdir(mode=mode, exist_ok=True)
 
 
 def make_folder(path: Path, *, mode: int = 0o755) -> None:
-    """As `mkdir`; an error if others can change what is in the folder."""
+    """As `mkdir`; an error if other users can change files in the folder."""
     mkdir(path, mode)
     if why := doubt(path):
         raise RightsError(why, where=str(path), remedy="let only its owner change it, or use another folder")
 
 
 def is_out_of_reach(path: Path) -> bool:
-    """Whether nobody else can put another file in this place, now or later: no link on the way, no open folder."""
+    """Whether no other user can replace this file, now or later: no link and no writable folder in its path."""
     return path.resolve() == path and not doubt(path.parent)
 
 

@@ -59,7 +59,7 @@ class Moved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacementOptions:
     """Places the queries of a run on workers, and keeps the promises there: the `placement` argument of `start`.
 
     `treadle.place` makes it.
@@ -74,7 +74,9 @@ class Placed:
         return Placement(run, Table(run.spark), self.prefer, self.instances)
 
 
-def place(*, prefer: Mapping[str, Sequence[str]] | None = None, instances: Mapping[str, int] | None = None) -> Placed:
+def place(
+    *, prefer: Mapping[str, Sequence[str]] | None = None, instances: Mapping[str, int] | None = None
+) -> PlacementOptions:
     """Put each query of a pipeline on a worker of the cluster: `p.start(spark, placement=treadle.place())`.
 
     `prefer` maps a sink, or in layout `hops` any node, to the workers or hosts where it runs while they have room.
@@ -86,7 +88,7 @@ def place(*, prefer: Mapping[str, Sequence[str]] | None = None, instances: Mappi
             raise ConfigError(
                 f"'{name}' can't have {count!r}", where="instances", remedy="use a whole number from 1 on"
             )
-    return Placed(dict(prefer or {}), dict(instances or {}))
+    return PlacementOptions(dict(prefer or {}), dict(instances or {}))
 
 
 class Placement(Promises):

@@ -45,7 +45,7 @@ _MODE = "spark.sql.streaming.realTimeMode"
 _READS = re.compile("treadle (.+) reads .+")
 
 
-class Unsteered(Steering):
+class NoGateSteering(Steering):
     """Steering without a gate: refuses every change, and names the `treadle attach` command to use instead."""
 
     def __init__(self, gate: Gate, where: str) -> None:

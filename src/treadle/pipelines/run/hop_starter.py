@@ -21,7 +21,7 @@ from treadle.pipelines.realtime import stages
 from treadle.pipelines.run.parts import Parts
 from treadle.pipelines.spark import jvm
 from treadle.pipelines.spark.output_rows import OutputRows
-from treadle.pipelines.spark.queries import started, told
+from treadle.pipelines.spark.queries import error_summary, started
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +72,7 @@ class HopStarter:
             self._start(parts.nodes[hop.name], hop.id)
         except Exception as error:
             with parts.lock:
-                hop.error = told(str(error))
+                hop.error = error_summary(str(error))
                 if not hop.try_again(parts.options.retries):
                     parts.over.set()
 
@@ -164,7 +164,7 @@ class HopStarter:
             return
         with parts.lock:
             hop.parked = hop.has_slot = False
-            hop.error = told(error or "its query was stopped by somebody else")
+            hop.error = error_summary(error or "its query was stopped by somebody else")
             if not hop.try_again(parts.options.retries):
                 parts.over.set()
         parts.gate.release(hop.id)  # last: a grant from now on must find the hop not parked

@@ -66,7 +66,7 @@ class Parts:
         gate = Gate(slots, patience=options.patience, express=options.express if gated else 0)
         where = f"pipeline '{definition.name}'"
         if realtime is not None:
-            steering: Steering = stages.Unsteered(gate, where)
+            steering: Steering = stages.NoGateSteering(gate, where)
         else:
             elastic = gated and options.slots == "auto"
             steering = Steering(gate, options.policy, elastic=elastic, where=where)

@@ -28,11 +28,11 @@ from treadle.pipelines.quality.promises import Promises
 from treadle.pipelines.realtime import stages
 from treadle.pipelines.realtime.stages import Batches
 from treadle.pipelines.run import control_socket, status
+from treadle.pipelines.run.control_thread import ControlThread
 from treadle.pipelines.run.feed import Feed
 from treadle.pipelines.run.folder import RunFolder
 from treadle.pipelines.run.hop_starter import HopStarter
 from treadle.pipelines.run.parts import TICK, Parts, log
-from treadle.pipelines.run.tending import Tending
 from treadle.pipelines.spark.ending import Stops
 from treadle.pipelines.spark.session import session
 
@@ -76,7 +76,7 @@ class Run:
         self._starter.start()
         loop = self._make_loop(policy, self._starter)
         parts.steering.begin(loop)
-        work = Tending(parts, self._starter, self.promises).work
+        work = ControlThread(parts, self._starter, self.promises).work
         self._thread = threading.Thread(target=work, args=(loop,), name="treadle-control", daemon=True)
         self._thread.start()
 

@@ -62,13 +62,13 @@ def started(
             if "output mode" not in str(error).lower():
                 break
     raise EngineError(
-        f"Spark refuses it: {told(str(refused))}",
+        f"Spark refuses it: {error_summary(str(refused))}",
         where=node.where,
         remedy="see its code and the columns of its inputs",
     ) from refused
 
 
-def told(error: str) -> str:
+def error_summary(error: str) -> str:
     """The line of a Spark error that says what happened: the exception of a Python function, or why a task was lost."""
     lines = error.splitlines()
     raised: list[str] = []

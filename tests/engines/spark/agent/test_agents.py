@@ -18,7 +18,7 @@ from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
 from treadle.engines.spark.queries.plan import parse
 from treadle.engines.spark.queries.rest import Rest
-from treadle.engines.spark.threads.naming import COMPILERS, Kind, runs_task, understand
+from treadle.engines.spark.threads.naming import COMPILERS, Kind, parse_thread_name, runs_task
 from treadle.engines.spark.threads.thread_table import ThreadTable
 from treadle.errors import TreadleError
 
@@ -49,7 +49,7 @@ def test_it_tells_of_every_java_thread_by_its_name(agents: Agents, attached: Spa
 
     def is_of_spark(name: str) -> bool:
         """Java knows nothing of the JVM's own."""
-        named = understand(name)
+        named = parse_thread_name(name)
         return named.kind is not Kind.RUNTIME and named.service != COMPILERS and name != "VM Thread"
 
     until(same)  # some come and go between the two
@@ -89,7 +89,7 @@ def test_it_tells_of_jobs_and_plans_what_the_ui_tells(agents: Agents, attached: 
 def test_it_tells_whose_each_shuffle_is(agents: Agents, attached: SparkProcess) -> None:
     def writers() -> set[int]:
         agents.look()
-        named = [understand(told.name) for told in threads(agents, attached).values()]
+        named = [parse_thread_name(told.name) for told in threads(agents, attached).values()]
         return {each.shuffle for each in named if each.kind is Kind.WRITER}
 
     driver = agents.driver

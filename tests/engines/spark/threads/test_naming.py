@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.engines.spark.threads.naming import SERVICES, Kind, plain, understand
+from treadle.engines.spark.threads.naming import SERVICES, Kind, parse_thread_name, stable_thread_name
 from treadle.model import Role
 
 SMALL = st.integers(0, 10_000)
@@ -13,7 +13,7 @@ SMALL = st.integers(0, 10_000)
 @given(SMALL, SMALL, SMALL, st.integers(0, 9))
 def test_a_task_thread_says_its_stage_and_partition(partition: int, stage: int, task: int, attempt: int) -> None:
     name = f"Executor task launch worker for task {partition}.{attempt} in stage {stage}.{attempt} (TID {task})"
-    named = understand(name)
+    named = parse_thread_name(name)
     assert (named.kind, named.stage, named.partition, named.task) == (Kind.TASK, stage, partition, task)
     assert named.role is Role.MAIN
 
@@ -28,16 +28,16 @@ def test_the_threads_of_a_shuffle_say_which_and_are_helpers(shuffle: int, partit
         f"time-based-flush-for-shuffle-writer-{shuffle}-{partition}": Kind.FLUSHER,
     }
     for name, kind in names.items():
-        named = understand(name)
+        named = parse_thread_name(name)
         assert (named.kind, named.shuffle, named.partition, named.role) == (kind, shuffle, partition, Role.HELPER)
 
 
 def test_a_planner_says_its_query_and_run() -> None:
     ids = "[id = 342fa94a-aff5-46c6-9993-bac14d0e79d1, runId = b8d16c0f-f63f-4e87-ba8c-591c8a649917]"
-    named = understand(f"stream execution thread for my [odd] query {ids}")
+    named = parse_thread_name(f"stream execution thread for my [odd] query {ids}")
     assert (named.kind, named.query) == (Kind.PLANNER, "my [odd] query")
     assert (named.query_id[:8], named.run[:8]) == ("342fa94a", "b8d16c0f")
-    assert understand(f"stream execution thread for {ids}").query == ""
+    assert parse_thread_name(f"stream execution thread for {ids}").query == ""
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_planner_says_its_query_and_run() -> None:
     ],
 )
 def test_all_others_are_told_apart(name: str, kind: Kind, service: str) -> None:
-    named = understand(name)
+    named = parse_thread_name(name)
     assert (named.kind, named.service) == (kind, service)
     assert not service or service in SERVICES
 
@@ -87,10 +87,10 @@ def test_a_pooled_thread_has_one_name_whatever_it_works_on() -> None:
         "Executor task launch worker for task 1.0 in stage 9.0 (TID 77)",
         "Executor task launch worker-3",
     ]
-    assert len({plain(name, understand(name)) for name in names}) == 1
-    assert plain("rpc-server-4-1", understand("rpc-server-4-1")) == "rpc-server-4-1"
+    assert len({stable_thread_name(name, parse_thread_name(name)) for name in names}) == 1
+    assert stable_thread_name("rpc-server-4-1", parse_thread_name("rpc-server-4-1")) == "rpc-server-4-1"
 
 
 @given(st.text())
 def test_any_name_is_of_some_kind(name: str) -> None:
-    assert understand(name).kind in Kind
+    assert parse_thread_name(name).kind in Kind

@@ -18,7 +18,7 @@ from treadle.engines.spark.counters.readings import Located
 from treadle.engines.spark.queries import operators
 from treadle.engines.spark.queries.operators import StageCounters
 from treadle.engines.spark.queries.rest import Directory
-from treadle.engines.spark.threads.naming import understand
+from treadle.engines.spark.threads.naming import parse_thread_name
 from treadle.engines.spark.threads.places import Place
 from treadle.model import Floats, Ints
 
@@ -139,7 +139,7 @@ class LiveColumns:
     def _find_run(self, pid: int, thread: int) -> str:
         agent = self._agents.of(pid)
         known = agent is not None and thread in agent.threads
-        return understand(agent.threads[thread].name).run if agent is not None and known else ""
+        return parse_thread_name(agent.threads[thread].name).run if agent is not None and known else ""
 
     def _find_owner(self, task: Task) -> str:
         job = self._directory.job(task.stage)

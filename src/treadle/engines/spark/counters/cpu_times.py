@@ -21,7 +21,7 @@ RARELY = 2.0
 """Seconds between two reads of threads that are no task's main thread."""
 
 
-class Own(NamedTuple):
+class ExclusiveThreads(NamedTuple):
     """The threads that serve one row only, as (process, thread), main threads of tasks first, and the row of each."""
 
     mains: Threads
@@ -37,11 +37,11 @@ class CpuTimes:
 
     def __init__(self, period: float) -> None:
         self.own = _owned(Rows((), (), ()), Topology((), ()))
-        self.beside: Floats = np.empty(0)
+        self.cpu_factor: Floats = np.empty(0)
         """By row, CPU seconds of all threads per CPU second that Spark counts: Spark leaves out Python workers."""
         self._period = period
         self._of_mains, self._of_others = ThreadTimes(), ThreadTimes()
-        self._mains: tuple[Own, Times] | None = None
+        self._mains: tuple[ExclusiveThreads, Times] | None = None
         self._others: _Evened | None = None
         self._cpu, self._wait = Counters(), Counters()
 
@@ -50,7 +50,7 @@ class CpuTimes:
         for kept in (self._cpu, self._wait):
             kept.realign(source)
         self.own, self._others = _owned(rows, topology), None
-        self.beside = np.ones(len(topology))
+        self.cpu_factor = np.ones(len(topology))
 
     def read_mains(self, *, anew: bool) -> Times:
         """Return the times of tasks' main threads, read again if `anew` or if these threads have changed."""
@@ -71,7 +71,7 @@ class CpuTimes:
         wait = np.concatenate([mains.run_wait, others.run_wait])
         used = self._cpu.add(own.all, cpu, own.rows)
         works = counted & (lately > 0.0)
-        self.beside = 1.0 + np.divide(np.nan_to_num(used), lately, out=np.zeros(len(used)), where=works)
+        self.cpu_factor = 1.0 + np.divide(np.nan_to_num(used), lately, out=np.zeros(len(used)), where=works)
         return np.where(counted, np.nan_to_num(used) + lately, used), self._wait.add(own.all, wait, own.rows)
 
     def used(self) -> float:
@@ -114,7 +114,7 @@ class _Evened:
         return Times(*(np.where(np.isnan(a), b, a + part * (b - a)) for a, b in zip(first, last, strict=True)))
 
 
-def _owned(rows: Rows, topology: Topology) -> Own:
+def _owned(rows: Rows, topology: Topology) -> ExclusiveThreads:
     """Select threads of one row only: a shared one is charged to none."""
     count = Counter(topology.threads)
     own = [
@@ -127,4 +127,4 @@ def _owned(rows: Rows, topology: Topology) -> Own:
     others = tuple(thread for other, thread, _ in own if other)
     row_of_each = np.array([row for _, _, row in own], dtype=np.int64)
     tasks = np.array([row for row, place in enumerate(rows.places) if place is not None], dtype=np.int64)
-    return Own(mains, others, mains + others, row_of_each, tasks)
+    return ExclusiveThreads(mains, others, mains + others, row_of_each, tasks)

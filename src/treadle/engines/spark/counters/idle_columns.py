@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from treadle.engines.spark.counters.cpu_times import Own
+from treadle.engines.spark.counters.cpu_times import ExclusiveThreads
 from treadle.engines.spark.threads.idle_queues import Doing, Estimate, doing, realigned
 from treadle.engines.spark.threads.places import Place, Rows
 from treadle.jvm import JavaThread
@@ -23,7 +23,7 @@ class IdleColumns:
         self._estimate = Estimate()
         self._found: list[Doing] | None = None
         """By row, the state of its main thread in the last stack sample; None once it is used."""
-        self._at_dump: tuple[float, Own, Floats] | None = None
+        self._at_dump: tuple[float, ExclusiveThreads, Floats] | None = None
         """At the last used sample: time, threads, and CPU time plus run-queue wait of the mains."""
 
     def lay_out(self, source: Ints) -> bool:
@@ -38,14 +38,14 @@ class IdleColumns:
         found: dict[Place | None, Doing] = {place_of[each.tid]: doing(each) for each in threads if each.tid in place_of}
         self._found = [found.get(place, Doing.UNKNOWN) for place in rows.places]
 
-    def update(self, now: float, mains: Times, own: Own, topology: Topology) -> None:
+    def update(self, now: float, mains: Times, own: ExclusiveThreads, topology: Topology) -> None:
         """Update the estimates from the last sample, once."""
         if self._found is not None:
             idle = self._idle(now, mains, own, len(topology))
             self.queue = self._estimate.update(now, self._found, topology.edges, idle)
             self._found = None
 
-    def _idle(self, now: float, mains: Times, own: Own, count: int) -> Floats:
+    def _idle(self, now: float, mains: Times, own: ExclusiveThreads, count: int) -> Floats:
         """Compute for each row with a main thread the share of time in which it was idle since the last sample."""
         before = self._at_dump
         busy = mains.cpu_time + mains.run_wait

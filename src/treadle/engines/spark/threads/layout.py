@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from treadle.engines.spark.queries.plan import Stage
 from treadle.engines.spark.queries.rest import Directory, Job
-from treadle.engines.spark.threads.naming import COMPILERS, SERVICES, Kind, Named, plain, understand
+from treadle.engines.spark.threads.naming import COMPILERS, SERVICES, Kind, Named, parse_thread_name, stable_thread_name
 from treadle.engines.spark.threads.places import Place, QueryRun, Rows, SortedThreads
 from treadle.engines.spark.threads.shuffles import Hop, Shuffles
 from treadle.errors import TargetGone
@@ -84,7 +84,9 @@ class Layout:
         self, dumps: Mapping[int, Sequence[JavaThread]], drivers: Collection[int], workers: Sequence[ThreadRef]
     ) -> Rows:
         """Lay out all threads: `dumps` are threads by process, `drivers` driver processes, `workers` Python workers."""
-        named = {pid: [(understand(thread.name), thread) for thread in threads] for pid, threads in dumps.items()}
+        named = {
+            pid: [(parse_thread_name(thread.name), thread) for thread in threads] for pid, threads in dumps.items()
+        }
         self._directory.learn({n.stage for threads in named.values() for n, _ in threads if n.kind is Kind.TASK})
         self.pooled = tuple((p, t.tid) for p, ts in named.items() for n, t in ts if n.kind in (Kind.TASK, Kind.IDLE))
         found = self._sort(named)
@@ -323,7 +325,7 @@ def _first_of(values: Mapping[str, float], name: str) -> float | None:
 
 def _ref(pid: int, thread: JavaThread, what: Named) -> ThreadRef | None:
     try:
-        return ThreadRef(thread.tid, pid, start_time(pid, thread.tid), what.role, plain(thread.name, what))
+        return ThreadRef(thread.tid, pid, start_time(pid, thread.tid), what.role, stable_thread_name(thread.name, what))
     except TargetGone:
         return None
 

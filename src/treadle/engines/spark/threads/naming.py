@@ -111,7 +111,7 @@ _RUNTIME = re.compile(
 
 
 @lru_cache(maxsize=4096)
-def understand(name: str) -> Named:
+def parse_thread_name(name: str) -> Named:
     """Parse a thread name. Names repeat in every dump, so results are cached."""
     if found := _TASK.match(name):
         partition, stage, task = map(int, found.groups())
@@ -149,7 +149,7 @@ def runs_task(name: str) -> bool:
     return name.startswith("Executor task launch")
 
 
-def plain(name: str, named: Named) -> str:
+def stable_thread_name(name: str, named: Named) -> str:
     """Return the name without the parts that change with every task, so that a pooled thread keeps one name."""
     return "Executor task launch worker" if named.kind in (Kind.TASK, Kind.IDLE) else name
 

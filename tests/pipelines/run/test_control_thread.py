@@ -14,7 +14,7 @@ from treadle.loop.trouble import Attempts
 from treadle.pipelines.channels.embedded import Embedded
 from treadle.pipelines.channels.log import Writer
 from treadle.pipelines.nodes.node import Kind
-from treadle.pipelines.run.tending import Tending
+from treadle.pipelines.run.control_thread import ControlThread
 
 SCHEMA = pa.schema([("a", pa.int64())])
 log = logging.getLogger("treadle.pipelines")
@@ -43,9 +43,9 @@ def test_a_corrupt_channel_stops_the_tending_of_no_other(tmp_path: Path, caplog:
         attempt=Attempts(0.0, 0.0, log),
     )
     starter: Any = SimpleNamespace(turns=SimpleNamespace(consider_all=lambda thorough: considered.append(thorough)))
-    tending = Tending(parts, starter, None)
+    tending = ControlThread(parts, starter, None)
     for _ in range(30):
-        tending._tend()
+        tending._maintain()
     assert [len(list(each.folder.glob("*.arrow"))) for each in channels.values()] == [2, 1]
     assert considered
     said = [record for record in caplog.records if "corrupt" in record.getMessage()]

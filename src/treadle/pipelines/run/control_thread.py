@@ -19,7 +19,7 @@ from treadle.pipelines.run.parts import TICK, Parts
 SLOW_TICK = 1.0
 
 
-class Tending:
+class ControlThread:
     """The periodic work for one started run."""
 
     def __init__(self, parts: Parts, starter: HopStarter, promises: Promises | None) -> None:
@@ -41,7 +41,7 @@ class Tending:
                     self._attempt("ranking the hops", loop.round)
                 if time.monotonic() >= slow:
                     slow = time.monotonic() + SLOW_TICK
-                    self._tend()
+                    self._maintain()
                 if promises is not None:
                     self._attempt("keeping promises", partial(promises.step, time.monotonic()))
 
@@ -54,16 +54,16 @@ class Tending:
         if channel.refresh():
             self._turns.consider_all()
 
-    def _tend(self) -> None:
+    def _maintain(self) -> None:
         self._attempt("steering", self._parts.steering.step)
         for name, channel in self._parts.channel_set.sources.items():
             self._attempt(f"polling channel '{name}'", channel.refresh)
             self._attempt(f"collecting channel '{name}'", channel.collect)
         self._attempt("offering hops to the gate", partial(self._turns.consider_all, thorough=True))
         for hop in self._parts.hops.values():
-            self._attempt(f"tending hop '{hop.name}'", partial(self._tend_hop, hop))
+            self._attempt(f"tending hop '{hop.name}'", partial(self._maintain_hop, hop))
 
-    def _tend_hop(self, hop: Hop) -> None:
+    def _maintain_hop(self, hop: Hop) -> None:
         realtime = self._parts.realtime
         if realtime is not None and hop.state is not State.RESTARTING:
             realtime.note(hop)

@@ -49,7 +49,7 @@ class Wanted(NamedTuple):
     dry_run: bool
 
 
-class Members:
+class AttachedApplications:
     """The applications of one attachment, from `begin` until it is closed. `status` returns the published status."""
 
     def __init__(self, wanted: Wanted, later: Newcomers, status: Callable[[], dict[str, Any]]) -> None:
@@ -68,7 +68,7 @@ class Members:
         self._burnt: dict[str, float] = {}
         self._guardian: Guardian | None = None
         self._closing = ExitStack()
-        self._parting: dict[str, ExitStack] = {}
+        self._on_end: dict[str, ExitStack] = {}
         """By application: what is closed when it ends."""
         self._claims = Claims()
         self._published = Published(status)
@@ -118,10 +118,10 @@ class Members:
         """Attach to applications that have started since the last round, and remove those that have ended."""
         if not self._later.expected:
             return
-        self._dismiss(loop)
+        self._remove_ended(loop)
         while (found := self._later.next()) is not None:
             if found.id not in {each.id for each in self.applications.values()}:
-                self._welcome(found, loop)
+                self._attach_new(found, loop)
 
     def release_real_time(self, reason: str) -> None:
         """Called when the guardian has taken real-time off, since we stood still; the watchdogs decide on a retry."""
@@ -130,7 +130,7 @@ class Members:
 
     # ------------------------------------------------------------ inside
 
-    def _welcome(self, found: Application, loop: Loop) -> None:
+    def _attach_new(self, found: Application, loop: Loop) -> None:
         """Attach to a new application; one that can't be scheduled is left alone."""
         dry_run = self._wanted.dry_run
         name = found.name if found.name not in self.applications else f"{found.name}@{found.processes[0].pid}"
@@ -146,8 +146,8 @@ class Members:
             loop.add(followed)
         except TreadleError as error:
             self._claims.drop(found.processes)
-            if name in self._parting:
-                self._parting.pop(name).close()
+            if name in self._on_end:
+                self._on_end.pop(name).close()
             log.warning("'%s' is left alone: %s", name, error, extra={"application": name, "error": str(error)})
             return
         with self.changing:
@@ -157,14 +157,14 @@ class Members:
             self._published.add(found.processes)
         log.info("attached to new application '%s'", name, extra={"application": name})
 
-    def _dismiss(self, loop: Loop) -> None:
+    def _remove_ended(self, loop: Loop) -> None:
         """Remove applications that have ended, which would add up while new ones start."""
         for each in [each for each in self.engines if each.ended]:
             with self.changing:
                 self.engines.remove(each)
                 application = self.applications.pop(each.name)
             loop.remove(each.name)
-            self._parting.pop(each.name).close()
+            self._on_end.pop(each.name).close()
             self._claims.drop([*application.processes, *each.engine.processes])
             self._published.drop(application.processes)
             for kept in (self.guards, self._burnt):
@@ -190,7 +190,7 @@ class Members:
             compilers=plan.holds_compilers,
             counts_period=plan.counts_period(COUNTED, GLANCED),
         )
-        parting = self._parting[name] = ExitStack()
+        parting = self._on_end[name] = ExitStack()
         parting.callback(engine.close)
         if dry_run:
             return AttachedEngine(engine)
@@ -215,7 +215,7 @@ class Members:
 
     def _part_all(self) -> None:
         with ExitStack() as all_of_them:
-            for each in self._parting.values():
+            for each in self._on_end.values():
                 all_of_them.push(each)
 
     def _close_knobs(self) -> None:
