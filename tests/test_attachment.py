@@ -89,7 +89,7 @@ def test_the_more_important_query_gets_the_lower_nice_and_stopping_puts_all_back
         row = next(row for row in status["rows"] if row["query"] == "high")
         assert "nice" in row["change"]
         assert "by the priority of the query, as shares" in row["why"]
-        with pytest.raises(EngineError, match="somebody else is attached"):
+        with pytest.raises(EngineError, match="another treadle process is attached"):
             attach(application.pid)
         changed = names(application.pid, differences(before, application.pid))
         assert any(name.startswith("dag-scheduler-event-loop") for name in changed)
@@ -266,7 +266,7 @@ def test_an_application_that_comes_later_is_met_and_when_it_dies_only_its_own_ro
             names = {row["query"] for row in attachment.status()["rows"] if "driver" in row["query"]}
             assert len(names) == 2, "the two drivers are told apart"
             until(lambda: any(seen.nice for seen in standings(other.pid).values()))
-            with pytest.raises(EngineError, match="somebody else is attached"):
+            with pytest.raises(EngineError, match="another treadle process is attached"):
                 attach(other.told["ui"])
         finally:
             other.kill()

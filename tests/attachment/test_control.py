@@ -68,7 +68,7 @@ def test_nothing_is_loaded_before_everything_is_checked(
     monkeypatch.setattr("treadle.attachment.checks.kernel.facts", lambda _: [Fact("nice", True, "")])
     claims = Claims()
     claims.take(targets.find(driver, agent=True).values())
-    with pytest.raises(EngineError, match="somebody else is attached"):
+    with pytest.raises(EngineError, match="another treadle process is attached"):
         attach(driver, enforce="nice")
     claims.release()
     assert loaded(driver) == set()

@@ -55,7 +55,7 @@ def test_an_executor_that_comes_later_is_claimed_too_unless_somebody_else_has_it
 def test_all_are_claimed_or_none(processes: tuple[Process, Process]) -> None:
     both, ours, others = Application("app-1", "a", "", processes), Claims(), Claims()
     others.admit(processes[1])
-    with pytest.raises(EngineError, match=f"process {processes[1].pid} of 'a': somebody else"):
+    with pytest.raises(EngineError, match=f"process {processes[1].pid} of 'a': another treadle process"):
         ours.take([both])
     assert others.admit(processes[0])
     others.release()

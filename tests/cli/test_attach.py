@@ -149,7 +149,7 @@ def test_once_leaves_it_so_and_restore_puts_it_back(
     assert treadle(monkeypatch, "restore") == 0
     assert capsys.readouterr().out == "there is nothing to put back\n"
     assert treadle(monkeypatch, "attach", "--pid", pid, "--once", "--enforce", "rt") == 2
-    assert "real-time priorities need somebody who watches" in capsys.readouterr().err
+    assert "real-time priorities need a running watchdog" in capsys.readouterr().err
 
 
 def test_every_refusal_is_one_line_and_exit_code_2(

@@ -285,7 +285,7 @@ class Attachment:
         if met.unfit and met.known and passed > PATIENCE / 2:
             there = ", ".join(sorted(met.known))
             for pattern in sorted(met.unfit):
-                log.warning("no query fits '%s' (there are: %s)", pattern, there, extra={"pattern": pattern})
+                log.warning("no query matches '%s' (known: %s)", pattern, there, extra={"pattern": pattern})
             met.unfit.clear()
 
     def _close(self) -> None:

@@ -104,7 +104,7 @@ class Claims:
             return False
         if handle is None:
             if process not in self._refused:
-                log.warning("process %d is left alone: somebody else is attached to it", process.pid)
+                log.warning("process %d is left alone: another treadle process is attached to it", process.pid)
             self._refused.add(process)
             return False
         self._held[process] = handle
@@ -125,7 +125,7 @@ def _claimed(process: Process, name: str) -> int:
     handle = claim(process.pid, process.start_time)
     if handle is None:
         where = f"process {process.pid}" + (f" of '{name}'" if name else "")
-        raise EngineError("somebody else is attached to it already", where=where, remedy="stop that one first")
+        raise EngineError("another treadle process is attached to it", where=where, remedy="stop that one first")
     return handle
 
 

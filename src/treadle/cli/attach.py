@@ -123,7 +123,7 @@ def attach(
             err=True,
         )
     if once and not dry_run:
-        click.echo("it stays so until `treadle restore`, or the next attach to the same application", err=True)
+        click.echo("it stays like this until `treadle restore`, or the next attach to the same application", err=True)
     _tell_the_end(attachment)
 
 
@@ -131,9 +131,9 @@ def _check_once(enforce: str | None, qod: str | None) -> None:
     """Refuse enforcers and promises that need a running process."""
     if enforce is not None and enforce.partition(":")[0].strip() == "rt":
         remedy = "leave out --once, or use another enforcer"
-        raise ConfigError("real-time priorities need somebody who watches", where="--once", remedy=remedy)
+        raise ConfigError("real-time priorities need a running watchdog", where="--once", remedy=remedy)
     if qod is not None:
-        raise ConfigError("promises need somebody who keeps them", where="--once", remedy="leave out --once, or --qod")
+        raise ConfigError("promises need a running controller", where="--once", remedy="leave out --once, or --qod")
 
 
 @click.command()
@@ -211,7 +211,7 @@ def _run(attachment: Attachment, limit: float | None, *, as_json: bool, leave: b
             _out.print(table(attachment.status()) if seen else changes(attachment))
 
     if live and not as_json:
-        say(f"{title(attachment.status()).rpartition(',')[0]}; Ctrl-C ends it, and all is as it was", err=True)
+        say(f"{title(attachment.status()).rpartition(',')[0]}; Ctrl-C ends it and puts everything back", err=True)
     told = _tell_json if as_json else _tell if live else None
     attachment.run(limit, told=told, before_end=end, leave=leave, patient=not live)
 
@@ -236,7 +236,7 @@ def _look_on(status: Callable[[], dict[str, Any] | None], limit: float | None, *
             time.sleep(1.0 / PER_SECOND)
             shown = status()
     if shown is None:
-        click.echo("whoever scheduled it has ended", err=True)
+        click.echo("the treadle process that scheduled it has ended", err=True)
 
 
 def _tell_the_end(attachment: Attachment) -> None:

@@ -166,7 +166,7 @@ class TestRefusedDefinitions:
         [
             (lambda p: p.operator(name="o")(take()), "operator 'o' (test_pipeline.py:"),
             (lambda p: p.operator(name="o")(take("a=1")), "reads nothing"),
-            (lambda p: p.operator(name="o")(take("*a")), "takes *a, so its inputs can't be told"),
+            (lambda p: p.operator(name="o")(take("*a")), "takes *a, so its inputs can't be determined"),
             (lambda p: p.operator(name="o")(take("a", "**b")), "takes **b"),
             (lambda p: p.operator(name="o")(take("*", "a")), "takes 'a' by keyword only"),
             (lambda p: p.sink(name="s")(take("*a")), "takes *a"),

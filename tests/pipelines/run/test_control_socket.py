@@ -460,7 +460,7 @@ class TestWhateverIsSent:
 
             thread = threading.Thread(target=answer)
             thread.start()
-            with pytest.raises(EngineError, match="answers what is no answer"):
+            with pytest.raises(EngineError, match="sends an invalid answer"):
                 control_socket.ask(path, "status")
             thread.join()
 

@@ -444,7 +444,7 @@ class TestFailures:
             assert run.hops["out"].query is not None
             run.hops["out"].query.stop()
             until(lambda: run.status()["hops"]["out"]["state"] == "restarting", run)
-            assert "stopped by somebody else" in run.status()["hops"]["out"]["error"]
+            assert "stopped from outside" in run.status()["hops"]["out"]["error"]
             go.set()
             until(lambda: len(came) == 30, run)
             drain(run)

@@ -76,7 +76,7 @@ class Cluster:
                 return found[topic]
             # A new topic has no leader for a moment; a topic that has lost its leader has none for some seconds.
             if time.monotonic() > until:
-                raise EngineError(f"its end can't be told: {why}", where=f"topic '{topic}'", remedy="see the broker")
+                raise EngineError(f"its end can't be read: {why}", where=f"topic '{topic}'", remedy="see the broker")
             time.sleep(0.05)
 
     def delete(self, topic: str, before: Mapping[int, int]) -> None:
@@ -176,7 +176,7 @@ class Cluster:
                 told = False
             except Exception:
                 if not told:
-                    log.exception("the ends of topics at %s can't be told", self.bootstrap)
+                    log.exception("the ends of topics at %s can't be read", self.bootstrap)
                 told = True
 
 

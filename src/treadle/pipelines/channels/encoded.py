@@ -163,7 +163,7 @@ def _counts(seen: Observation) -> dict[str, Any]:
     until = time.monotonic() + PATIENCE
     while not future.isCompleted():
         if time.monotonic() > until:
-            raise EngineError("Spark has not told how many rows it wrote", remedy="the batch is tried again")
+            raise EngineError("Spark did not report how many rows it wrote", remedy="the batch is tried again")
         time.sleep(0.001)
     return dict(seen.get)
 

@@ -134,7 +134,7 @@ def parameters(function: Function, where: str) -> list[inspect.Parameter]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
             raise ConfigError(
-                f"the function takes {stars}{parameter.name}, so its inputs can't be told",
+                f"the function takes {stars}{parameter.name}, so its inputs can't be determined",
                 where=where,
                 remedy="write a parameter for each input",
             )

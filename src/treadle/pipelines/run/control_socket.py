@@ -355,7 +355,7 @@ def _result(line: bytes, path: Path) -> Any:
     error, parts = answer.get("error") if isinstance(answer, dict) else None, ("kind", "message", "where", "remedy")
     if isinstance(error, dict) and all(isinstance(error.get(part), str) for part in parts):
         raise _from_json(error)
-    raise EngineError("answers what is no answer", where=str(path), remedy="see what listens there")
+    raise EngineError("sends an invalid answer", where=str(path), remedy="see what listens there")
 
 
 def _too_long(largest: int) -> ConfigError:

@@ -164,7 +164,7 @@ class HopStarter:
             return
         with parts.lock:
             hop.parked = hop.has_slot = False
-            hop.error = error_summary(error or "its query was stopped by somebody else")
+            hop.error = error_summary(error or "its query was stopped from outside")
             if not hop.try_again(parts.options.retries):
                 parts.over.set()
         parts.gate.release(hop.id)  # last: a grant from now on must find the hop not parked
