@@ -68,13 +68,13 @@ class Changes(Sequence[Change]):
         return Changes(self.knob, self.targets, self.rows[which], self.before[which], self.after[which])
 
     def alone(self) -> Changes:
-        """Return the same changes with only the targets that change: it takes less memory if kept for long."""
+        """Return the same changes with only the targets that change, to save memory if kept for long."""
         targets = [self.targets[row] for row in self.rows.tolist()]
         return Changes(self.knob, targets, np.arange(len(targets)), self.before, self.after)
 
 
 def diff(targets: Sequence[Target], wanted: Column, current: Column, *, knob: str = "") -> Changes:
-    """Return the changes where `wanted` is known and differs from `current`; unknown in `wanted` means no change."""
+    """Return the changes where `wanted` is known and differs from `current`."""
     if not len(targets) == len(wanted) == len(current):
         raise ConfigError(
             f"{len(wanted)} wanted and {len(current)} current values for {len(targets)} targets",

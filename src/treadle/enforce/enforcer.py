@@ -37,12 +37,12 @@ class Outcomes(NamedTuple):
     """The results of some changes."""
 
     applied: Changes
-    """Changes that were written and read back; in a dry run, that would have been."""
+    """Written and read back; in a dry run, changes that would have been."""
     failures: tuple[Failure, ...] = ()
     gone: tuple[Target, ...] = ()
     """Targets that have ended in the meantime: nothing to do."""
     left: tuple[Change, ...] = ()
-    """Not put back, since another program has changed them: `before` is what we wrote, `after` what is there."""
+    """Not put back, since another program changed them: from what we wrote to what is there."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class _Held:
 
     found: Value
     ours: Value | None = None
-    """The value read after our last write. None if no read succeeded since: then any current value counts as ours."""
+    """The value read after our last write; None if that read failed: then any current value counts as ours."""
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Enforcer:
     """Carries out changes of one knob. A dry run reads values and only pretends to write them.
 
     A dry run also pretends to put back, except values that it could not read, as of a group that only a real run makes.
-    Each write is recorded in the `journal` beforehand; a value that can't be recorded there is not written.
+    Each write is recorded in the `journal` first; what can't be recorded is not written.
     """
 
     def __init__(self, knob: Knob, *, dry_run: bool = False, journal: WriteAhead | None = None) -> None:
@@ -108,14 +108,14 @@ class Enforcer:
         return target in self._held
 
     def wrote(self, target: Target) -> Value | None:
-        """Return a held target's value after our last write; None if it is not held, or that value is unknown."""
+        """Return a held target's value after our last write; None if not held or unknown."""
         held = self._held.get(target)
         return None if held is None else held.ours
 
     def diff(self, targets: tuple[Target, ...], wanted: Column) -> Changes:
         """Return the changes that give `targets` the `wanted` values. Only current values that are unknown are read.
 
-        If the next round passes the same tuple, the current values need not be aligned again.
+        With the same tuple in the next round, values need not be aligned again.
         """
         self._align(targets, wanted)
         if len(wanted) == len(targets) and not complete(self._current):
@@ -150,9 +150,9 @@ class Enforcer:
         return tally.outcomes(changes)
 
     def adopt(self, target: Target, found: Value, ours: Value | None) -> None:
-        """Hold a target that another process has written to, so that `restore` puts back what that process `found`.
+        """Hold a target that another process has written to, so that `restore` puts back what that process found.
 
-        `ours` is what that process wrote; None if any current value counts as written by it.
+        `ours` is what that process wrote; None if any current value counts as that.
         """
         self._held[target] = _Held(found, ours)
 
@@ -211,7 +211,7 @@ class Enforcer:
     def _note_down(self, changes: Changes) -> set[Target]:
         """Record all planned writes in the journal at once; return the targets for which that was done.
 
-        The other targets are recorded one by one later, so that each error is reported for its own target.
+        The others are recorded one by one later, so that each error is reported for its target.
         """
         if self.journal is None or not len(changes):
             return set()

@@ -1,6 +1,6 @@
 """The knob `place`: the workers of a cluster on which a query runs (Stream-Economics section 4).
 
-It reads and writes a table of queries and workers by their ids; how an engine applies the table is up to the engine.
+It writes a table of queries and workers by their ids; the engine applies the table.
 By default a query may run on any worker, and restoring returns to that.
 """
 
@@ -21,7 +21,7 @@ class Places(Protocol):
 
 
 class PlaceKnob:
-    """Sets the workers of a query. Its targets are groups: the id of a query stands for all that runs of it."""
+    """Sets the workers of a query. Its targets are groups: the ids of queries."""
 
     name = "place"
     per: Per = "group"

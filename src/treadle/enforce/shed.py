@@ -1,6 +1,6 @@
 """The knob `keep`: the part of a stream's rows that is kept; the rest is dropped (Stream-Economics section 3.2).
 
-It reads and writes a table of stream names and the part kept of each; how rows are dropped is up to the engine.
+It writes a table with the part kept of each stream, by name; the engine drops the rows.
 By default everything is kept, and restoring returns to that.
 """
 
@@ -21,8 +21,7 @@ class Choice:
     """Which rows are dropped first: any (the default), rows of the least `utility`, or all rows of some `key` values.
 
     Each is the name of a column or an SQL expression of columns. With a utility, rows are kept in proportion to its
-    size, and a row of infinite utility is never dropped. With a key, all rows of a value are kept or none, as joins
-    need.
+    size, and a row of utility +infinity is never dropped. With a key, all rows of a value are kept or none, for joins.
     """
 
     utility: str | None = None
@@ -36,8 +35,8 @@ class Choice:
 def by_utility(utility: str) -> Choice:
     """Keep rows in proportion to the size of this column or expression; always where it is infinity, NULL or NaN.
 
-    A negative utility counts by its absolute value, as a refund does in a sum. Every row may be kept: also a utility of
-    0 or minus infinity has at least a tenth of the probability that rows of the stream have on average.
+    A negative utility counts by its absolute value, as a refund does in a sum. Every row may be kept: also with a
+    utility of 0 or minus infinity, the probability is at least a tenth of the part to keep of the stream.
     """
     if not isinstance(utility, str) or not utility.strip():
         remedy = "name a column, as by_utility('amount'); to drop any rows, leave shed out"
@@ -54,7 +53,7 @@ def by_key(*key: str) -> Choice:
 
 
 class Count(NamedTuple):
-    """Rows of a stream so far: rows for which it was decided whether to keep them, and rows that were kept."""
+    """Rows of a stream so far: rows that were checked, and rows that were kept."""
 
     seen: int
     kept: int
@@ -69,7 +68,7 @@ class Count(NamedTuple):
 
 
 class Table(Protocol):
-    """The table of the part to keep of each stream, by which the engine decides for each row."""
+    """The parts to keep of streams, by which the engine decides for each row."""
 
     def get(self, stream: str, /) -> float: ...
 
@@ -79,7 +78,7 @@ class Table(Protocol):
 
 
 class ShedKnob:
-    """Sets the part kept of a stream. Its targets are groups: the name of a stream stands for all its readers."""
+    """Sets the part kept of a stream. Its targets are groups: the names of streams, for all readers."""
 
     name = "keep"
     per: Per = "group"

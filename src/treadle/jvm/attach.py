@@ -33,7 +33,7 @@ TIMEOUT = 5.0
 _PAUSE = 0.002
 """Seconds between two checks whether the JVM has opened its socket."""
 _LONGEST_ANSWER = 1 << 25
-"""Bytes. A thread dump has some kilobytes per thread, and a JVM may have thousands of threads."""
+"""Bytes. A dump has some kilobytes per thread, and there may be thousands of threads."""
 _ANSWER_DUE = 30.0
 """Up to this age in seconds, a trigger file means that the JVM got its signal and has not handled it yet."""
 _WAKING: dict[int, threading.Lock] = {}
@@ -184,7 +184,7 @@ def _is_through(connection: socket.socket, folder: TargetFolder, facts: Facts) -
 
 
 def _check_peer(connection: socket.socket, facts: Facts) -> None:
-    """Raise an error unless the JVM itself listens, since every user can make sockets in /tmp."""
+    """Check that the JVM itself listens, since every user can make sockets in /tmp."""
     listener = peer(connection).pid
     if listener != facts.pid:
         remedy = f"find out what process {listener} is" if listener else "find out whose it is"
@@ -243,8 +243,7 @@ def _is_woken(folder: TargetFolder, facts: Facts) -> bool:
 def _make_room(folder: TargetFolder, facts: Facts) -> None:
     """Remove the socket that an ended JVM with the same id left behind, if it belongs to another user.
 
-    The JVM itself replaces a socket of its own user. In /tmp it may not remove one of another user, and would not
-    answer.
+    The JVM can replace a socket of its own user, but not of another one, and would then not answer.
     """
     try:
         if folder.uid(facts.socket) != facts.uid:
@@ -258,7 +257,7 @@ def _make_room(folder: TargetFolder, facts: Facts) -> None:
 
 
 def _has_our_id(facts: Facts) -> bool:
-    """Whether the JVM has the same id inside as outside, so that names with this id are of no other process."""
+    """Whether the JVM has the same id inside as outside, so that no other process uses its names."""
     return facts.inner == facts.pid
 
 
@@ -305,7 +304,7 @@ def _trigger(temporary: TargetFolder, facts: Facts) -> Iterator[None]:
 
 
 def _make_trigger(folder: TargetFolder, facts: Facts) -> None:
-    """Make a new trigger file. An old one is removed first, since the JVM ignores a file of another user."""
+    """Replace the trigger file, since the JVM ignores an old file of another user."""
     folder.remove(facts.trigger, with_force=_has_our_id(facts))
     folder.make(facts.trigger)
 

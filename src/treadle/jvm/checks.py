@@ -9,7 +9,7 @@ from treadle.jvm.process import Facts, given, is_ending, libraries
 
 
 def check_rights(facts: Facts) -> None:
-    """Raise an error unless the JVM accepts requests of this user and group."""
+    """Raise an error unless the JVM accepts our user and group."""
     if os.geteuid() == 0:
         return
     if facts.uid != os.geteuid():
@@ -21,7 +21,7 @@ def check_rights(facts: Facts) -> None:
 
 
 def check_hotspot(facts: Facts) -> None:
-    """Raise an error unless the process is a HotSpot JVM, which knows the attach protocol."""
+    """Raise an error unless the process is a HotSpot JVM."""
     try:
         has_jvm, has_j9 = libraries(facts.pid)
     except PermissionError as error:

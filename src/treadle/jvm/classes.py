@@ -57,7 +57,7 @@ def _file_name(begin: str, contents: bytes) -> str:
 
 
 def _compile(sources: Sequence[Path], folder: Path, begin: str, path: str, manifest: str) -> Jar:
-    """Compile in a temporary folder and rename the jar, so that two processes can do so at once."""
+    """Compile and rename the jar, so that two processes may do so at once."""
     compiler = shutil.which(str(Path(java()).resolve().parent / "javac"))
     if compiler is None:
         raise EngineError(

@@ -32,7 +32,7 @@ class JavaThread(NamedTuple):
     number: int = 0
     """Java's number of the thread; 0 for the JVM's own threads."""
     address: int = 0
-    """The address of the JVM's record of a Java thread; 0 for the JVM's own threads."""
+    """The address of the JVM's record of a Java thread, else 0."""
 
 
 def dump(
@@ -110,7 +110,7 @@ def _alive(pid: int) -> set[int]:
 
 
 def _inner_id(pid: int, tid: int) -> int:
-    """The id of a thread inside its container; 0 if the thread has just ended."""
+    """A thread's id inside its container; 0 if it has ended."""
     try:
         with open(f"/proc/{pid}/task/{tid}/status", "rb", buffering=0) as file:
             text = file.read(4096)

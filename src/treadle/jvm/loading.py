@@ -41,7 +41,7 @@ def file(pid: int, contents: bytes, suffix: str) -> Iterator[str]:
 
 
 def _within_reach(pid: int, jar: Jar) -> str:
-    """A path at which the JVM can read the jar. A copy is not removed, since the JVM continues to read it."""
+    """A path at which the JVM can read the jar. A copy stays, since the JVM continues to read it."""
     user = facts_of(pid).uid
     is_here = os.path.samestat(os.stat(f"/proc/{pid}/root/"), os.stat("/"))
     if is_here and user == os.geteuid() and jar.is_out_of_reach and not {"=", ","} & set(str(jar.path)):

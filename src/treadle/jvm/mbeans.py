@@ -200,7 +200,7 @@ class AnswerReader:
             yield chunk
 
     def _until(self, mark: bytes, most: int) -> bytes:
-        """Read up to a mark, and return the bytes before it."""
+        """Read the bytes before a mark."""
         searched = 0
         while (at := self._rest.find(mark, searched)) < 0:
             searched = max(0, len(self._rest) - len(mark) + 1)

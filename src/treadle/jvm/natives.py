@@ -26,7 +26,7 @@ SAME = 7
 
 
 class Natives:
-    """The offsets of thread ids in a JVM's memory, found from a dump of the JVM."""
+    """Finds thread ids in a JVM's memory, by a dump of it."""
 
     def __init__(self, pid: int, threads: Iterable[JavaThread]) -> None:
         self._pid = pid
@@ -35,7 +35,7 @@ class Natives:
 
     @property
     def known(self) -> bool:
-        """Whether the offsets are known, so that ids can be found."""
+        """Whether the offsets are known."""
         return self._offsets is not None
 
     def find(self, address: int, name: str = "") -> int | None:

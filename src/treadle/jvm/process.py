@@ -26,7 +26,7 @@ class Facts(NamedTuple):
 
     pid: int
     inner: int
-    """The id in the process's own pid namespace: in a container it differs from `pid`."""
+    """The id in its own pid namespace: in a container it differs from `pid`."""
     uid: int
     gid: int
     threads: int

@@ -15,7 +15,7 @@ from treadle.linux import stat
 def folder(pid: int, start_time: int) -> Iterator[int]:
     """A descriptor of /proc/PID of the process with this start time, in clock ticks since boot.
 
-    The descriptor stays with this process: after the process has ended, no file can be opened through it.
+    After the process has ended, no file can be opened through the descriptor.
     """
     try:
         handle = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -42,8 +42,8 @@ def claim(pid: int, start_time: int) -> int | None:
     """Claim a process until the returned descriptor is closed or we end; None if another process has claimed it.
 
     The claim is a lock on the process's own file `environ`. The kernel lets only the owner of the process and root
-    open `environ`, so the owner and root exclude each other, and a third user can't block the claim. The lock needs no
-    file name that another user could take first, and leaves no file behind.
+    open it, so these exclude each other, and a third user can't block the claim. The lock needs no file name that
+    another user could take first, and leaves no file behind.
     """
     with folder(pid, start_time) as process:
         try:

@@ -33,7 +33,7 @@ class Attributes(ctypes.Structure):
 
 
 def get_attributes(tid: int) -> Attributes:
-    """Read the scheduling attributes of a thread; `tid` 0 is the calling thread."""
+    """Read the attributes of a thread; 0 is the calling thread."""
     found = Attributes()
     _, number = _numbers()
     _call(number, tid, ctypes.byref(found), ctypes.sizeof(found), 0)
@@ -41,7 +41,7 @@ def get_attributes(tid: int) -> Attributes:
 
 
 def set_attributes(tid: int, wanted: Attributes) -> None:
-    """Set all scheduling attributes of a thread at once."""
+    """Set all attributes at once."""
     wanted.size = ctypes.sizeof(wanted)
     number, _ = _numbers()
     _call(number, tid, ctypes.byref(wanted), 0)

@@ -11,7 +11,7 @@ STATE, PARENT, FLAGS, NICE, STARTED, REALTIME, POLICY = 0, 1, 6, 16, 19, 37, 38
 """Indexes into the result of `fields`: index 0 is field 3 of the man page."""
 _TIMES = slice(11, 15)
 _ROOM = 2048
-"""Bytes to read: more than the length of such a file."""
+"""Bytes: longer than any such file."""
 
 
 def fields(text: bytes, last: int = POLICY) -> list[bytes]:
@@ -20,7 +20,7 @@ def fields(text: bytes, last: int = POLICY) -> list[bytes]:
 
 
 def read(pid: int, tid: int | None = None, last: int = POLICY) -> list[bytes]:
-    """The fields of a process or of one of its threads. Raises OSError if the process or thread has ended."""
+    """The fields of a process or of one of its threads. Raises OSError after its end."""
     path = f"/proc/{pid}/stat" if tid is None else f"/proc/{pid}/task/{tid}/stat"
     with open(path, "rb", buffering=0) as file:
         return fields(file.read(_ROOM), last)

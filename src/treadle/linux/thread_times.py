@@ -22,7 +22,7 @@ Threads = tuple[tuple[int, int], ...]
 """(process id, thread id) of each."""
 
 _ROOM = 4096
-"""Bytes read at once: more than the length of a `status` file."""
+"""Bytes read at once: more than a `status` file has."""
 _UNKNOWN = b"-1 -1 -1"
 
 

@@ -1,4 +1,4 @@
-"""Failures of the conformance suites: each is an AssertionError that begins with the name of the tested object."""
+"""Failures of the conformance suites: AssertionErrors that begin with the tested object."""
 
 from __future__ import annotations
 

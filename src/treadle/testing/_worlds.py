@@ -153,6 +153,6 @@ _STATES: dict[str, tuple[Fill, Fill]] = {
     "some values zero": (_some_are(0.0), _some_are(0.0)),
     "all values zero": (_all_are(0.0), _all_are(0.0)),
 }
-"""For each state the values of queues and ages, and the values of all other metrics."""
+"""For each state the values of queues and ages, and of other metrics."""
 _EXTREME = frozenset({"some values infinite", "some values zero", "all values zero"})
 _QUEUES = frozenset({"queue", "output_queue", "external_queue", "head_age", "mean_age"})

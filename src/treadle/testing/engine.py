@@ -24,7 +24,7 @@ UNKNOWN = "no_such_metric"
 MEMBERSHIP = "group"
 GROUPS = ("treadle-check-a", "treadle-check-b")
 TRIES = 10
-"""Attempts to sample an engine without a change of its topology at the same time."""
+"""Attempts to sample an engine while its topology changes."""
 
 E = TypeVar("E", bound=Engine)
 
@@ -90,7 +90,7 @@ def _check_rounds(engine: E, pass_time: Callable[[E], object], rounds: int, apar
 
 
 def _look(engine: Engine, wanted: frozenset[str], who: str) -> tuple[Topology, Sample]:
-    """A topology and a sample, without a change of the topology in between."""
+    """A topology and a sample that belongs to it."""
     for _ in range(TRIES):
         with blaming(who, "topology()"):
             topology = engine.topology()

@@ -85,7 +85,7 @@ def _check_enforcer(
     found: dict[Target, Value],
     who: str,
 ) -> None:
-    """Use the knob through an enforcer, which writes values that differ and restores those that it found."""
+    """Use an enforcer, as Treadle does: it writes what differs and restores what it found."""
     knob = make_knob()
     for target, value in found.items():
         with blaming(who, f"writing {value!r}, which was found, back to {target}"):

@@ -54,7 +54,7 @@ def _check_declaration(policy: Policy, metrics: Collection[str]) -> str:
 
 
 def _decide(policy: Policy, case: Case, who: str) -> Schedule:
-    """Decide on a copy of the snapshot, and check that the policy does not change the copy."""
+    """Decide on a copy, and check that the policy does not change it."""
     given = copy_of(case.snapshot)
     with blaming(who, f"decide on {case.label}"):
         schedule = policy.decide(given)

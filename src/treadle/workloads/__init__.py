@@ -1,1 +1,1 @@
-"""Workloads for benchmarks: the papers' applications on the Pipeline API, Spark applications, load generators."""
+"""Workloads for benchmarks: the papers' applications, others to attach to, load generators."""

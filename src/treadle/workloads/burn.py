@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TRIES = 3
-"""Calibration ends after so many runs in a row that were not more than 5 % faster than the fastest."""
+"""Calibration ends after so many runs in a row without a gain of 5 %."""
 
 
 def burn(column: str, times: int) -> str:

@@ -63,7 +63,7 @@ class Generator:
         self.stop()
 
     def stop(self) -> list[int]:
-        """End the process; return the number of rows that each feed got."""
+        """End the process; return the rows of each feed."""
         out, _ = self._process.communicate()  # closes the standard input, which ends the process
         if self._process.returncode:
             raise EngineError("the generator failed", remedy="see its message above")

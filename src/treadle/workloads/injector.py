@@ -28,7 +28,7 @@ PATIENCE = 120.0
 
 
 class Sent(NamedTuple):
-    """The number of rows that each topic has got until `time` (of the monotonic clock)."""
+    """The rows that each topic has got until `time` (monotonic)."""
 
     time: float
     rows: Mapping[str, int]
@@ -51,11 +51,11 @@ class Injector:
         self.stop()
 
     def rates(self, rates: Mapping[str, float]) -> None:
-        """From now on, send so many rows a second to each of these topics, and none to others."""
+        """Set the rate of each topic in rows per second; other topics get none."""
         self._order({"rates": dict(rates)})
 
     def heap(self, rows: Mapping[str, int]) -> None:
-        """Send a backlog of so many rows to each topic at once; return when the broker has them."""
+        """Send a backlog of rows to each topic; return when the broker has them."""
         before = self.sent[-1].rows if self.sent else {}
         wanted = {topic: before.get(topic, 0) + count for topic, count in rows.items()}
         self._order({"heap": dict(rows)})
@@ -104,7 +104,7 @@ class _Topics:
         self._partitions = {topic: len(self._producer.list_topics(topic).topics[topic].partitions) for topic in topics}
         self._begun = dict.fromkeys(topics, 0)
         self.sent = dict.fromkeys(topics, 0)
-        """Rows that the broker has confirmed, by topic."""
+        """Confirmed rows by topic."""
 
     def send(self, topic: str, count: int) -> None:
         values, partitions, first = self._values[topic], self._partitions[topic], self._begun[topic]

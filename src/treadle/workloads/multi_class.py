@@ -65,8 +65,7 @@ def chains(
     """Draw the queries. `unit` is the cost of one burn in seconds (`burn.calibrate`); `load` is a share of all cores.
 
     All queries have the same part of the load, on average. `row_cost` is the mean cost of a row over a whole chain,
-    which differs by up to 16 times between queries. Urgent queries get their load in bursts: `bursts` are the seconds
-    on and off.
+    which differs by up to 16 times between queries. Urgent queries get bursts: `bursts` are the seconds on and off.
     """
     if high < 0 or low < 0 or high + low < 1 or length < 1:
         raise ConfigError(f"high={high}, low={low}, length={length}", remedy="use at least one query and operator")

@@ -48,7 +48,7 @@ class Found:
         """The corrected sum, and half of its interval."""
 
     def figures(self, sent: int) -> dict[str, Any]:
-        """Compare the results with the true values of all `sent` rows, which repeat after `DIFFERENT` rows."""
+        """The results beside the true values of `sent` rows, which repeat."""
         amounts = [payment(number)["amount"] for number in range(DIFFERENT)]
         rounds, rest = divmod(sent, DIFFERENT)
         truth = rounds * sum(amounts) + sum(amounts[:rest])
@@ -62,7 +62,7 @@ class Found:
 
 
 def pipeline(hashes: int, *, prefix: str = "", name: str = "payments") -> tuple[Pipeline, Found]:
-    """The pipeline, with so many hashes to enrich a payment, and the object that collects its results."""
+    """The pipeline, with `hashes` per payment, and its results."""
     p = Pipeline(name)
     found = Found()
     p.topic(PAYMENTS, schema=PAYMENT, topic=f"{prefix}{PAYMENTS}", shed=by_utility(USE))

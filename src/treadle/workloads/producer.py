@@ -34,7 +34,7 @@ class Producer:
         self._process.communicate()  # closes the standard input, which ends the process
 
     def rates(self, rates: Mapping[str, float]) -> dict[str, int]:
-        """From now on, send so many rows a second to each topic, and none to others; return the rows sent so far."""
+        """Set the rate of each topic in rows per second, none for others; return the rows sent so far."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(dict(rates)) + "\n")

@@ -37,7 +37,7 @@ class Chain:
     keeps: int = SIXTEEN
 
     def put_out(self, rows: int) -> int:
-        """The number of rows that come out for so many rows that came in."""
+        """The number of output rows for a number of input rows."""
         return rows // SIXTEEN * self.keeps + min(rows % SIXTEEN, self.keeps)
 
     @property
@@ -72,7 +72,7 @@ class Started:
     def stop(self) -> None:
         """End the application without waiting for its batches."""
         if self._process.poll() is None:
-            self._process.communicate()  # closes its standard input, which ends it
+            self._process.communicate()  # closes the standard input, which ends the process
 
 
 class Application(Started):
@@ -123,7 +123,7 @@ def serve(spark: SparkSession) -> None:
 
 
 def session(slots: int, extra: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
-    """A session with so many task slots, and with `extra` settings beside the usual ones."""
+    """A session with `slots` task slots, and with `extra` settings beside the usual ones."""
     from pyspark.sql import SparkSession
 
     connector = ",".join(map(str, sorted(jars.fetch("spark-kafka")["spark-kafka"].glob("*.jar"))))

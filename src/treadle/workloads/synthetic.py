@@ -13,7 +13,7 @@ from treadle.enforce.gate.slots import usable_cores
 from treadle.workloads.multi_class import Chain
 
 STEP = 25e-9
-"""CPU seconds per unit of the paper's costs: with less, cheap queries would cost less than Spark's work for a row."""
+"""CPU seconds per unit of the paper's costs: with less, cheap queries would cost less than Spark's per-row work."""
 DRAWN = (
     ((416, 0.892), (386, 0.801), (416, 0.839)),
     ((5812, 0.894), (6551, 0.944), (6680, 0.962)),
@@ -40,7 +40,7 @@ DRAWN = (
 
 
 def chains(unit: float, load: float, count: int = len(DRAWN), *, cores: float | None = None) -> tuple[Chain, ...]:
-    """The first `count` queries. `unit` is the cost of one burn in seconds (`burn.calibrate`), `load` a share of cores."""
+    """The first queries. `unit` is the cost of one burn in seconds (`burn.calibrate`), `load` a share of all cores."""
     burns = [tuple(max(1, round(cost * STEP / unit)) for cost, _ in query) for query in DRAWN[:count]]
     keeps = [tuple(keep for _, keep in query) for query in DRAWN[:count]]
     reach = [np.cumprod([1.0, *each[:-1]]) for each in keeps]

@@ -1,7 +1,7 @@
 """A query in Spark's Real-Time Mode that counts its own rows, for comparison with Treadle's figures.
 
 Five stages: one reads Kafka and filters, one has projections only, one waits for another system (it sleeps), one has
-two partitions, one aggregates and writes to Kafka. At the begin and the end of each stage a native expression
+two partitions, one aggregates and writes to Kafka. At the start and the end of each stage a native expression
 (`java/treadle/tap/Tap.java`) counts each row, without Spark's counters. The query knows nothing of Treadle.
 """
 

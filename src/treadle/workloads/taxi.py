@@ -60,7 +60,7 @@ def pipeline(
     prefix: str = "",
     name: str = "taxi",
 ) -> Pipeline:
-    """The graph of the paper's Figure 2, with so many hashes for a row in each of the two sinks."""
+    """The graph of the paper's Figure 2, with `hashes` per row in the two sinks."""
     p = Pipeline(name)
     add(p, hashes, minimum=minimum, priority=priority, source=source, prefix=prefix)
     return p
@@ -125,7 +125,7 @@ def _driver(number: int) -> int:
 
 
 def _duration(number: int) -> float:
-    """The duration of a ride in minutes."""
+    """A ride's minutes."""
     return float(np.clip(np.random.default_rng([4, number]).normal(20.0, 40.0), 0.0, 600.0))
 
 

@@ -1,1 +1,1 @@
-"""Who may run now: a gate of grants and slots for batches that Treadle starts or holds back (Haren, section 4)."""
+"""Which hop may run now: a gate that grants slots for batches that Treadle starts or holds back (Haren, section 4)."""

@@ -1,8 +1,8 @@
-"""Who may run next: K slots, given to the waiting hop with the best rank. It knows names, ranks and time, no work.
+"""The gate: grants K slots to the waiting hops with the best ranks. It knows names, ranks and time, not the batches.
 
-This is the execution task of Haren (section 5, Alg. 1) turned inside out: Haren's threads look for an operator that can
-run, here an operator that can run asks for a slot. Haren runs neglected operators after a delay d; here they may go
-ahead after `patience` seconds, but only with a share of all grants, so that urgent ones stay urgent under overload.
+This is the execution task of Haren (section 5, Alg. 1) reversed: Haren's threads search for an operator that can run,
+here an operator that can run asks for a slot. Haren runs neglected operators after a delay d; here they may go first
+after `patience` seconds, but only in a share of all grants, so that urgent operators stay urgent under overload.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from treadle.errors import ConfigError, EngineError, TargetGone
 log = logging.getLogger("treadle.gate")
 
 Now = Callable[[], float]
-"""A clock's seconds, which only grow."""
+"""A monotonic clock, in seconds."""
 
 
 class Gate:
-    """K slots for hops, which are known by name. All of it may be called from any thread.
+    """K slots for hops, which are known by name. All methods may be called from any thread.
 
-    The waiting hop with the highest rank is granted first; of equal ones that which has waited longest. A hop without a
-    rank is the best of all until it has run once, since it must run to be measured, and from then on counts as the
-    lowest rank known. A hop that has waited for more than `patience` seconds may go ahead of better ones, the longest
-    wait first; this is at most one in ceil(1 / aged_share) grants, in any run of them, and with `aged_share` 0 none.
-    So with p hops before it in the line, it is granted within (p + 1) * ceil(1 / aged_share) grants from then on.
+    The waiting hop with the highest rank is granted first; among equal ranks, the hop with the longest wait. A hop
+    without a rank goes first until it has run once, since it must run to be measured; from then on it counts as the
+    lowest known rank. A hop that has waited for more than `patience` seconds may go ahead of better ranks, the longest
+    wait first; this is at most one of any ceil(1 / aged_share) grants in a row, and none with `aged_share` 0. So a hop
+    with p hops before it in the line is granted within (p + 1) * ceil(1 / aged_share) grants from then on.
 
-    While all slots are held, up to `express` hops of a rank strictly above all that hold one are granted all the same:
-    a short urgent batch need not wait for the end of a long one. They count as holders, so the next slot that would
-    become free makes up for them.
+    While all slots are held, up to `express` hops of a rank strictly above all holders are granted all the same, so
+    that a short urgent batch need not wait for the end of a long one. Express hops count as holders: for each of them,
+    one later release makes no slot free.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Gate:
         self._aged_every = math.ceil(1 / aged_share) if aged_share > 0 else math.inf
         self._since_aged = 0
         self._now = now
-        # Re-entrant, since a signal may break in anywhere and its handler put ranks back.
+        # Re-entrant, since a signal handler may run at any point and put ranks back.
         self._lock = threading.RLock()
         self._here = threading.local()
         self._hops: dict[str, _Hop] = {}
@@ -65,7 +65,7 @@ class Gate:
 
     @property
     def slots(self) -> int:
-        """K. More slots are granted at once; fewer take effect as hops release theirs."""
+        """K, the number of slots. An increase takes effect at once, a decrease as hops release their slots."""
         return self._slots
 
     @slots.setter
@@ -78,19 +78,19 @@ class Gate:
 
     @property
     def crowded(self) -> bool:
-        """Whether anybody waits at this moment."""
+        """Whether any hop waits at this moment."""
         return bool(self._waiting)
 
     def register(self, name: str) -> None:
-        """Make a hop known, so that it can have a rank and offer itself. Harmless if it is."""
+        """Make a hop known, so that it can have a rank and offer itself. No effect if it is known already."""
         with self._lock:
             if name not in self._hops:
                 self._hops[name] = _Hop(name)
 
     def withdraw(self, name: str) -> None:
-        """The hop has ended: it waits no more, its slot is free, its rank is forgotten. Harmless if it is not known.
+        """Remove a hop that has ended, with its place in the line, slot and rank. No effect if it is not known.
 
-        A `turn` that waits for it ends with TargetGone. A grant that is being called at this moment still arrives.
+        A `turn` that waits for the hop ends with TargetGone. A grant that is being called at this moment still arrives.
         """
         with self._lock:
             hop = self._hops.pop(name, None)
@@ -106,17 +106,17 @@ class Gate:
         self._dispatch()
 
     def offer(self, name: str, grant: Callable[[], None]) -> bool:
-        """The hop could run now. When its turn comes, `grant` is called once, in whichever thread makes that happen.
+        """Queue a hop that could run now. When it gets a slot, `grant` is called once, in whichever thread grants it.
 
-        `grant` only hands over: it must not do the work itself. It may call the gate. If it raises, its slot goes to
-        the next one. False, and nothing done: the hop waits or holds a slot already, or is not registered (any more).
+        `grant` must only hand over, not run the batch itself. It may call the gate. If it raises, the slot goes to the
+        next hop. False, with no effect, if the hop waits or holds a slot already, or is not registered (any more).
         """
         return self._enter(name, grant) is not None
 
     def release(self, name: str, *, again: Callable[[], None] | None = None) -> float | None:
-        """The hop's batch is done. Gives the seconds for which it held its slot, None if it held none.
+        """End the hop's batch. Return the seconds for which the hop held its slot; None if it held none.
 
-        With `again` it offers itself anew before the slot is given away, so that it is among those to choose from.
+        With `again`, its next grant, the hop offers itself anew before the slot is granted, so that it competes too.
         """
         with self._lock:
             turn = self._holding.get(name)
@@ -130,11 +130,11 @@ class Gate:
 
     @contextmanager
     def turn(self, name: str, timeout: float | None = None) -> Iterator[None]:
-        """Wait for a slot and hold it for the body of a `with`, however that ends."""
+        """Wait for a slot and hold it for the body of a `with`, however the body ends."""
         called = threading.Event()
         turn = self._enter(name, called.set, called.set)
         if turn is None:
-            self.rank(name)  # says so if it is not known
+            self.rank(name)  # raises TargetGone if the hop is not registered
             remedy = "give each query a name of its own"
             raise EngineError(f"'{name}' waits or runs already", where="gate", remedy=remedy)
         try:
@@ -159,9 +159,9 @@ class Gate:
             return self._known(name).rank
 
     def set_rank(self, name: str, rank: float) -> None:
-        """Higher is more urgent; NaN takes the rank away. It counts from the next choice on.
+        """Set the rank of a hop: higher is more urgent; NaN removes it. The rank counts from the next choice on.
 
-        It grants nothing itself: while the ranks of a round are being set one by one, they do not compare.
+        This grants no slot: while a round sets its ranks one by one, old and new ranks can't be compared.
         """
         if math.isinf(rank):
             raise ConfigError(f"the rank of '{name}' can't be {rank}", where="gate", remedy="use a finite number")
@@ -198,7 +198,7 @@ class Gate:
         return turn
 
     def _end(self, turn: _Turn) -> float:
-        """Take it out of wherever it is; the seconds that it held a slot. The lock is held."""
+        """End a turn; return the seconds for which it held a slot. Call with the lock held."""
         now, hop = self._tick(), turn.hop
         hop.turn = None
         if self._waiting.pop(hop.name, None) is not None:
@@ -210,9 +210,9 @@ class Gate:
         return now - turn.granted
 
     def _dispatch(self) -> None:
-        """Grant as long as there is somebody to be granted. Called without the lock.
+        """Grant slots until no hop can have one. Call without the lock.
 
-        A `grant` may release or offer in the same thread: what follows from that is left to the loop that called it,
+        A `grant` may release or offer in the same thread: further grants are then left to the loop that called it,
         since a thousand hops would otherwise be a thousand calls deep.
         """
         if getattr(self._here, "dispatching", False):
@@ -235,11 +235,11 @@ class Gate:
             raise interrupt
 
     def _choose(self, before: _Turn | None) -> _Turn | None:
-        """The next one to be granted after `before`, which holds a slot from now on, or None."""
+        """Choose the next turn and give it a slot; None if there is none. `before` is the turn granted last."""
         with self._lock:
             now = self._tick()
             if before is not None and before.hop.turn is before:
-                self._idle += now - before.granted  # the handing over
+                self._idle += now - before.granted  # the time that the grant took
             free = self._slots - len(self._holding)
             best, rank = self._best(self._waiting) if free > -self.express else (None, -math.inf)
             if best is None:
@@ -247,7 +247,7 @@ class Gate:
             oldest = next(iter(self._waiting.values()))
             due = self._since_aged >= self._aged_every - 1 and now - oldest.offered > self.patience
             if free <= 0 and (due or rank <= self._best(self._holding)[1]):
-                return None  # one that is due waits for an ordinary slot, and no express may put that off
+                return None  # a hop that is due waits for an ordinary slot, and express grants must not delay it
             aged = due and oldest is not best
             turn = oldest if aged else best
             self._since_aged = 0 if aged else self._since_aged + 1
@@ -260,7 +260,7 @@ class Gate:
             return turn
 
     def _best(self, turns: dict[str, _Turn]) -> tuple[_Turn | None, float]:
-        """The first of the highest rank, and that rank, with what hops without a rank count as."""
+        """Return the first turn of the highest rank, and that rank, with defaults for hops without one."""
         lowest = self._lowest_rank()
         best, highest = None, -math.inf
         for turn in turns.values():
@@ -278,7 +278,7 @@ class Gate:
         return self._lowest
 
     def _tick(self) -> float:
-        """Now; and count the time in which slots were free while hops waited. Before any change, with the lock held."""
+        """Count the time in which slots were free while hops waited; return now. Call before changes, with the lock."""
         now = self._now()
         lost = min(self._slots - len(self._holding), len(self._waiting))
         if lost > 0:
@@ -287,7 +287,7 @@ class Gate:
         return now
 
     def _take_back(self, turn: _Turn, error: BaseException) -> None:
-        """The grant failed. Told once, until one works again."""
+        """Take the slot back after a failed grant. Logged once, until a grant of the hop works again."""
         hop = turn.hop
         with self._lock:
             if hop.turn is turn:
@@ -314,7 +314,7 @@ class Gate:
 
 
 class GateKnob:
-    """The knob `rank`: a hop's rank at a gate, with NaN for none. Its targets are the names that are registered."""
+    """The knob `rank`: a hop's rank at a gate, with NaN for none. Its targets are the names of registered hops."""
 
     name = "rank"
     per: Per = "instance"
@@ -336,7 +336,7 @@ class _Hop:
     name: str
     rank: float = math.nan
     tried: bool = False
-    """Whether it has had a slot; not while it holds its first one, so that this one counts as the best of all."""
+    """Whether the hop's first turn has ended. Until then a hop without a rank counts as the best of all."""
     failing: bool = False
     turn: _Turn | None = None
     grants: int = 0
@@ -361,7 +361,7 @@ class _Hop:
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """One offer until its end. What comes late from an older one of the same name can't be taken for this one's."""
+    """One offer of a hop, until it ends. A late call for an older offer can't be taken for this one."""
 
     hop: _Hop
     grant: Callable[[], None]

@@ -1,6 +1,6 @@
-"""A ladder of Spark's FAIR pools, whose weights double from rung to rung: Spark's own way to give some queries more.
+"""A ladder of Spark's FAIR pools with weights that double from rung to rung: Spark's own way to prefer some queries.
 
-A pool's weight is final, but a query may be in another pool with each batch. So a priority becomes a rung.
+The weight of a pool can't be changed, but each batch of a query may run in another pool. So a priority becomes a rung.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LADDER = tuple(f"rung-{number}" for number in range(6))
 
 
 def allocation_file() -> Path:
-    """The file that tells Spark of the ladder (`spark.scheduler.allocation.file`)."""
+    """Write the file that defines the pools for Spark (`spark.scheduler.allocation.file`); return its path."""
     pools = "".join(
         f'  <pool name="{name}"><schedulingMode>FAIR</schedulingMode><minShare>0</minShare>'
         f"<weight>{2**rung}</weight></pool>\n"
@@ -36,7 +36,7 @@ def allocation_file() -> Path:
 
 
 class PoolKnob:
-    """The knob `rung`: in which pool of the ladder the next batch of a hop runs. The lowest, unless one is set."""
+    """The knob `rung`: the pool of the ladder in which the next batch of a hop runs. The default is the lowest."""
 
     name = "rung"
     per: Per = "instance"

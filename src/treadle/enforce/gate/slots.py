@@ -1,6 +1,6 @@
-"""How many slots: more while hops wait and the CPU has room, fewer when more run than there are cores and they stall.
+"""Adapts the number of slots: more while hops wait and cores have room, fewer (down to the cores) while tasks stall.
 
-It knows a gate and two shares, not where those come from. Haren section 8 leaves the number of threads to future work.
+Input is a gate and two CPU shares (busy, stalled). Haren section 8 leaves the number of threads to future work.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from treadle.errors import ConfigError
 log = logging.getLogger("treadle.gate")
 
 ROOMY = 0.85
-"""Below this busy share there is room for one more."""
+"""Below this busy share there is room for one more slot."""
 STALLED = 0.6
-"""From this stall share on, one fewer is better: tasks waited for a core for more than half of the time."""
+"""From this stall share on, one slot fewer is better: tasks waited for a core for more than half of the time."""
 FULL = 0.98
-"""From this busy share on cores count as stalled where the stall share is unknown."""
+"""From this busy share on, cores count as stalled if the stall share is unknown."""
 QUEUE = 0.5
-"""Hops that must have waited on average for one more slot to be of use."""
+"""A slot is added only if at least this many hops waited on average."""
 AGREE = 2
-"""Looks in a row that must say the same."""
+"""Samples in a row that must agree."""
 CALM = 10
-"""Looks after a change before one in the other direction."""
+"""Samples after a change before a change in the other direction."""
 
 
 class Gauge(Protocol):
-    """Measures the CPU since it was last asked: the busy share and the stall share; NaN is unknown."""
+    """Measures the CPU since the last sample: the busy share and the stall share; NaN is unknown."""
 
     def sample(self) -> tuple[float, float]: ...
 
 
 def usable_cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def starting_slots(slots: int | Literal["auto"]) -> int:
-    """The slots to begin with: as asked, or with "auto" two for each usable core.
+    """Return the initial number of slots: as given, or with "auto" two for each usable core.
 
-    A batch is on a core for hardly more than half of its time: the rest it is handed from thread to thread.
+    A batch is on a core for hardly more than half of its time; in the rest it is handed from thread to thread.
     """
     return 2 * usable_cores() if slots == "auto" else slots
 
 
 class Elastic:
-    """Moves the slots of a gate between `low` and `high`, by one at a time.
+    """Changes the number of slots of a gate between `low` and `high`, by one at a time.
 
-    Call `step` as often as you like: it looks once a `period`. It never goes below `low` nor, since a core without a
-    hop is lost, below `cores` by itself; `high` is twice the cores unless told.
+    Call `step` at any rate: it samples once a `period`. It never lowers the slots below `low`, nor below `cores`, since
+    a core without a hop is lost; `high` is twice the cores by default.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Elastic:
         gate.slots = min(max(gate.slots, self.low), self.high)
 
     def step(self) -> int:
-        """Look, if it is time; the change of the slots: 1, 0 or -1."""
+        """Take a sample if it is time; return the change of the slots: 1, 0 or -1."""
         now = self._now()
         passed = now - self._looked
         if passed < self.period:
@@ -111,7 +111,7 @@ class Elastic:
         return move
 
     def _wanted(self, queue: float, busy: float, stall: float) -> int:
-        """The direction that one look asks for. What is unknown asks for nothing."""
+        """Return the direction that one sample asks for: 1, 0 or -1."""
         slots = self.gate.slots
         if queue >= QUEUE and busy < ROOMY and slots < self.high:
             return 1
@@ -119,7 +119,7 @@ class Elastic:
         return -1 if stalled and slots > max(self.low, self.cores) else 0
 
     def _agreed(self, vote: int) -> int:
-        """The vote, once enough looks in a row say the same and the last move the other way is long enough ago."""
+        """Return the vote once enough samples agree and the last move in the other direction is long enough ago."""
         self._votes = self._votes + 1 if vote == self._vote else 1
         self._vote = vote
         calm = vote != -self._moved or self._since >= CALM

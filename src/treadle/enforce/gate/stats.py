@@ -1,4 +1,4 @@
-"""What a gate counts: who waits, who runs, and for how long each hop has done both."""
+"""The counts of a gate: which hops wait, which run, and for how long each hop has done both."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HopStats:
-    """One hop since it was registered. Times in seconds, what is under way included. An unknown rank is NaN."""
+    """One hop since it was registered. Times are in seconds, with the current wait or batch. An unknown rank is NaN."""
 
     rank: float
     grants: int
     aged: int
-    """Grants out of turn, because it had waited too long."""
+    """Grants out of turn, because the hop had waited too long."""
     waited: float
     held: float
 
 
 @dataclass(frozen=True, slots=True)
 class GateStats:
-    """The gate at one moment, with the totals since it was made, those of withdrawn hops included."""
+    """The gate at one moment, with totals since it was made; they include withdrawn hops."""
 
     slots: int
     waiting: tuple[str, ...]
-    """Longest wait first."""
+    """Waiting hops, the longest wait first."""
     holding: tuple[str, ...]
     grants: int
     aged: int

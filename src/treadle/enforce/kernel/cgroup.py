@@ -181,8 +181,8 @@ class Cgroups:
     def clean(self) -> list[str]:
         """Remove all groups of the base, also those of a killed process; return those that could not be removed.
 
-        A thread that is still in a group was started by a grouped thread: in v1 it is moved to the group of its
-        process or, if that is a group of the base too, of the nearest ancestor process; in v2 to `parent`.
+        A remaining thread was started by a grouped one. It is moved to the group of its process or, if that is below
+        the base too, of an ancestor process; in v2 to `parent`.
         """
         left: list[str] = []
         self._clean(self.base, left)
@@ -215,7 +215,7 @@ class Cgroups:
 
     @staticmethod
     def join(above: str, name: str) -> str:
-        """The path of the group `name` in the group `above`."""
+        """The path of a group in the group `above`."""
         return f"{above.rstrip('/')}/{name}"
 
     @property
@@ -237,10 +237,10 @@ class Cgroups:
         os.rmdir(self.directory(path))
 
     def _make_threaded(self, path: str, above: str) -> None:
-        """Make a v2 group threaded, and then switch the controller on in the group above it.
+        """Make a v2 group threaded, then switch the controller on in `above`. The order matters.
 
-        A new group below a threaded one can't be used until it is threaded, too (cgroup-v2, "Threads"). Only then may
-        the controller be on in a group that has processes, which is why the order matters.
+        A group below a threaded one can't be used until it is threaded, too (cgroup-v2, "Threads"). Only then may
+        the controller be on in a group with processes.
         """
         if self.type_of(path) != "threaded":
             self.write(path, "cgroup.type", "threaded")

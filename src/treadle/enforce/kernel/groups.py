@@ -25,8 +25,8 @@ LEAST_QUOTA = 1000
 class GroupKnob:
     """The knob `group`: the name of the group that a thread is in. Writing a name makes the group.
 
-    For a thread outside of our groups the value is the path of its group, with a leading "/". A path can be written,
-    too, but the group must exist.
+    A thread outside of our groups has the path of its group, with a leading "/". A path can be written, too, if the
+    group exists.
     """
 
     name = "group"
@@ -61,7 +61,7 @@ class GroupKnob:
 
 
 class _GroupFile:
-    """A knob that writes a file of a group; `version` is the cgroup version that has the file, 0 for both."""
+    """A knob on a file of a group, which exists in cgroup `version`; 0 means both."""
 
     name: str
     per: Per = "group"
@@ -111,8 +111,7 @@ class WeightKnob(_GroupFile):
 class QuotaKnob(_GroupFile):
     """The knob `quota`: the largest number of CPUs that a group may use, such as 1.5; infinity is no limit.
 
-    The kernel counts microseconds per period. The period is left as it is, by default 100 ms, which gives CPUs five
-    decimals.
+    The kernel counts microseconds per period. The period is not changed; its default, 100 ms, gives five decimals.
     """
 
     name = "quota"

@@ -19,7 +19,7 @@ CAP_SYS_NICE = 23
 _ENDED = b"0 "
 """How the `statm` of an ended thread begins, zombies included: such a thread has no memory."""
 _ROOM = 1024
-"""Bytes to read: more than the length of a `stat` file."""
+"""Bytes: longer than any `stat` file."""
 
 
 def alive(target: Target) -> ThreadRef:
@@ -36,7 +36,7 @@ def alive(target: Target) -> ThreadRef:
 
 
 def gone(thread: ThreadRef) -> NoReturn:
-    """Raise `TargetGone`: the thread has ended."""
+    """Raise `TargetGone`."""
     raise TargetGone(f"{called(thread)} has ended")
 
 
@@ -46,7 +46,7 @@ def called(thread: ThreadRef) -> str:
 
 
 def thread_ref(tid: int, pid: int | None = None, *, role: Role = Role.MAIN, name: str = "") -> ThreadRef:
-    """The thread that has this id now, in the process `pid` or, by default, in this process."""
+    """The thread that has this id now; by default one of this process."""
     pid = os.getpid() if pid is None else pid
     return ThreadRef(tid, pid, _start_time(pid, tid), role, name)
 
@@ -100,7 +100,7 @@ _OPEN = OpenFiles(1 << 13)
 
 
 def _start_time(pid: int, tid: int) -> int:
-    """The start time of a thread, which must belong to this process."""
+    """The start time of a thread of the process."""
     try:
         file = open_file(f"/proc/{pid}/task/{tid}/stat")
         try:
@@ -112,7 +112,7 @@ def _start_time(pid: int, tid: int) -> int:
 
 
 def _refused(error: OSError, pid: int, tid: int) -> NoReturn:
-    """Raise the Treadle error for an error of a file in /proc."""
+    """Raise a Treadle error for an OSError."""
     if isinstance(error, FileNotFoundError | ProcessLookupError):
         gone(ThreadRef(tid, pid))
     if isinstance(error, PermissionError):

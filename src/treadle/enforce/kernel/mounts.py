@@ -72,5 +72,5 @@ def _controllers(point: str) -> list[str]:
 
 
 def _plain(field: str) -> str:
-    """Decode a field of mountinfo, in which spaces and the like are octal codes."""
+    """Decode a field, in which spaces and the like are octal codes."""
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), field)

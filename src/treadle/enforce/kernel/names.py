@@ -30,12 +30,12 @@ def escape(part: str) -> str:
 
 
 def escape_parts(name: str) -> str:
-    """The directory path of a name, which has its parts separated by "/"."""
+    """The directory path of a name with parts separated by "/"."""
     return "/".join(escape(part) for part in name.split("/"))
 
 
 def unescape(path: str) -> str:
-    """The name of a directory path; it can't be restored if it was too long and was cut."""
+    """The name of a directory path, unless the name was too long."""
     return "/".join("" if part == EMPTY else unquote(part, errors="surrogateescape") for part in path.split("/"))
 
 

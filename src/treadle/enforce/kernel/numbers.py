@@ -9,7 +9,7 @@ from treadle.errors import ConfigError
 
 
 def number(value: Value, low: float, high: float, knob: str) -> float:
-    """Return a number from `low` to `high`; an error for any other value."""
+    """Check for a number from `low` to `high`."""
     if isinstance(value, str) or math.isnan(value) or not low <= value <= high:
         raise ConfigError(
             f"can't be {value!r}", where=f"knob '{knob}'", remedy=f"use a number from {low:g} to {high:g}"
@@ -18,7 +18,7 @@ def number(value: Value, low: float, high: float, knob: str) -> float:
 
 
 def whole(value: Value, low: int, high: int, knob: str) -> int:
-    """Return a whole number from `low` to `high`; an error for any other value."""
+    """Check for a whole number from `low` to `high`."""
     checked = number(value, low, high, knob)
     if checked % 1:
         raise ConfigError(f"can't be {value!r}", where=f"knob '{knob}'", remedy="use a whole number")

@@ -28,7 +28,7 @@ ORDINARY = {0: os.SCHED_OTHER, -1: os.SCHED_BATCH, -2: os.SCHED_IDLE}
 
 
 class Standing(NamedTuple):
-    """The scheduling policy and priority of a thread, found or wanted."""
+    """The scheduling policy of a thread, found or wanted."""
 
     policy: int
     priority: int

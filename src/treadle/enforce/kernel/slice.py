@@ -103,7 +103,7 @@ def _probed() -> tuple[int, int]:
 
 
 def _probe(seen: list[int]) -> None:
-    """Set and read slices of the calling thread, which ends afterwards, so nothing has to be put back."""
+    """Set and read slices of this thread; the thread then ends, so nothing is put back."""
     with suppress(OSError):
         for nanoseconds in (0, PROBE):
             mine = get_attributes(0)

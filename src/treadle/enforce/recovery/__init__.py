@@ -1,1 +1,1 @@
-"""What makes changes to other processes safe: they are written down first, and undone at the end or after kill -9."""
+"""Makes changes to other processes safe: each is recorded first, and undone at the end or after kill -9."""

@@ -1,8 +1,7 @@
-"""Starts the guardian, a small process that puts everything back when this one ends without having done so.
+"""Starts the guardian, a small process that puts everything back if this process ends without having done so.
 
-This is the owner's end: nothing may be written before the guardian has said that it is ready, and one that ends is
-started again. What the process itself does is in `guardian_process`. The two talk over a pair of sockets, one packet a
-message.
+This is the owner's side: nothing is written before the guardian has reported that it is ready, and a guardian that ends
+is started again. `guardian_process` is the other side. Each message is one packet on a socket pair.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from treadle.text import visible
 log = logging.getLogger("treadle.enforce")
 
 READY = b"ready"
-"""From the guardian: it has all that it needs, and waits for the owner's end."""
+"""From the guardian: it has loaded all that it needs, and waits for the owner's end."""
 BEAT = b"beat"
 """To the guardian, at least every `LOOK` seconds once threads are real-time: the owner runs."""
 MOVED = b"journal "
@@ -38,20 +37,20 @@ MOVED = b"journal "
 OFF = b"off "
 """From the guardian, with the reason: it has taken real-time priorities off."""
 ROOM = 1 << 13
-"""Bytes: more than any message has."""
+"""Size of the receive buffer in bytes: larger than any message."""
 STARTS_WITHIN = 30.0
-"""Seconds within which a guardian must be ready, also after the end of another: else nothing is scheduled."""
+"""Seconds within which a guardian must be ready, also after an earlier one has ended; else nothing is scheduled."""
 BACKOFF = Backoff(0.5, 8.0)
-"""Before a guardian that was killed is started again."""
+"""Pauses before a guardian that has ended is started again."""
 LOOK = 0.5
-"""Seconds between two checks of whether it runs."""
+"""Seconds between two checks of whether the guardian runs."""
 ABOVE_ALL = 99
-"""A higher real-time priority there is not."""
+"""The highest real-time priority of Linux."""
 Released = Callable[[str], None]
 
 
 class Guardian:
-    """The keeper of a journal. `released` is called, in a round, after the guardian has taken real-time off."""
+    """The guardian of a journal. `released` is called, in a round, once it has taken real-time off."""
 
     def __init__(self, journal: Journal, released: Released | None = None) -> None:
         """Use `Guardian.start`."""
@@ -62,7 +61,7 @@ class Guardian:
         self._not_before = time.monotonic() + BACKOFF.pause(1)
         self._seen = -math.inf
         self._unguarded: float | None = None
-        """Since when there is no guardian that is ready."""
+        """The time since which no guardian is ready; None if one is."""
         self._problem: EngineError | None = None
         self._given_up: EngineError | None = None
         self._child = _Child(journal.path)
@@ -75,7 +74,7 @@ class Guardian:
 
     @classmethod
     def start(cls, journal: Journal, released: Released | None = None) -> Guardian:
-        """Let a process of its own keep this journal. It is ready when this returns; an error if it can't be had."""
+        """Start a guardian for this journal. It is ready on return; an error if it can't be started."""
         guardian = journal.keeper = cls(journal, released)
         return guardian
 
@@ -84,9 +83,9 @@ class Guardian:
         return self._child.pid
 
     def check(self) -> None:
-        """See to it that there is one, that it knows where the journal is, and hear what it has done.
+        """Restart the guardian if it has ended, send it a new path of the journal, and read its messages.
 
-        An error if none could be started for `STARTS_WITHIN` seconds after the end of the last.
+        An error if no guardian is ready within `STARTS_WITHIN` seconds after the last one has ended.
         """
         if self._given_up is not None:
             raise self._given_up
@@ -112,11 +111,11 @@ class Guardian:
             raise self._given_up
 
     def beat(self) -> None:
-        """The heartbeat. Without it the guardian takes real-time off. Any thread may call it."""
+        """Send the heartbeat, without which the guardian takes real-time off. Any thread may call this."""
         self._child.send(BEAT)
 
     def stop(self) -> None:
-        """There is nothing left to guard."""
+        """End the guardian: nothing is left to guard."""
         self._child.end()
 
     def _hear(self, message: bytes) -> None:
@@ -130,7 +129,7 @@ class Guardian:
                 self._released(reason)
 
     def _note(self) -> None:
-        """In the journal, so that whoever finds it knows that it is kept."""
+        """Record the guardian in the journal, so that other processes see that it has a keeper."""
         self._journal.kept_by(Process(self.pid, start_time(self.pid)))
 
     def _start_again(self, now: float) -> None:
@@ -145,7 +144,7 @@ class Guardian:
         self._not_before = now + BACKOFF.pause(self._restarts + 1)
         try:
             self._child, self._problem = _Child(self._journal.path), None
-        except EngineError as error:  # it is tried again, until it is too late
+        except EngineError as error:  # tried again until `STARTS_WITHIN` has passed
             self._problem = error
 
 
@@ -154,7 +153,7 @@ class _Child:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        """Where it knows the journal to be."""
+        """The last path of the journal that was sent to the guardian."""
         self._said = ""
         home = str(Path(__file__).parents[3])
         search = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH", "")]))
@@ -174,9 +173,9 @@ class _Child:
                 )
             except OSError as error:
                 raise _not_started(str(error)) from error
-            theirs.close()  # so that its end is seen
+            theirs.close()  # else this end of the socket would not see that the guardian has ended
             self._opened = opened.pop_all()
-        with suppress(OSError):  # a full machine should not keep it from its imports
+        with suppress(OSError):  # so that its imports are quick also on a busy machine
             os.setpriority(os.PRIO_PROCESS, self.pid, -20)
 
     @property
@@ -188,7 +187,7 @@ class _Child:
         return self._process.poll() is None
 
     def wait_until_ready(self, seconds: float) -> None:
-        """An error, and no process, if it is not."""
+        """Wait until the guardian is ready; otherwise end it and raise an error."""
         why = ""
         self._link.settimeout(seconds)
         try:
@@ -196,7 +195,7 @@ class _Child:
                 return
         except TimeoutError:
             why = f"it is not ready after {seconds:g} s"
-        except OSError:  # it has ended, as after an empty packet
+        except OSError:  # the guardian has ended, which an empty packet means too
             pass
         finally:
             self._link.setblocking(False)
@@ -212,19 +211,19 @@ class _Child:
         return found
 
     def send(self, message: bytes) -> bool:
-        """Whether it could be sent without waiting."""
+        """Send a message without waiting; return whether that was possible."""
         try:
             return self._link.send(message) == len(message)
         except OSError:
             return False
 
     def move(self, path: Path) -> None:
-        """Let it know that the journal is elsewhere now."""
+        """Send the guardian the new path of the journal."""
         if self.send(MOVED + os.fsencode(path)):
             self.path = path
 
     def end(self) -> str:
-        """End it, if it has not ended; what it said last, for people."""
+        """End the guardian if it runs; return the last line of its stderr, or its exit code."""
         self._process.kill()
         code = self._process.wait()
         with self._opened, suppress(OSError, ValueError):
@@ -240,7 +239,7 @@ def _not_started(why: str) -> EngineError:
 
 
 def _shown() -> int:
-    """Where the guardian says what it has done while its owner can't: the owner's standard error."""
+    """Return where the guardian reports while the owner can't: the owner's standard error."""
     try:
         return sys.__stderr__.fileno()  # type: ignore[union-attr] # it may be None, as in a daemon
     except (AttributeError, OSError, ValueError):
@@ -248,10 +247,10 @@ def _shown() -> int:
 
 
 def lift(tid: int) -> bool:
-    """Give a thread of ours a real-time priority above all others, where that is allowed; whether it was.
+    """Give a thread of ours a real-time priority above all others if that is allowed; return whether it was.
 
-    Where the kernel wants a budget for that (RT_GROUP_SCHED), only that of the topmost group is sure not to be used up
-    by the very threads that are to be stopped.
+    With RT_GROUP_SCHED that takes a budget. Only the root group's budget is sure not to be used up by the threads that
+    are to be stopped.
     """
     for at_top in (False, True):
         try:

@@ -1,8 +1,8 @@
 """The guardian: waits for the end of a journal's owner, and puts back what the owner has not put back itself.
 
-It is started once and sleeps; everything it needs is imported before it says that it is ready. While threads are
-real-time it also expects heartbeats: an owner that is stopped, or that does not get its own interpreter's lock, can't
-take real-time off, so the guardian does. How to put back, `leftovers` knows.
+It imports all it needs before it reports that it is ready, and then sleeps. While threads are real-time it also expects
+heartbeats: an owner that is stopped, or that does not get the GIL, can't take real-time off, so the guardian does.
+`leftovers` puts back.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from treadle.linux import stat
 
 TRIES = 5
 PAUSE = 0.1
-"""Seconds between tries to put back what could not be put back."""
+"""Seconds between two of these tries to put back."""
 LOOK = 0.5
 """Seconds between two checks of the owner while threads are real-time."""
 SILENT = 3.0
 """Seconds without a heartbeat after which real-time is taken off."""
 STOPPED = 1.0
-"""The same for an owner that the kernel says is stopped: a debugger stops it for moments only."""
+"""The same for an owner that the kernel reports as stopped; above 0, since a debugger stops it for moments only."""
 
 
 class Post:
-    """What the guardian knows of its owner. `link` is its end of the socket."""
+    """The guardian's view of the owner. `link` is the guardian's end of the socket."""
 
     def __init__(self, path: Path, link: socket.socket, now: Callable[[], float] = time.monotonic) -> None:
         self.path = path
@@ -44,10 +44,10 @@ class Post:
         self._link = link
         self._now = now
         self._heard = math.inf
-        """When the last heartbeat came. Before the first one no thread is real-time."""
+        """The time of the last heartbeat; infinity before the first one, when no thread is real-time."""
 
     def wait(self) -> None:
-        """Until the owner's end."""
+        """Wait until the owner has ended."""
         try:
             handle = os.pidfd_open(self.owner.pid)
         except ProcessLookupError:
@@ -67,7 +67,7 @@ class Post:
         os.close(handle)
 
     def hear(self) -> bool:
-        """Take in all that the owner has sent; False if no more can come."""
+        """Read all messages that the owner has sent; False if no more can arrive."""
         try:
             while message := self._link.recv(ROOM, socket.MSG_DONTWAIT):
                 if message == BEAT:
@@ -83,7 +83,7 @@ class Post:
     def look_at_owner(self) -> None:
         """Take real-time off if the owner stands still.
 
-        As long as it does so this is repeated, since the owner may run for a moment, and go on with what it was at.
+        This is repeated while the owner stands still, since it may run for a moment and finish a write of a priority.
         """
         silent = self._now() - self._heard
         stopped = silent > STOPPED and _is_stopped(self.owner.pid)
@@ -125,7 +125,7 @@ def guard(path: Path, link: socket.socket) -> None:
 
 
 def _is_stopped(pid: int) -> bool:
-    """By a signal, as that of Ctrl-Z, or a debugger."""
+    """Return whether a signal, as of Ctrl-Z, or a debugger has stopped the process."""
     try:
         return stat.read(pid, last=stat.STATE)[stat.STATE] in (b"T", b"t")
     except (OSError, ValueError):
@@ -133,7 +133,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _say(text: str) -> None:
-    """On the owner's standard error, if it takes that at once: whoever reads it may be stopped as well."""
+    """Write to the owner's standard error unless that would block: its reader may be stopped too."""
     with suppress(OSError):
         room = select.poll()
         room.register(1, select.POLLOUT)

@@ -1,7 +1,7 @@
-"""What was found, on disk before the first write, so that another process can put it back when this one is killed.
+"""The journal: found values, on disk before the first write, so that another process can restore them after a kill.
 
-Lines are only ever added, a batch by one write, which survives the death of the writer; a death of the machine leaves
-nothing to restore. What the lines say, `journal_book` knows.
+Lines are only appended, a batch by one write, which survives the death of the process; after a crash of the machine
+nothing is left to restore. `journal_book` defines the lines.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from treadle.linux.files.open_files import open_file
 log = logging.getLogger("treadle.enforce")
 
 ROOMY = 1 << 18
-"""Bytes from which on it is written anew, without what was put back; four times what it then had, if that is more."""
+"""Size in bytes above which the file is compacted; the next limit is four times the new size, if that is more."""
 LOOK = 0.5
-"""Seconds between two checks of whether the file is still in its place."""
+"""Seconds between two checks of whether the file is still at its path."""
 
 
 class Keeper(Protocol):
-    """Somebody who puts back what the journal says when its owner is gone."""
+    """Puts back what is in the journal after its owner has ended: a `Guardian`."""
 
     def check(self) -> None:
-        """See to it that there is one. Called once a round, and before the first write of a knob."""
+        """Make sure that the keeper runs. Called once a round, and before the first write of a knob."""
 
     def stop(self) -> None:
-        """There is nothing left to put back."""
+        """End the keeper: nothing is left to put back."""
 
 
 class Journal:
     """The journal of this process. It is removed when closed, unless there is still something to put back.
 
-    Only knobs that have `options`, with which they can be made again, are kept: others, as those of a simulator, end
-    with their process. Several threads may use it.
+    Only knobs with `options`, from which they can be made again, are recorded: the settings of others, as of a
+    simulator, end with their process. Several threads may use a journal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,11 +53,11 @@ class Journal:
         self.path = path
         self.keeper: Keeper | None = None
         self._lock = threading.RLock()
-        """Held by the thread of the rounds, or by that which sees new processes. A keeper is noted while it is held."""
+        """Used by the thread of the rounds and the thread that finds new processes. Re-entrant for `keeper.check`."""
         self._book = Book(Process(os.getpid(), start_time(os.getpid())), world=world(), host=host())
         self._numbers: dict[tuple[int, Target], int] = {}
         self._known: dict[int, tuple[Knob, int]] = {}
-        """By the identity of a knob, which is kept alive here."""
+        """Recipe numbers by the `id` of a knob, which is kept alive here."""
         self._last = 0
         self._torn = False
         self._size = 0
@@ -68,7 +68,7 @@ class Journal:
 
     @classmethod
     def open(cls, folder: Path | None = None) -> Journal:
-        """A new journal in the folder for them; without `folder` in the first one where that is possible."""
+        """Create a journal in `folder`; without it, in the first of the usual folders where that is possible."""
         problems: list[TreadleError] = []
         for each in folders_for_new_journals() if folder is None else [folder]:
             try:
@@ -88,7 +88,7 @@ class Journal:
         self.close()
 
     def __len__(self) -> int:
-        """How many targets are not put back yet."""
+        """Return the number of targets that are not put back yet."""
         return len(self._book.kept)
 
     @property
@@ -97,9 +97,9 @@ class Journal:
         return self._book.uses_realtime
 
     def tend(self) -> None:
-        """Once a round: see to it that the file is in its place, and that there is a keeper.
+        """Check, once a round, that the file is at its path and that the keeper runs.
 
-        An error means that nobody could put things back after a kill of this process: then nothing may stay changed.
+        An error means that a kill of this process would leave all changes: then none may remain.
         """
         with self._lock:
             if time.monotonic() - self._checked >= LOOK:
@@ -108,9 +108,9 @@ class Journal:
                 self.keeper.check()
 
     def note(self, knob: Knob, found: Iterable[tuple[Target, Value]], wanted: Iterable[tuple[Target, Value]]) -> None:
-        """Before a write: what those targets had that are written to for the first time, and what is to be written.
+        """Record, before a write, the values found on new targets and the values to be written.
 
-        If that fails nothing is noted, and nothing may be written.
+        If that fails, nothing is recorded, and nothing may be written.
         """
         with self._lock:
             recipe, lines = self._recipe(knob)
@@ -136,14 +136,14 @@ class Journal:
                 self.keeper.check()
 
     def correct(self, knob: Knob, seen: Iterable[tuple[Target, Value | None]]) -> None:
-        """After a write that went wrong: what there is now; None, where that can't be read."""
+        """Record, after a failed write, the current values; None for a value that can't be read."""
         with self._lock:
             recipe, _ = self._recipe(knob)
             if recipe is not None:
                 self._write([self._values("are", recipe, seen)])
 
     def back(self, knob: Knob, targets: Iterable[Target]) -> None:
-        """These were put back, or are nothing to us any more."""
+        """Record that targets were put back, have ended, or are no longer needed."""
         with self._lock:
             recipe, _ = self._recipe(knob)
             if recipe is not None:
@@ -153,18 +153,18 @@ class Journal:
                     self._write([["back", numbers]])
 
     def kept_by(self, guardian: Process) -> None:
-        """Who puts things back when this process can't."""
+        """Record the process that puts back if this process can't."""
         with self._lock:
             self._write([["guardian", *guardian]])
 
     def leave(self) -> None:
-        """All stays as it is, on purpose, until somebody asks for it to be put back."""
+        """Record that all changes remain on purpose, until a later process puts them back."""
         with self._lock:
             self._write([["left"]])
 
     def close(self) -> None:
-        """Done. What could not be put back stays written down, for the guardian and `treadle restore`."""
-        if self._file < 0 or os.getpid() != self._book.owner.pid:  # a fork has it too, but it is not its own
+        """Close the journal. What could not be put back stays in its file, for the guardian and `treadle restore`."""
+        if self._file < 0 or os.getpid() != self._book.owner.pid:  # a forked child has the file, but does not own it
             return
         if self._book.kept:
             with suppress(TreadleError):
@@ -173,13 +173,13 @@ class Journal:
         self._file = -1
         if self._book.kept:
             return
-        with suppress(OSError):  # its folder may be gone, or belong to somebody else by now
+        with suppress(OSError):  # the folder may be gone, or belong to another user by now
             self.path.unlink()
         if self.keeper is not None:
             self.keeper.stop()
 
     def _recipe(self, knob: Knob) -> tuple[int | None, list[list[Any]]]:
-        """The number of its recipe, with the line that says so if it is new."""
+        """Return the number of the knob's recipe, None without `options`, and the line for a new recipe."""
         known = self._known.get(id(knob))
         if known is not None:
             return known[1], []
@@ -202,7 +202,7 @@ class Journal:
 
     def _write(self, lines: list[list[Any]]) -> None:
         text = as_text(lines)
-        if self._torn:  # whatever came of the last one, this begins on a line of its own
+        if self._torn:  # the last line may be incomplete, so begin a new one
             text = b"\n" + text
         try:
             self._torn = os.write(self._file, text) != len(text)
@@ -218,15 +218,15 @@ class Journal:
             self._anew()
 
     def _anew(self) -> None:
-        """Write down what is still to be put back, and nothing else, in the place of the old file."""
-        if self._file >= 0 and not _is_at(self.path, self._file):  # nor is its folder known to be ours any more
+        """Replace the file by one that has only what is still to be put back."""
+        if self._file >= 0 and not _is_at(self.path, self._file):  # then the folder may not be ours any more, either
             self._stay_in_place()
             return
         text = as_text(self._book.lines())
         try:
             file = _write_new(self.path, text)
         except OSError as error:
-            if self._file >= 0:  # the old one is good for longer
+            if self._file >= 0:  # keep the old file
                 self._limit = 2 * self._size
                 return
             raise EngineError(f"can't be written: {error}", where=f"journal {self.path}", remedy="make room") from error
@@ -239,9 +239,9 @@ class Journal:
         self._limit = max(ROOMY, 4 * size)
 
     def _stay_in_place(self) -> None:
-        """Write all of it anew if its file was removed or replaced, as $XDG_RUNTIME_DIR is when a user logs out.
+        """Write the file anew if it was removed or replaced, as $XDG_RUNTIME_DIR is when a user logs out.
 
-        Where its folder can't be had again, since somebody else has made it or it may not be made, another one is used.
+        If the folder can't be made again, or another user has made it, another folder is used.
         """
         self._checked = time.monotonic()
         if self._file < 0 or _is_at(self.path, self._file):
@@ -269,7 +269,7 @@ class Journal:
 
 
 def _free_path(folder: Path) -> Path:
-    """Where there is no journal yet."""
+    """Return a path in the folder where there is no journal yet."""
     number = 0
     while (path := folder / f"{os.getpid()}-{number}{SUFFIX}").exists():
         number += 1
@@ -277,7 +277,7 @@ def _free_path(folder: Path) -> Path:
 
 
 def _write_new(path: Path, text: bytes) -> int:
-    """A file with this text, in one step also where there was another; open for more."""
+    """Write a file, replacing any other in one step; return its descriptor, open for appending."""
     new = path.with_suffix(".new")
     file = open_file(new, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
     try:

@@ -1,4 +1,4 @@
-"""What a journal says: knobs by name and options, and what each target had and was given. It knows no knob.
+"""The content of a journal: knobs by name and options, and the values that each target had and was given.
 
 A journal is lines of JSON. Each line is an event; together they make a `Book`.
 """
@@ -24,20 +24,20 @@ from treadle.model import Role, ThreadRef
 FORMAT = 1
 SUFFIX = ".journal"
 LARGEST = 1 << 28
-"""Bytes of a journal; that of 100,000 threads has about a tenth."""
+"""The largest journal in bytes; one of 100,000 threads has about a tenth of that."""
 REALTIME = "rt"
-"""The knob whose threads can keep all others from running."""
+"""The name of the knob for real-time threads, which can keep all other threads from running."""
 
 
 class Process(NamedTuple):
-    """A process; its start time tells it from a later one with the same id."""
+    """A process; its start time distinguishes it from a later process with the same id."""
 
     pid: int
     start_time: int
 
     @property
     def alive(self) -> bool:
-        """Whether it runs; one that is dead but not yet waited for does not."""
+        """Whether the process runs; a zombie does not."""
         try:
             handle = os.pidfd_open(self.pid)
         except OSError:
@@ -52,7 +52,7 @@ NOBODY = Process(0, 0)
 
 
 class Recipe(NamedTuple):
-    """What makes a knob again in another process."""
+    """The name and options from which another process can make a knob again."""
 
     name: str
     options: Mapping[str, Any]
@@ -60,9 +60,9 @@ class Recipe(NamedTuple):
 
 @dataclass(slots=True)
 class Kept:
-    """A target that we write to: what it had, and the values it may have had from us since, the last one last.
+    """A target that we write to: the value found, and the values that it may have from us, the newest last.
 
-    There are two of them between what is noted and what is done; None is anything, after a write that went wrong.
+    There may be two, since each is recorded before it is written. None is any value, after a failed write.
     """
 
     recipe: int
@@ -73,7 +73,7 @@ class Kept:
 
 @dataclass
 class Book:
-    """All that a journal says."""
+    """All the content of a journal."""
 
     owner: Process = NOBODY
     guardian: Process = NOBODY
@@ -82,14 +82,14 @@ class Book:
     recipes: dict[int, Recipe] = field(default_factory=dict)
     kept: dict[int, Kept] = field(default_factory=dict)
     left: bool = False
-    """Whether its owner has ended and meant it all to stay as it is."""
+    """Whether the owner has left all changes in place on purpose."""
 
     @property
     def uses_realtime(self) -> bool:
         return any(recipe.name == REALTIME for recipe in self.recipes.values())
 
     def lines(self) -> list[list[Any]]:
-        """The same again, with not a line too many."""
+        """Return this content in as few lines as possible."""
         lines: list[list[Any]] = [["owner", FORMAT, *self.owner, self.world, self.host], ["guardian", *self.guardian]]
         lines += [["knob", number, name, options] for number, (name, options) in self.recipes.items()]
         for number, kept in self.kept.items():
@@ -122,7 +122,7 @@ class Book:
 
 
 def read(path: Path) -> Book:
-    """What a journal of this user says."""
+    """Read a journal of this user."""
     file = open_journal(path)
     try:
         return read_file(file)
@@ -131,7 +131,7 @@ def read(path: Path) -> Book:
 
 
 def open_journal(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A handle of the journal; a PermissionError if somebody else could have written it."""
+    """Open a journal; a PermissionError if another user could have written it."""
     file = open_file(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
     found = os.fstat(file)
     if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022:
@@ -141,7 +141,7 @@ def open_journal(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_file(file: int) -> Book:
-    """What an open journal says. A line that was not finished, since its writer was killed, is left out."""
+    """Read an open journal. A line that is incomplete, since its writer was killed, is left out."""
     with open(file, "rb", closefd=False) as stream:
         text = stream.read(LARGEST + 1)
     if len(text) > LARGEST:
@@ -155,7 +155,7 @@ def read_file(file: int) -> Book:
 
 
 def start_time(pid: int) -> int:
-    """When a process was started, in clock ticks since boot; 0 if there is none."""
+    """Return when a process was started, in clock ticks since boot; 0 if there is none."""
     try:
         return thread_ref(pid, pid).start_time
     except TreadleError:
@@ -163,7 +163,7 @@ def start_time(pid: int) -> int:
 
 
 def world() -> str:
-    """The boot and the process namespace in which ids mean what they mean."""
+    """Return the boot id and PID namespace in which the ids of processes are valid; empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -172,17 +172,17 @@ def world() -> str:
 
 
 def host() -> str:
-    """The name of this machine: a home may be shared by several, each with a boot of its own."""
+    """Return the name of this machine: machines with different boot ids may share a home folder."""
     return os.uname().nodename
 
 
 def as_text(lines: list[list[Any]]) -> bytes:
-    """Lines as they are in the file."""
+    """Return lines as the bytes of a file."""
     return "".join([_ENCODE(line) + "\n" for line in lines]).encode()
 
 
 def plain(target: Target) -> str | list[Any]:
-    """A target as JSON has it."""
+    """Return a target as JSON values."""
     if isinstance(target, str):
         return target
     return [target.tid, target.pid, target.start_time, target.role.value, target.name]

@@ -1,6 +1,6 @@
 """Where journals are kept: folders that only their user can write to, and that last until the next boot.
 
-What a journal says is done, as root if the user is root, so a folder that anybody else can write to is refused.
+A restore does what a journal says, as root if the user is root, so a folder that another user can write to is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NAME = "treadle"
 
 
 def journal_folders() -> list[Path]:
-    """All folders where journals of this user may be, the best for new ones first.
+    """Return all folders where journals of this user may be, the best for new journals first.
 
     `$XDG_RUNTIME_DIR` is the last one: it is removed when the user logs out, while processes may run on.
     """
@@ -28,18 +28,18 @@ def journal_folders() -> list[Path]:
     if (state := _state_home()) is not None:
         folders.append(state / NAME)
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and _is_ours(Path(runtime)):  # after sudo it may be that of somebody else
+    if runtime and _is_ours(Path(runtime)):  # after sudo it may be that of another user
         folders.append(Path(runtime) / NAME)
     return list(dict.fromkeys(folders))
 
 
 def folders_for_new_journals() -> list[Path]:
-    """The folders to try for a new journal, in this order; only the one that the user has named, if there is one."""
+    """Return the folders to try for a new journal, in this order; only `$TREADLE_STATE` if that is set."""
     return journal_folders()[: 1 if os.environ.get("TREADLE_STATE") else None]
 
 
 def make_private(folder: Path) -> None:
-    """Make the folder, and be sure that nobody else can write there."""
+    """Make the folder; an error if another user can write to it."""
     try:
         private_folder(folder, readable=True)
     except RightsError as error:
@@ -48,7 +48,7 @@ def make_private(folder: Path) -> None:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether the folder is there and nobody else can write to it."""
+    """Return whether the folder exists and no other user can write to it."""
     try:
         return checked(folder, readable=True) == folder
     except (OSError, RightsError):
@@ -56,9 +56,9 @@ def is_private(folder: Path) -> bool:
 
 
 def _state_home() -> Path | None:
-    """`$XDG_STATE_HOME`, else .local/state in the home; None for a user that has no home.
+    """Return `$XDG_STATE_HOME`, else .local/state in the home; None for a user without a home.
 
-    After `sudo -E` the environment names folders of another user: they count as none, and so does a relative path.
+    After `sudo -E` the environment names folders of another user: those are ignored, and so is a relative path.
     """
     named = os.environ.get("XDG_STATE_HOME", "")
     if os.path.isabs(named) and _is_ours(Path(named)):

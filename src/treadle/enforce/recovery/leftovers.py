@@ -1,7 +1,7 @@
-"""What killed processes have left behind: journals that nobody keeps any more, and the way back from one.
+"""Finds the journals of killed processes, and puts back what those processes have changed.
 
-It has no rules of its own about what may be put back; they are the enforcer's. It knows only the order: real-time
-priorities first, so that everybody else can run, and groups last, when nobody is in them.
+The enforcer decides what may be put back, this module only the order: real-time priorities first, so that all other
+threads can run, and groups last, when they are empty.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Make = Callable[[Recipe], Knob]
 
 
 def leftovers(folders: Sequence[Path] | None = None, *, pids: Collection[int] | None = None) -> list[Path]:
-    """The journals of this user of which owner and guardian are both dead.
+    """Return the journals of this user for which owner and guardian are both dead.
 
-    A journal of an earlier boot of this machine means nothing any more, and is removed.
+    A journal of an earlier boot of this machine has no use any more, and is removed.
 
-    With `pids`, what was left on purpose is among them only if it is about one of these processes.
+    With `pids`, a journal that was left on purpose is included only if it has threads of one of these processes.
     """
     here = journal_book.world()
     found: list[Path] = []
@@ -53,7 +53,7 @@ def leftovers(folders: Sequence[Path] | None = None, *, pids: Collection[int] | 
 
 
 def journals(folders: Sequence[Path] | None = None) -> Iterator[Path]:
-    """The journals in folders where nobody but this user can write."""
+    """Yield the journals in folders that only this user can write to."""
     for folder in journal_folders() if folders is None else folders:
         if is_private(folder):
             yield from sorted(folder.glob(f"*{SUFFIX}"))
@@ -66,7 +66,7 @@ def _pids(book: Book) -> set[int]:
 def put_back(path: Path, *, make: Make | None = None) -> tuple[Outcomes, ...]:
     """Put back all that a dead process has changed, knob by knob; without failures the journal is removed.
 
-    Whoever comes second finds nothing to do. The owner must be dead: it would go on changing what was put back.
+    A second caller finds nothing to do. The owner must be dead: a live owner would go on changing what was put back.
     """
     with _alone(path) as file:
         if file is None:
@@ -83,7 +83,7 @@ def put_back(path: Path, *, make: Make | None = None) -> tuple[Outcomes, ...]:
 
 
 def take_off_realtime(path: Path) -> tuple[Outcomes, ...]:
-    """Put back the real-time priorities alone, also while the owner lives: it stands still, and can't do it itself.
+    """Put back only the real-time priorities, also while the owner lives: an owner that stands still can't do it.
 
     The journal stays as it is, and what the owner writes after this counts again.
     """
@@ -95,10 +95,10 @@ def take_off_realtime(path: Path) -> tuple[Outcomes, ...]:
 
 
 def make_again(recipe: Recipe) -> Knob:
-    """The knob that another process had."""
+    """Make the knob that another process had."""
     if recipe.name in kernel.NAMES:
         return kernel.make(recipe.name, **recipe.options)
-    from treadle.enforce import registry  # reads what is installed, which the guardian has no time for
+    from treadle.enforce import registry  # imported here: it reads the installed packages, too slow for the guardian
 
     return registry.get(recipe.name).make()
 
@@ -117,34 +117,34 @@ def _put_back(book: Book, make: Make) -> tuple[Outcomes, ...]:
         knobs.append(knob)
         enforcer = Enforcer(knob)
         for kept in mine:
-            if kept.ours:  # else it was noted for what its children had, and never written to
+            if kept.ours:  # else the target was recorded for its children, and never written to
                 enforcer.adopt(kept.target, kept.found, _ours(knob, kept))
         done.append(enforcer.restore())
         settle_born(knob, mine, book.owner.start_time)
     for knob in knobs:
         close = getattr(knob, "close", None)
         if close is not None:
-            with suppress(Exception):  # an empty group that stays does no harm, and the next one may remove it
+            with suppress(Exception):  # an empty group that remains does no harm, and a later process may remove it
                 close()
     return tuple(done)
 
 
 def _order(name: str, number: int) -> tuple[int, int]:
-    """Real-time, then what was turned last, then who is in which group."""
+    """Return a sort key: real-time first, then the newest first, membership of groups last."""
     return (0 if name == REALTIME else 2 if name == MEMBERSHIP else 1), -number
 
 
 def _ours(knob: Knob, kept: Kept) -> Value | None:
-    """What the dead process wrote last; None, which is whatever is there, if that is one of its last two values.
+    """Return the last value of the dead process; None, for any value, if the current one is one of its last two.
 
-    It may have died between noting a value and writing it.
+    The process may have died between recording a value and writing it.
     """
     values = [value for value in kept.ours if value is not None]
     if len(values) < len(kept.ours):
         return None
     try:
         seen = knob.read(kept.target)
-    except Exception:  # the enforcer meets it too, and tells
+    except Exception:  # the enforcer gets this error too, and reports it
         return values[-1]
     return None if any(same(seen, value) for value in values) else values[-1]
 
@@ -157,7 +157,7 @@ def _all_failed(name: str, mine: list[Kept], error: Exception) -> Outcomes:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[int | None]:
-    """Be the only one who puts back from a journal: its handle; None if somebody else has put back by now."""
+    """Lock a journal, so that only one process puts back from it; None if another has done so by now."""
     try:
         file = journal_book.open_journal(path, os.O_RDWR)
     except FileNotFoundError:

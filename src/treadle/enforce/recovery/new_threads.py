@@ -1,9 +1,8 @@
-"""Threads and processes that scheduled threads give birth to: they begin with what we gave to their starter.
+"""Resets new threads and processes of scheduled threads, which start with the values that we gave to their starter.
 
-The kernel lets a new thread have the nice, the slice and the group of the one that starts it. It gets what its process
-had before, so that this is what is found and put back later; and what each process had is in the journal, so that
-whoever puts back for one that was killed finds those, too, that nobody had seen. A process whose starter has ended
-before anybody looked is told by nothing.
+A new thread inherits nice, slice and group from its starter. It is reset to the values that its process had before, so
+that these are found and put back later. The journal has the values of each process, so that a restore after a kill also
+resets threads that the killed process never saw. If a parent exits before our scan, its child can't be attributed.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ from treadle.errors import TreadleError
 from treadle.model import ThreadRef, Topology
 
 INHERITED = ("nice", "slice", "group")
-"""Knobs whose value a new thread has from its starter; real-time threads start ordinary ones, in their own group."""
+"""Knobs with values that a new thread inherits; real-time threads start ordinary threads, but in the same group."""
 MANY = 20
-"""Births up to which it is quicker to look for each of them than to list all threads."""
+"""Number of new ids up to which checking each id is faster than listing all threads."""
 PASSES = 5
-"""At most, where nobody is to be left out."""
+"""Most scans in a row, where no new thread may be missed."""
 FORGET = 1.0
-"""Seconds after which all threads are listed if any was born, so that the ids of those that have ended are forgotten
-long before the kernel gives them out again."""
+"""Seconds after which all threads are listed if any was started, so that ids of ended threads are forgotten long before
+the kernel uses them again."""
 
 
 class NewThreadReset:
-    """Of some processes, whose first threads are witnesses: they have what the process was started with.
+    """Resets the new threads of some processes to the values of each process's first thread.
 
-    Those are none that are scheduled themselves. A process that was started by one of them since then has what that
-    one had.
+    The first thread has the values with which its process was started: as a witness it is in the journal, unless it is
+    scheduled itself. A child process that is started later gets the values of its parent.
     """
 
     def __init__(self, knobs: Iterable[Knob], pids: Iterable[int], journal: Journal | None = None) -> None:
         knobs = tuple(knobs)
         self._knobs = tuple(knob for knob in knobs if knob.name in INHERITED)
         self._ways_home = [way for knob in knobs if (way := getattr(knob, "send_home", None)) is not None]
-        """Of knobs that keep their threads elsewhere, where those are born that they start."""
+        """Methods of knobs that move threads to other groups, in which new threads then start too."""
         self._journal = journal
         self._known: dict[int, set[str]] = {}
         self._found: dict[int, Mapping[str, Value]] = {}
@@ -53,18 +52,18 @@ class NewThreadReset:
         self._seen: Topology | None = None
         self._births = Births()
         self._unborn: list[int] = []
-        """Ids that were given out, but whose threads were not there yet: they are looked for once more."""
+        """Ids that the kernel has given out for threads not yet in /proc: they are checked once more."""
         self._processes = _processes()
-        """Those that there were at the last look at all: to look at the others again would be dear."""
+        """All processes at the last full scan: to read these again would be expensive."""
         for pid in pids:
             self._meet(pid, journal)
 
     def settle(self, topology: Topology, *, all_threads: bool = False) -> None:
-        """Give the new threads, and those of new processes, what their process had."""
+        """Reset new threads, also of new processes, to the values that their process had."""
         born, late = self._births.since_last_time(), self._unborn
         self._unborn = []
         if all_threads:
-            for _ in range(PASSES):  # a new one may have started another before it was given anything
+            for _ in range(PASSES):  # a new thread may have started another before it was reset
                 if not self._look_at_all():
                     break
         elif born is None:
@@ -81,18 +80,18 @@ class NewThreadReset:
 
     @property
     def expects(self) -> bool:
-        """Whether there is somebody to look for in the next round."""
+        """Whether there are ids to check again in the next round."""
         return bool(self._unborn)
 
     def close(self) -> None:
-        """All is put back: no witness is needed any more."""
+        """Remove the witnesses from the journal: all is put back."""
         for knob, witness in self._witnesses:
             if self._journal is not None:
                 self._journal.back(knob, [witness])
         self._witnesses = []
 
     def _meet(self, pid: int, journal: Journal | None) -> None:
-        """A process as it is. Its first thread is noted, unless it is one of those that are scheduled."""
+        """Remember a process and its values; with `journal`, record its first thread there as a witness."""
         mine: dict[str, Value] = {}
         for knob in self._knobs:
             with suppress(TreadleError):
@@ -104,7 +103,7 @@ class NewThreadReset:
         self._known[pid], self._found[pid] = _threads(pid), mine
 
     def _look_at_all(self) -> bool:
-        """Whether there was anybody new."""
+        """Reset new threads after a scan of all; return whether there were any."""
         before, self._processes = self._processes, _processes()
         self._adopt({pid: _origin(pid)[1] for pid in map(int, self._processes - before)})
         new = 0
@@ -117,7 +116,7 @@ class NewThreadReset:
         return new > 0
 
     def _look_at(self, tid: int) -> bool:
-        """Some thread of the machine, that was just born; whether it is there."""
+        """Reset a new thread if its process is ours; return whether the thread is there."""
         pid, parent = _origin(tid)
         if pid == tid:
             self._adopt({pid: parent})
@@ -127,7 +126,7 @@ class NewThreadReset:
         return pid != 0
 
     def _adopt(self, parents: Mapping[int, int]) -> None:
-        """Of new processes, those that are children of ours, and children of these."""
+        """Take in and reset those new processes that are descendants of ours."""
         for pid in descendants(self._known, parents):
             if pid not in self._known:
                 self._known[pid], self._found[pid] = _threads(pid), self._found[parents[pid]]
@@ -145,9 +144,9 @@ class NewThreadReset:
 
 
 class Births:
-    """Which ids the kernel has given to threads, of whichever process: to list those of a large process is dear.
+    """Reads which ids the kernel has given to new threads of any process: to list a large process is expensive.
 
-    It gives them out in order, and says in /proc/loadavg which one was the last.
+    The kernel gives ids out in order, and /proc/loadavg has the last one.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -156,7 +155,7 @@ class Births:
         self._forget_at = -math.inf
 
     def since_last_time(self) -> range | None:
-        """The ids since then; None if they are too many, or began anew, or it is long since all were looked at."""
+        """Return the ids since the last call; None if too many, after a wrap-around, or if a full scan is due."""
         before, self._last = self._last, self._read()
         if self._last and self._last == before:
             return range(0)
@@ -174,14 +173,14 @@ class Births:
 
 @cache
 def _loadavg() -> int:
-    """Open for as long as this process lives: it is read in every round."""
+    """Open /proc/loadavg for the life of this process, since every round reads it."""
     return os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def settle_born(knob: Knob, kept: Collection[Kept], since: int) -> None:
-    """What another process has left: threads that were born since then, and that it had never come to know.
+    """Reset threads that were started after `since` and that a killed owner had not seen.
 
-    One of them may start another while this looks, so it looks again until there was nothing to do.
+    Such a thread may start another during a scan, so scans are repeated until there is nothing to do.
     """
     if knob.name in INHERITED:
         for _ in range(PASSES):
@@ -190,7 +189,7 @@ def settle_born(knob: Knob, kept: Collection[Kept], since: int) -> None:
 
 
 def _settle_born(knob: Knob, kept: Iterable[Kept], since: int) -> int:
-    """How many it had to set."""
+    """Scan once; return the number of threads that were reset."""
     count = 0
     parents = {pid: _origin(pid)[1] for pid in map(int, _processes()) if start_time(pid) >= since}
     threads = {each.target: each for each in kept if isinstance(each.target, ThreadRef)}
@@ -208,7 +207,7 @@ def _settle_born(knob: Knob, kept: Iterable[Kept], since: int) -> int:
 
 
 def descendants(ancestors: Collection[int], parents: Mapping[int, int]) -> list[int]:
-    """Of processes with their parents those that come from some others, a parent before its children."""
+    """Return the keys of `parents` (process -> parent) that descend from `ancestors`, parents before their children."""
     found: dict[int, int] = {}
     left = dict(parents)
     while new := [pid for pid, parent in left.items() if parent in ancestors or parent in found]:
@@ -217,7 +216,7 @@ def descendants(ancestors: Collection[int], parents: Mapping[int, int]) -> list[
 
 
 def give(knob: Knob, pid: int, tid: int, value: Value) -> bool:
-    """Set it, unless it is so, or the thread has ended, or is none that can be set; whether it was."""
+    """Set a value that differs; return whether it was set. A thread that has ended or can't be set is skipped."""
     with suppress(TreadleError):
         thread = thread_ref(tid, pid)
         if not same(knob.read(thread), value):
@@ -234,12 +233,12 @@ def _threads(pid: int) -> set[str]:
 
 
 def _processes() -> set[str]:
-    """The ids of all on this machine."""
+    """Return the ids of all processes on this machine."""
     return {name for name in os.listdir("/proc") if name.isdecimal()}
 
 
 def _origin(tid: int) -> tuple[int, int]:
-    """The process of a thread, and the parent of that; zeros if it has ended."""
+    """Return the process of a thread and the parent of that process; zeros if the thread has ended."""
     try:
         with open(f"/proc/{tid}/status", "rb", buffering=0) as file:
             text = file.read(1024)

@@ -1,6 +1,6 @@
-"""A knob that can be let go at any moment by another thread than the one that turns it: what a watchdog needs.
+"""A knob that any thread can release at any moment, as a watchdog needs.
 
-It knows what was found and what is wanted for each target, not when to let go.
+It remembers the found and the wanted value of each target; when to release is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ log = logging.getLogger("treadle.enforce")
 
 
 class Releasable:
-    """A knob for real-time priorities that can be let go by any thread at any moment, and taken up again.
+    """Wraps a real-time knob, so that any thread can switch it off at any moment, and on again.
 
-    While it is off, what is written is only remembered, and read as if it were set: so enforcers and policies go on as
-    ever, and what they last wanted holds when it is on again. Putting back always goes through.
+    While the knob is off, written values are only remembered, and are read as if they were set: so enforcers and
+    policies go on as usual, and their last values are set when the knob is on again. Found values are always written.
     """
 
     def __init__(self, knob: Knob) -> None:
@@ -29,14 +29,14 @@ class Releasable:
         self.per: Per = knob.per
         self.options: Mapping[str, Any] | None = getattr(knob, "options", None)
         self.reason = ""
-        """Why it is off."""
+        """Why the knob is off."""
         self._off = False
         self._found: dict[Target, Value] = {}
         self._wanted: dict[Target, Value] = {}
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """Those that have a priority by this knob, or would have if it were on."""
+        """The targets that have a priority by this knob, or would have one if it were on."""
         return tuple(self._wanted)
 
     def read(self, target: Target) -> Value:
@@ -61,50 +61,50 @@ class Releasable:
             self._wanted[target] = value
             if not self._off:
                 self.knob.write(target, value)
-            if self._off:  # perhaps only since a moment ago, and by another thread
+            if self._off:  # another thread may have released since the check above
                 self.knob.write(target, found)
         except TargetGone:
             self._drop(target)
             raise
 
     def release(self, reason: str) -> None:
-        """Off: everything as it was found, until `resume`."""
+        """Switch off: set all targets to their found values, until `resume`."""
         self.reason = reason
         self._off = True
         error: Exception | None = None
         for target in self.targets:
             try:
                 self.knob.write(target, self._found[target])
-            except (TargetGone, KeyError):  # has ended, or was put back in this very moment
+            except (TargetGone, KeyError):  # the target has ended, or was put back at the same time
                 self._drop(target)
-            except Exception as one:  # all the others first
+            except Exception as one:  # raised after all the others
                 error = one
         if error is not None:
             raise error
 
     def resume(self) -> None:
-        """On again, with what was wanted last."""
+        """Switch on again, with the values that were wanted last."""
         self.reason = ""
         self._off = False
         for target, value in list(self._wanted.items()):
             found = self._found.get(target)
             try:
                 self.knob.write(target, value)
-                if found is not None and (self._off or target not in self._wanted):  # since a moment ago
+                if found is not None and (self._off or target not in self._wanted):  # by another thread
                     self.knob.write(target, found)
             except TargetGone:
                 self._drop(target)
-            except Exception as error:  # the enforcer will not see this one, since it has written it before
+            except Exception as error:  # the enforcer won't see this error, since it wrote the value before
                 log.warning("%s could not be set again: %s", self.name, error, extra={"knob": self.name})
 
     def send_home(self, thread: ThreadRef) -> None:
-        """As the knob has it."""
+        """Call the method of the wrapped knob, if it has one."""
         send_home = getattr(self.knob, "send_home", None)
         if send_home is not None:
             send_home(thread)
 
     def close(self) -> None:
-        """As the knob has it."""
+        """Call the method of the wrapped knob, if it has one."""
         close = getattr(self.knob, "close", None)
         if close is not None:
             close()

@@ -1,8 +1,8 @@
-"""Takes real-time priorities off when nothing moves on: threads that burn CPU while they wait for others they starve.
+"""Takes real-time priorities off in a livelock, where threads burn CPU while they wait for threads that they starve.
 
-It knows three numbers a round and the time, not where they come from. Seen on Spark: stage threads that poll at a
-real-time priority, while the ordinary helpers they wait for never run. Lachesis-RT has a budget against that alone:
-what it leaves to the helpers makes a trickle of a livelock, so work that hardly moves on counts as well.
+Input is three numbers a round and the time. Seen on Spark: stage threads that poll at a real-time priority, while the
+ordinary helpers that they wait for never run. Lachesis-RT has only a budget against that. The CPU that a budget leaves
+to the helpers turns the livelock into a trickle, so work that hardly moves on counts as one too.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from treadle.errors import ConfigError
 log = logging.getLogger("treadle.watchdog")
 
 BURNT = 0.7
-"""The part of their cores that real-time threads must have used for that to be suspicious."""
+"""Part of their cores above which CPU use by real-time threads is suspicious."""
 PATIENCE = 1.0
-"""Seconds without progress after which they are let go."""
+"""Seconds without progress after which real-time priorities are taken off."""
 BEAT = 0.2
-"""Seconds between looks of the thread."""
+"""Seconds between two checks by the watchdog's thread."""
 LATE = 1.0
-"""Seconds by which a look, or a round, may come late before the machine counts as one that does not answer."""
+"""Seconds by which a check or a round may be late before the machine counts as not answering."""
 WINDOW = 5.0
-"""Seconds over which work is compared with what is usual: Kafka is read by hundreds of rows."""
+"""Seconds over which work is compared with the usual; not shorter, since Kafka is read by hundreds of rows."""
 TRICKLE = 0.1
-"""Where a CPU second brings less than this part of what it usually does, that is no progress either."""
+"""If a CPU second does less than this part of its usual work, that counts as no progress too."""
 USUAL = 30.0
-"""Seconds over which what is usual is averaged."""
+"""Seconds over which the usual work is averaged."""
 FORGIVEN = 10.0
-"""After as many pauses without trouble the next pause is a short one again."""
+"""The next pause is short again after this many times the last pause without a release."""
 
 
 class Watchdog:
-    """Calls `release` with a reason once nothing moves; real-time then stays off for a pause, twice as long each time.
+    """Calls `release` with a reason in a livelock; real-time then stays off for a pause, twice as long each time.
 
-    `cores` are those that the real-time threads may use: with a budget, their part of them. `period` is the longest
-    time between two rounds. `resume` is called by the round that ends a pause. `beat` is the heartbeat of its thread:
-    that needs this interpreter's lock, so another process must notice when it stands still. Without `start` it is pure
-    logic on the times it is fed with.
+    `cores` is how many cores the real-time threads may use: with a budget, their part. `period` is the longest time
+    between two rounds. The round that ends a pause calls `resume`. The watchdog's thread calls `beat` as a heartbeat:
+    it needs the GIL, so another process must notice when it stands still. Without `start` there is no thread, only
+    logic on the times that are passed in.
     """
 
     def __init__(
@@ -88,17 +88,17 @@ class Watchdog:
 
     @property
     def off(self) -> bool:
-        """Whether real-time was taken off, and the pause is not over."""
+        """Whether real-time priorities were taken off, and the pause is not over."""
         return self._until > -math.inf
 
     def feed(
         self, at: float, cpu_seconds: float, progress: float, *, asked: float = math.inf, waiting: bool = True
     ) -> None:
-        """A round: the CPU that real-time threads have used so far, and a counter that moves with their work.
+        """Take in a round: the CPU that real-time threads have used so far, and a counter that grows with their work.
 
-        NaN for the CPU: there are no such threads. NaN for the counter: it can't be read now, so it has not moved;
-        but where it was never known nothing can be said. `asked` is when the counter was asked for, if that is not just
-        now: an answer that was starved itself is no sign of progress. `waiting`: whether work is known to wait.
+        CPU is NaN if there are no such threads. A counter that can't be read now is NaN and counts as not moved; until
+        it is known, nothing is concluded from it. `asked` is when the counter was requested, if before `at`: an answer
+        that was itself starved is no sign of progress. `waiting` is whether work is known to wait.
         """
         if self.off and at >= self._until:
             self._go_on(at)
@@ -126,7 +126,7 @@ class Watchdog:
             self._learn(lately.gain, min(1.0, passed / USUAL))
 
     def look(self, at: float, late: float = 0.0) -> None:
-        """The thread's own look, which came so many seconds late."""
+        """Check from the watchdog's thread; this check began `late` seconds late."""
         if not self._armed or self.off:
             return
         silent = at - self._fed
@@ -136,18 +136,18 @@ class Watchdog:
             self._let_go(at, f"the machine does not answer: no round for {silent:.1f} s")
 
     def let_go(self, reason: str) -> None:
-        """Release now, for a reason that somebody else has seen, and pause as ever."""
+        """Release now, for a reason that was found elsewhere, and pause as usual."""
         self._let_go(self._now(), reason)
 
     def start(self) -> None:
-        """Look from a thread of its own too, at a real-time priority above all others where that is allowed."""
+        """Start a thread for checks, at a real-time priority above all others where that is allowed."""
         if self._thread is None:
             self._stopped.clear()
             self._thread = threading.Thread(target=self._run, name="treadle-watchdog", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """No more looks from its thread."""
+        """Stop the thread for checks."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stopped.set()
@@ -164,7 +164,7 @@ class Watchdog:
             due = self._now() + BEAT
 
     def _let_go(self, at: float, reason: str) -> None:
-        """Release, unless the other thread is just doing so. If that fails it is tried again after as long a wait."""
+        """Release, unless another thread is just doing so. A release that fails is tried again after the same wait."""
         if not self._letting_go.acquire(blocking=False):
             return
         try:
@@ -191,13 +191,13 @@ class Watchdog:
         self._resumed = self._moved = self._fed = at
         self._cpu = self._progress = math.nan
         self._marks.clear()
-        self._until = -math.inf  # last: from here on the other thread's looks count
+        self._until = -math.inf  # last: from here on the other thread's checks count
         if self._resume is not None:
             self._resume()
         log.info("real-time priorities are on again")
 
     def _burn(self, at: float, cpu_seconds: float) -> None:
-        """Threads come and go with all they have ever used, so no more is counted than the cores can have given."""
+        """Add the CPU of a round, at most what the cores can give: a thread that joins adds all that it ever used."""
         if self._marks and not math.isnan(cpu_seconds - self._cpu):
             most = self.cores * (at - self._marks[-1].at)
             self._sum += min(max(cpu_seconds - self._cpu, 0.0), most)
@@ -207,7 +207,7 @@ class Watchdog:
             self._marks.popleft()
 
     def _since(self, at: float, seconds: float) -> _Stretch:
-        """The last so many seconds; fewer if no more are known."""
+        """Return CPU and work of the last `seconds`; of less time if no more is known, and then without a gain."""
         now = self._marks[-1]
         begin = next((mark for mark in reversed(self._marks) if mark.at <= at - seconds), self._marks[0])
         length, cpu = at - begin.at, now.cpu - begin.cpu
@@ -215,7 +215,7 @@ class Watchdog:
         return _Stretch(cpu / length if length > 0 else 0.0, (now.work - begin.work) / cpu if whole else math.nan)
 
     def _learn(self, gain: float, part: float = 1.0) -> None:
-        """What is usual. As ordinary threads they show it at once: then real-time is not to blame for it."""
+        """Learn the usual work; at once (`part` 1) while real-time is off, as real-time can't be what slows it then."""
         if gain > 0:
             self._usual = gain if math.isnan(self._usual) else self._usual + (gain - self._usual) * part
 
@@ -230,4 +230,4 @@ class _Mark(NamedTuple):
 class _Stretch(NamedTuple):
     cores: float
     gain: float
-    """Work for a CPU second; NaN while that can't be told."""
+    """Work for a CPU second; NaN while unknown."""

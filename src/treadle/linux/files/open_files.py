@@ -26,7 +26,7 @@ Thread = tuple[int, ...]
 
 
 def raise_limit() -> None:
-    """Raise the limit on open files, of this process and of those that it starts, to the hard limit, at most `MOST`."""
+    """Raise the limit on open files, also for child processes, to the hard limit, at most `MOST`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -162,7 +162,7 @@ class KeptFiles:
 
 
 class _Room:
-    """The number of files that all `KeptFiles` together may keep."""
+    """How many files all `KeptFiles` may keep together."""
 
     most = MOST
 

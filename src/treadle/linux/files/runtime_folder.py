@@ -42,7 +42,7 @@ def private_folder(path: Path, *, readable: bool = False) -> Path:
 
 
 def checked(path: Path, *, readable: bool = False) -> Path:
-    """Return a folder; refuse one that other users own or may write (or read, unless `readable`)."""
+    """Return a folder; refuse one that others own or may write (or read, unless `readable`)."""
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise RightsError("is not a folder of this user's", where=str(path), remedy="have root remove it")

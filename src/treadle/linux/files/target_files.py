@@ -25,7 +25,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPENAT2 = 437
 _NO_MAGIC_LINKS, _IN_ROOT = 0x02, 0x10
 _TRIES = 10
-"""Attempts to resolve a path, since openat2 fails if a part of the path is moved at the same time."""
+"""Attempts to resolve a path: openat2 fails if a part of it is moved meanwhile."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -91,8 +91,8 @@ class TargetFolder:
     def remove(self, name: str, *, with_force: bool = False) -> None:
         """Remove a file, if it exists.
 
-        In a shared (sticky) /tmp a user can't remove files of another user. With `with_force`, and only if this /tmp is
-        also ours, the file is then removed with our own rights: for names that no other process can use.
+        In a shared (sticky) /tmp a user can't remove files of another user. `with_force` then uses our own rights, if
+        this /tmp is also ours: for names that no other process can use.
         """
         with suppress(FileNotFoundError):
             try:

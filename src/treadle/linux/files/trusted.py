@@ -30,9 +30,9 @@ def read(path: Path) -> bytes:
 
 
 def doubt(folder: Path) -> str:
-    """The reason why another user could change files in this folder, now or later; empty if no other user can.
+    """Why another user could change files in this folder, now or later; empty if none can.
 
-    All parent folders are checked, too. Of a path that does not exist yet only the existing parents are checked.
+    All parent folders are checked, too; of a missing folder, only the parents that exist.
     """
     place, reachable = Path(os.path.realpath(folder)), True
     for each in (*reversed(place.parents), place):
