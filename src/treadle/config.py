@@ -43,7 +43,7 @@ class Adaptive(_Section):
 
 
 class Simulate(_Section):
-    """Defaults of `treadle simulate`, which a flag or the scenario overrides."""
+    """Used by `treadle simulate` instead of what the scenario says; a flag overrides them."""
 
     seconds: Positive | None = None
     seed: Annotated[int, Field(ge=0, strict=True)] | None = None
