@@ -35,16 +35,16 @@ def test_without_a_guardian_it_is_refused_and_leaves_no_journal(
 
 
 def test_what_the_guardian_takes_off_counts_as_a_release_by_the_watchdog(own_journals: Path) -> None:
-    thread, leash = kernel.thread_ref(threading.get_native_id()), Releasable(InMemory())
+    thread, releasable = kernel.thread_ref(threading.get_native_id()), Releasable(InMemory())
     wanted = Wanted(plan.make(None, "nice", 0.05, {}, {}, ("*",)), {}, {}, None, False)
     members = AttachedApplications(wanted, Newcomers(()), dict)
-    members.guards["app"] = guard = Guard(leash, 1.0, 0.05, {}, sees=False)
-    leash.write(thread, 5.0)
+    members.guards["app"] = guard = Guard(releasable, 1.0, 0.05, {}, sees=False)
+    releasable.write(thread, 5.0)
     with Journal.open(own_journals) as journal:
         Guardian.start(journal, members.release_real_time)._hear(OFF + b"process 7 was stopped")
     guard.watchdog.stop()
-    assert leash.knob.read(thread) == 0.0
-    assert leash.reason == "process 7 was stopped"
+    assert releasable.knob.read(thread) == 0.0
+    assert releasable.reason == "process 7 was stopped"
     assert guard.watchdog.off
 
 
@@ -55,10 +55,10 @@ def test_threads_of_the_driver_that_starve_the_stages_are_let_go() -> None:
         (Instance("driver", ("scheduler",), 0, "spark"), Instance("high", ("scan",), 0, "spark")),
         1,
     )
-    leash = Releasable(InMemory())
-    guard = Guard(leash, 1.0, 0.05, {}, sees=False)
+    releasable = Releasable(InMemory())
+    guard = Guard(releasable, 1.0, 0.05, {}, sees=False)
     try:
-        leash.write(kernel.thread_ref(threading.get_native_id()), 5.0)
+        releasable.write(kernel.thread_ref(threading.get_native_id()), 5.0)
         began = time.monotonic()
         while not guard.watchdog.off:
             passed = time.monotonic() - began
@@ -69,7 +69,7 @@ def test_threads_of_the_driver_that_starve_the_stages_are_let_go() -> None:
             threading.Event().wait(0.05)
     finally:
         guard.watchdog.stop()
-    assert "nothing moved on" in leash.reason
+    assert "nothing moved on" in releasable.reason
 
 
 class InMemory:

@@ -194,11 +194,11 @@ class AttachedApplications:
         parting.callback(engine.close)
         if dry_run:
             return AttachedEngine(engine)
-        leash = knobs.get("rt")
-        if isinstance(leash, Releasable):
-            cores = checks.cores(application) * part(leash)
+        releasable = knobs.get("rt")
+        if isinstance(releasable, Releasable):
+            cores = checks.cores(application) * part(releasable)
             guard = Guard(
-                *(leash, cores, plan.period, self._burnt),
+                *(releasable, cores, plan.period, self._burnt),
                 sees=Guard.PROGRESS in engine.offers,
                 beat=None if self._guardian is None else self._guardian.beat,
             )

@@ -30,12 +30,14 @@ BLIND = 3.0
 class AttachedEngine:
     """The engine as the loop sees it. After the application has ended it stays, with an empty topology."""
 
-    def __init__(self, engine: SparkEngine, heirs: NewThreadReset | None = None, guard: Guard | None = None) -> None:
+    def __init__(
+        self, engine: SparkEngine, new_threads: NewThreadReset | None = None, guard: Guard | None = None
+    ) -> None:
         self.engine = engine
         self.name = engine.name
         self.offers = engine.offers
         self.ended = False
-        self._heirs = heirs
+        self._new_threads = new_threads
         self._guard = guard
         self._empty = Topology((), (), -1)
         self._topology = self._empty
@@ -59,7 +61,7 @@ class AttachedEngine:
         """The time until which nothing has to be done unless an agent reports; in the past if it is unknown."""
         if self.ended:
             return math.inf
-        if self._guard is not None or (self._heirs is not None and self._heirs.expects):
+        if self._guard is not None or (self._new_threads is not None and self._new_threads.expects):
             return -math.inf
         return self.engine.calm_until
 
@@ -82,15 +84,15 @@ class AttachedEngine:
 
     def settle(self) -> None:
         """Reset the threads that were started since the last call."""
-        if self._heirs is not None and not self.ended:
-            self._heirs.settle(self._topology)
+        if self._new_threads is not None and not self.ended:
+            self._new_threads.settle(self._topology)
 
     def part(self) -> None:
         """Once everything is put back: reset the threads that were started in the last moment, and none after that."""
-        if self._heirs is not None:
+        if self._new_threads is not None:
             if not self.ended:
-                self._heirs.settle(self._topology, all_threads=True)
-            self._heirs.close()
+                self._new_threads.settle(self._topology, all_threads=True)
+            self._new_threads.close()
 
     def sample(self, wanted: frozenset[str]) -> Sample:
         if self.ended:
@@ -114,7 +116,7 @@ class Guard:
 
     def __init__(
         self,
-        leash: Releasable,
+        releasable: Releasable,
         cores: float,
         period: float,
         burnt: dict[str, float],
@@ -122,13 +124,13 @@ class Guard:
         sees: bool = True,
         beat: Callable[[], None] | None = None,
     ) -> None:
-        self.leash = leash
+        self.releasable = releasable
         self._burnt = burnt
         """CPU seconds by application: a thread of another application may be the one that starves a helper."""
         self._began, self._blind = time.monotonic(), sees
         if sees:  # a livelock would keep its own counter from being read
-            leash.release("it is not known yet whether work moves on")
-        self.watchdog = Watchdog(leash.release, resume=leash.resume, cores=cores, period=period, beat=beat)
+            releasable.release("it is not known yet whether work moves on")
+        self.watchdog = Watchdog(releasable.release, resume=releasable.resume, cores=cores, period=period, beat=beat)
         self.watchdog.start()
 
     def feed(
@@ -149,14 +151,14 @@ class Guard:
         stages = np.array([not of_driver(instance.query) for instance in topology.instances], dtype=np.bool_)
         nothing = np.full(len(topology), np.nan)
         column = {metric: sample.columns.get(metric, nothing) for metric in self.METRICS}
-        self._burnt[name] = cpu if self.leash.targets else math.nan
+        self._burnt[name] = cpu if self.releasable.targets else math.nan
         used = [seconds for seconds in self._burnt.values() if not math.isnan(seconds)]
         self._open_eyes(progress)
         inside = np.fmax(column["queue"], busy) if len(busy) == len(stages) else column["queue"]
         waits = bool(np.any(inside[stages] > 0) or np.any(column["external_queue"] > 0))
         self.watchdog.feed(
             time.monotonic(),
-            sum(used) if self.leash.targets and not self._blind else math.nan,
+            sum(used) if self.releasable.targets and not self._blind else math.nan,
             progress,
             asked=asked,
             waiting=waits,
@@ -165,4 +167,4 @@ class Guard:
     def _open_eyes(self, progress: float) -> None:
         if self._blind and (not math.isnan(progress) or time.monotonic() - self._began > BLIND):
             self._blind = False
-            self.leash.resume()
+            self.releasable.resume()

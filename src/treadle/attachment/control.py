@@ -196,7 +196,9 @@ class Attachment:
             "changes": stats.changes,
             "round_ms": round(stats.median_ms, 3),
             "failures": dict(stats.troubles),
-            "released": {name: guard.leash.reason for name, guard in members.guards.items() if guard.leash.reason},
+            "released": {
+                name: guard.releasable.reason for name, guard in members.guards.items() if guard.releasable.reason
+            },
             "seen": sorted(self._coverage.seen),
             "unseen": sorted(self._coverage.unseen),
             "unplanned": sorted(members.unplanned),

@@ -71,9 +71,9 @@ class Knobs:
         return self._cgroups.setdefault(found.parent, found)
 
 
-def part(leash: Releasable) -> float:
+def part(releasable: Releasable) -> float:
     """Return the part of each CPU that real-time threads of this knob can have at most."""
-    budget = leash.knob.budget if isinstance(leash.knob, RealtimeKnob) else None
+    budget = releasable.knob.budget if isinstance(releasable.knob, RealtimeKnob) else None
     return 1.0 if budget is None else budget.part()
 
 

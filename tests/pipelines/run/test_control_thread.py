@@ -42,7 +42,9 @@ def test_a_corrupt_channel_stops_the_tending_of_no_other(tmp_path: Path, caplog:
         steering=SimpleNamespace(step=lambda: None),
         attempt=Attempts(0.0, 0.0, log),
     )
-    starter: Any = SimpleNamespace(turns=SimpleNamespace(consider_all=lambda thorough: considered.append(thorough)))
+    starter: Any = SimpleNamespace(
+        parked_hops=SimpleNamespace(consider_all=lambda thorough: considered.append(thorough))
+    )
     tending = ControlThread(parts, starter, None)
     for _ in range(30):
         tending._maintain()

@@ -48,18 +48,18 @@ class ForeachBatchGate:
     While rows are shed, batches are delayed to have more rows: Spark would begin the next one at once, for few rows.
     """
 
-    turns: ParkedHops
+    parked_hops: ParkedHops
     short: Callable[[], bool]
     limit: Callable[[Any, str, int], None]
     """`ReadLimits.set` in the JVM."""
 
     @property
     def gate(self) -> Gate:
-        return self.turns.gate
+        return self.parked_hops.gate
 
     @property
     def stopping(self) -> Event:
-        return self.turns.stopping
+        return self.parked_hops.stopping
 
     def batches(self, hop: Hop, node: Node) -> Callable[[DataFrame, int], None]:
         """Return a function for `foreachBatch` that waits for a slot and runs the batch."""
@@ -91,9 +91,9 @@ class ForeachBatchGate:
                     hop.state = State.IDLE
             if not ran:
                 self._leave(hop)
-            self.turns.observe(hop, hop.tuples_in - had, time.monotonic() - begun)
+            self.parked_hops.observe(hop, hop.tuples_in - had, time.monotonic() - begun)
             self._size_next(hop)
-            self.turns.consider_all()
+            self.parked_hops.consider_all()
             if self.short():
                 self._gather(hop, begun)
 
@@ -101,10 +101,10 @@ class ForeachBatchGate:
 
     def _size_next(self, hop: Hop) -> None:
         """Set how many rows of each Kafka topic the next batch reads, before Spark plans that batch."""
-        if not self.turns.sized:
+        if not self.parked_hops.sized:
             return
         topics, backlogs = _backlogs(hop)
-        most, waiting = self.turns.sizer.rows(hop.id), sum(backlogs)
+        most, waiting = self.parked_hops.sizer.rows(hop.id), sum(backlogs)
         for channel, rows in zip(topics, backlogs, strict=True):
             share = max(1, round(most * rows / waiting)) if most < waiting else most
             if (limit := channel.limited(share)) is not None:
@@ -148,17 +148,19 @@ class ForeachBatchGate:
         The delay ends when a full batch waits: a longer one would only cost the query CPU share.
         """
         hop.state = State.LINGERING
-        while (left := begun + self.turns.rest_of(hop, GATHER) - time.monotonic()) > 0.0 and not self._is_full(hop):
+        while (left := begun + self.parked_hops.rest_of(hop, GATHER) - time.monotonic()) > 0.0 and not self._is_full(
+            hop
+        ):
             if self.stopping.wait(min(left, LONGEST_LOOK)):
                 self._leave(hop)
         hop.state = State.IDLE
 
     def _is_full(self, hop: Hop) -> bool:
         """Whether the backlog in Kafka topics is as large as the next batch may be."""
-        return self.turns.sized and sum(_backlogs(hop)[1]) >= self.turns.sizer.rows(hop.id)
+        return self.parked_hops.sized and sum(_backlogs(hop)[1]) >= self.parked_hops.sizer.rows(hop.id)
 
     def _enter_pool(self, hop: Hop, rows: DataFrame) -> None:
-        if name := self.turns.pool(hop):  # jobs inherit it from the hop's own JVM thread, which calls this
+        if name := self.parked_hops.pool(hop):  # jobs inherit it from the hop's own JVM thread, which calls this
             rows.sparkSession.sparkContext.setLocalProperty("spark.scheduler.pool", name)
 
     def _pause(self, hop: Hop) -> None:

@@ -25,7 +25,7 @@ class ControlThread:
     def __init__(self, parts: Parts, starter: HopStarter, promises: Promises | None) -> None:
         self._parts = parts
         self._starter = starter
-        self._turns = starter.turns
+        self._parked_hops = starter.parked_hops
         self._promises = promises
         self._attempt = parts.attempt
 
@@ -36,7 +36,7 @@ class ControlThread:
         with loop:
             while not parts.stopping.wait(TICK):
                 self._poll_feeds()
-                self._attempt("holding back small batches", self._turns.look)
+                self._attempt("holding back small batches", self._parked_hops.look)
                 if parts.options.enforce != "none":
                     self._attempt("ranking the hops", loop.round)
                 if time.monotonic() >= slow:
@@ -52,14 +52,14 @@ class ControlThread:
 
     def _poll(self, channel: Source) -> None:
         if channel.refresh():
-            self._turns.consider_all()
+            self._parked_hops.consider_all()
 
     def _maintain(self) -> None:
         self._attempt("steering", self._parts.steering.step)
         for name, channel in self._parts.channel_set.sources.items():
             self._attempt(f"polling channel '{name}'", channel.refresh)
             self._attempt(f"collecting channel '{name}'", channel.collect)
-        self._attempt("offering hops to the gate", partial(self._turns.consider_all, thorough=True))
+        self._attempt("offering hops to the gate", partial(self._parked_hops.consider_all, thorough=True))
         for hop in self._parts.hops.values():
             self._attempt(f"tending hop '{hop.name}'", partial(self._maintain_hop, hop))
 
@@ -71,4 +71,4 @@ class ControlThread:
             if all(cluster.reachable for cluster in hop.clusters):
                 self._starter.restart(hop)
         elif hop.stateful and hop.parked and hop.state is State.IDLE:
-            self._turns.tick(hop)
+            self._parked_hops.tick(hop)

@@ -40,10 +40,10 @@ class HopStarter:
         options = parts.options
         sizer, admit = BatchSizer(period=options.batch), self._jvm.treadle.Turn.admit
         gated = options.enforce == "gate"
-        self.turns = ParkedHops(parts.gate, parts.stopping, admit, sizer, self._pool, parts.lock, sized=gated)
+        self.parked_hops = ParkedHops(parts.gate, parts.stopping, admit, sizer, self._pool, parts.lock, sized=gated)
         limit = self._jvm.treadle.ReadLimits.set
-        self._outside = ForeachBatchGate(self.turns, lambda: promises is not None and promises.sheds, limit)
-        self._listener = jvm.Listener(self.turns.parked, self._ended)
+        self._outside = ForeachBatchGate(self.parked_hops, lambda: promises is not None and promises.sheds, limit)
+        self._listener = jvm.Listener(self.parked_hops.parked, self._ended)
         self._watch: Any = None
         self._by_run: dict[str, Hop] = {}
 
@@ -147,7 +147,7 @@ class HopStarter:
         self.pools.register(identity)
         for channel in plan.inputs:
             channel.register(node.name)
-        parts.hops[node.name] = self.turns.hops[key] = hop  # last: another thread may read the status already
+        parts.hops[node.name] = self.parked_hops.hops[key] = hop  # last: another thread may read the status already
         return hop
 
     def _writer(self, node: Node, hop: Hop, plan: build.Plan) -> Any:

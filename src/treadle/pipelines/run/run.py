@@ -167,7 +167,7 @@ class Run:
         node = self._parts.definition.node(name)
         if node.kind is not Kind.FEED:
             raise ConfigError("is no feed", where=node.where, remedy="define it with p.feed")
-        self._feeds.append(Feed(self.channels[name], self._started.turns.consider_all))
+        self._feeds.append(Feed(self.channels[name], self._started.parked_hops.consider_all))
         return self._feeds[-1]
 
     def wait(self, seconds_: Duration | None = None) -> None:
@@ -217,7 +217,7 @@ class Run:
         self._parts.stopping.set()
         batches = limit - min(STOPPING, length / 2)  # Spark needs some time to stop queries
         self._thread.join(max(0.0, batches - time.monotonic()))
-        self._started.turns.halt()
+        self._started.parked_hops.halt()
         while self.gate.stats.holding and time.monotonic() < batches:  # `_until` would end early if `over` is set
             time.sleep(TICK)
         stops = Stops()
