@@ -261,7 +261,7 @@ def queued(rows: Ints) -> dict[str, float]:
 
 
 def _inside(came: list[tuple[int, int]], since: int, until: int) -> Ints:
-    """Return how many rows were inside at each moment, once all have come out."""
+    """Count the rows inside the application at `MOMENTS` points in time. All rows must have been written by now."""
     begun, ended = np.array(came, dtype=np.int64).reshape(-1, 2).T
     moments = np.linspace(since, until, MOMENTS, dtype=np.int64)
     return np.searchsorted(np.sort(begun), moments, "right") - np.searchsorted(np.sort(ended), moments, "right")
