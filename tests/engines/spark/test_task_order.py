@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from support import until
 from treadle.engines.spark.agent.agents import Agents
@@ -28,18 +28,30 @@ def test_tasks_start_in_the_order_that_is_set_and_in_sparks_own_afterwards(spark
 
 
 def test_with_an_order_the_first_gets_the_slots(spark: SparkSession, tmp_path: Path) -> None:
-    """Both queries always have tasks that wait: then only those of the first are started."""
+    """As long as a task of the first query waits, no task of the second starts."""
     with (
         sleeping(spark, tmp_path, "one") as one,
         sleeping(spark, tmp_path, "two") as two,
         loaded(spark) as agents,
     ):
         agents.task_order = (two, one)
-        until(lambda: is_so(spark, agents, (two, one)))
-        before = done(spark)
-        until(lambda: is_so(spark, agents, (two, one)) and done(spark).get(two, 0) > before.get(two, 0) + 20)
-        after = done(spark)
-        assert after[two] - before.get(two, 0) > 3 * (after.get(one, 0) - before.get(one, 0))
+        before: dict[str, TaskSet] = {}
+        after: dict[str, TaskSet] = {}
+
+        def the_first_went_on() -> bool:
+            """Both have the stage they had, and the first has done twenty tasks more and still has some that wait."""
+            nonlocal before, after
+            after = task_sets(spark, (one, two))
+            same = before and after and all(after[run].stage == before[run].stage for run in after)
+            if same and after[two].waiting > 0:
+                return after[two].done > before[two].done + 20
+            before = task_sets(spark, (two, one)) if is_so(spark, agents, (two, one)) else {}
+            if before and (before[one].running > 0 or any(each.waiting == 0 for each in before.values())):
+                before = {}
+            return False
+
+        until(the_first_went_on)
+        assert after[one].started == before[one].started
 
 
 @contextmanager
@@ -80,8 +92,31 @@ def waiting(spark: SparkSession) -> dict[str, int]:
     return {run: int(each.priority()) for run, each in managers(spark)}
 
 
-def done(spark: SparkSession) -> dict[str, int]:
-    return {run: int(each.tasksSuccessful()) for run, each in managers(spark) if int(each.numTasks()) > 1}
+class TaskSet(NamedTuple):
+    stage: int
+    tasks: int
+    running: int
+    done: int
+
+    @property
+    def started(self) -> int:
+        return self.running + self.done
+
+    @property
+    def waiting(self) -> int:
+        return self.tasks - self.started
+
+
+def task_sets(spark: SparkSession, runs: tuple[str, ...]) -> dict[str, TaskSet]:
+    """Those of the runs, looked at in this order; empty where one has none."""
+    found = dict(managers(spark))
+    if not found.keys() >= set(runs):
+        return {}
+    return {
+        run: TaskSet(*(int(each) for each in (m.stageId(), m.numTasks(), m.runningTasks(), m.tasksSuccessful())))
+        for run in runs
+        for m in (found[run],)
+    }
 
 
 def own(spark: SparkSession) -> bool:
