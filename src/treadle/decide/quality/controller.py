@@ -99,6 +99,8 @@ class Decision:
     short: tuple[Short, ...] = ()
     free: Floats = field(default_factory=lambda: np.empty(0))
     """By worker: the CPU that is left."""
+    whole: Floats = field(default_factory=lambda: np.empty(0))
+    """The cores that each instance needs for all of its input, without its backlog; 0 if that is unknown."""
 
 
 class Controller:
@@ -185,14 +187,14 @@ class Controller:
         minimum, short = self._affordable(seen, available, whole, most, free)
         if not short:
             minimum = self._aimed()
-        whole += backlog  # only now: waiting rows are no reason to break a promise
-        least = equations.required(minimum, whole, ALL, most)
+        urgent = whole + backlog  # only now: waiting rows are no reason to break a promise
+        least = equations.required(minimum, urgent, ALL, most)
         left = available - np.bincount(seen.worker, weights=least[flow.task_of], minlength=len(available))
         left[list(self._warming_workers(seen, current))] = 0.0
-        wanted, free = allot(flow, seen.worker, whole, least, minimum, np.maximum(left, 0.0), most)
+        wanted, free = allot(flow, seen.worker, urgent, least, minimum, np.maximum(left, 0.0), most)
         desired = flow.upstream(self._steady(wanted, minimum[flow.sinks]))
         streams, outside = equations.keep(flow, desired)
-        return Decision(desired, streams, outside, np.minimum(current, 1.0), moves, short, free)
+        return Decision(desired, streams, outside, np.minimum(current, 1.0), moves, short, free, whole)
 
     def _whole(self, seen: Measured, current: Floats) -> tuple[Floats, Floats]:
         """Return by task the CPU for all of its input, and the CPU for working off its waiting rows.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from treadle.decide.quality import Decision, Measured, equations, moves
+from treadle.decide.quality import Decision, Measured, moves
 from treadle.decide.quality.room import HEADROOM
 from treadle.enforce import Enforcer
 from treadle.enforce.place import PlaceKnob
@@ -35,6 +35,8 @@ LOOK = 0.5
 """Seconds between polls of the list of workers."""
 AGREE = 3
 """Cycles in a row that must find the same move useful before it is made."""
+PAYS = 60.0
+"""Seconds after a move in which none is made just to use more CPU: the last one must show first what it is worth."""
 UNKNOWN = 1.0
 """Cores that a query is assumed to need until it is measured, and the most that it is counted with after that."""
 SLOTS = 2
@@ -261,10 +263,9 @@ class Placement(Promises):
 
     def _rearrange(self, now: float, decision: Decision) -> None:
         """Make the moves of Alg. 2; if there are none, nor any pending, one that lets queries use more CPU."""
-        kept = equations.current_accuracy(self.flow, self._local_kept)  # late rows have cost no CPU yet
-        whole = equations.required(np.ones(1), self._use.cpu, kept[self.flow.task_of], self._most())
+        whole = np.minimum(decision.whole[self.flow.task_of], self._most())
         minimum = self.flow.minimum[self.flow.task_of]
-        self._needs = np.where(self._use.cpu > 0.0, np.minimum(minimum * whole, UNKNOWN), self._needs)
+        self._needs = np.where(whole > 0.0, np.minimum(minimum * whole, UNKNOWN), self._needs)
         for move in decision.moves:
             others = np.isin(np.arange(len(decision.free)), self._living()) & (
                 np.arange(len(decision.free)) != move.origin
@@ -272,7 +273,8 @@ class Placement(Promises):
             wishes = [n for n in self._living() if self._called(n) & set(self._prefer[move.instance])]
             target = moves.best_worker(decision.free, float(self._needs[move.instance]), others, wishes)
             self._go(move.instance, move.target if target is None or not wishes else target, now, SHORT)
-        if decision.moves or self._controller.doubtful or self._controller.warming or self._cold_for.any():
+        paying = any(move.origin and now - move.time < PAYS for move in self.moved[-1:])
+        if decision.moves or paying or self._controller.doubtful or self._controller.warming or self._cold_for.any():
             self._wish, self._wished = None, 0
             return
         found = moves.relief(whole, np.minimum(minimum * whole, whole), self._at, _room(self._use))

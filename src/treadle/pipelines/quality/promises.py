@@ -127,8 +127,6 @@ class Promises:
         self._is_source = np.isin(np.arange(len(self.flow)), self.flow.sources)
         self._hops: Mapping[str, Hop] = run.hops
         self._looks: deque[tuple[float, Floats]] = deque(maxlen=WINDOW + 1)
-        self._local_kept = np.ones(len(self.flow))
-        """By task: the part of the rows read for it that is kept, over some cycles."""
         self._on_time = OnTime(len(self.flow), self._period, WINDOW)
         self._passed, self._passed_at = np.zeros(len(self.flow)), np.zeros(len(self.flow))
         """By task, in real-time mode: the rows that have passed it, and the time of the last ones."""
@@ -364,7 +362,6 @@ class Promises:
         taken: Floats = np.bincount(flow.end, weights=kept, minlength=tasks).astype(np.float64)
         own_source = self._is_source & (flow.copies > 0)
         taken = np.where(own_source, out, taken)  # what it reads is known only by the rows that it puts out
-        self._local_kept = self._kept(on_average, on_average)
         waiting = self._standing()
         behind = waiting.sum() > came.sum() * self._period / 2
         assert self._work is not None
@@ -381,7 +378,7 @@ class Promises:
             cores=np.array([cores]),
             batches=None if self._real_time else batches[flow.task_of],
             behind=bool(behind),
-            local=self._local_kept * self._on_time.part,
+            local=self._kept(on_average, on_average) * self._on_time.part,
             unknown=~self._on_time.known,
             fixed=own_source | self._unsheddable(),
             most=most[flow.task_of],
