@@ -65,7 +65,6 @@ class Attachment:
         self._unread: deque[DecisionBatch] = deque(maxlen=10_000)
         self._partial = wanted.dry_run and wanted.agent is None
         self._coverage = QueryCoverage([*wanted.priorities, *wanted.goals, *chosen.caps, *chosen.queries, *promised])
-        self._quality: PromiseKeeper | None = None
         self._members = members = AttachedApplications(wanted, later or Newcomers(()), self.status)
         self._closing = ExitStack()
         self._closing.callback(members.close)
@@ -76,10 +75,16 @@ class Attachment:
             self._pace = Pace(COUNTED, GLANCED) if often else None
             self._ordering = None if self.dry_run else Ordering.of(bindings, chosen.orders_tasks_by)
             patience = PART_OF_PERIOD * chosen.period
+            self._quality = self._promise_keeper(promised)
             self.loop = Loop(
-                members.engines, bindings, dry_run=self.dry_run, journal=members.journal, patience=patience
+                members.engines,
+                bindings,
+                dry_run=self.dry_run,
+                journal=members.journal,
+                patience=patience,
+                quality=self._quality,
             )
-            self._keep_promises(promised)
+            self._closing.callback(self.loop.rest)
             members.publish()
         except BaseException:
             self._closing.close()
@@ -207,13 +212,14 @@ class Attachment:
             "quality": None if self._quality is None else self._quality.status(),
         }
 
-    def _keep_promises(self, promised: Mapping[str, Promise]) -> None:
-        if promised and not self.dry_run:
-            from treadle.attachment.quality import keeper
+    def _promise_keeper(self, promised: Mapping[str, Promise]) -> PromiseKeeper | None:
+        if not promised or self.dry_run:
+            return None
+        from treadle.attachment.quality import keeper
 
-            self._quality = keeper.PromiseKeeper(promised, self._members.living, self._snapshot)
-            self._closing.callback(self._quality.close)
-            self._quality.start()
+        made = keeper.PromiseKeeper(promised, self._members.living, self._snapshot)
+        self._closing.callback(made.close)
+        return made
 
     def _snapshot(self) -> Snapshot | None:
         return self._seen.last[0] if self._seen.last else None

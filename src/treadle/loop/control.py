@@ -27,6 +27,7 @@ from treadle.loop.engine import Clock, Engine, SystemClock
 from treadle.loop.fitted import fitted
 from treadle.loop.knob_controller import KnobController, tell_left
 from treadle.loop.knob_targets import View
+from treadle.loop.quality_rule import Quality, QualityRule
 from treadle.loop.records import DecisionBatch, DecisionLog, log_changes
 from treadle.loop.rule import Rule
 from treadle.loop.signals import Signals
@@ -55,7 +56,8 @@ class Loop:
     decisions that are kept; `tau` and `forget` are those of `Provider`: the seconds over which metrics are averaged,
     and for which a metric that is no longer measured keeps its average. `metrics` are computed in addition to what the
     policies need, so that a later policy (`rebind`) finds their history. The values that were found are written to the
-    `journal`, from which another process puts them back if this one is killed.
+    `journal`, from which another process puts them back if this one is killed. With `quality` the loop also decides
+    which part of its rows each query keeps.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Loop:
         forget: float = 60.0,
         metrics: Collection[str] = (),
         journal: Journal | None = None,
+        quality: Quality | None = None,
     ) -> None:
         self.clock: Clock = SystemClock() if clock is None else clock
         self.dry_run = dry_run
@@ -105,6 +108,9 @@ class Loop:
             for number, binding in enumerate(bindings)
         )
         self._troubles = [*(watch.trouble for watch in self._watches), *(rule.trouble for rule in self._rules)]
+        self._quality = None if quality is None else QualityRule(quality, longest_pause)
+        if self._quality is not None:
+            self._troubles.append(self._quality.trouble)
 
     def __enter__(self) -> Self:
         self._signals.install()
@@ -118,12 +124,11 @@ class Loop:
                 self._restore_twice()
             finally:
                 self._signals.remove()
-                for watch in self._watches:
-                    watch.rest()
+                self.rest()
 
     @property
     def next_due(self) -> float:
-        """When the next policy is due; now, if none has run yet."""
+        """When the next policy is due; now, if none has run yet. Promises wait for a round."""
         dues = [rule.due for rule in self._rules if not math.isnan(rule.due)]
         return min(dues) if dues else self.clock.now()
 
@@ -142,6 +147,7 @@ class Loop:
 
     def round(self, *, force: bool = False) -> tuple[DecisionBatch, ...]:
         """Run the policies that are due now (all of them with `force`) and carry out what they decide."""
+        self.keep_promises()
         now = self.clock.now()
         due = [rule for rule in self._rules if self._take_turn(rule, now, force=force)]
         if not due:
@@ -159,6 +165,11 @@ class Loop:
             looked = [watch for watch, before in zip(watches, looks, strict=True) if watch.looks > before]
             self._weigh(looked, time.perf_counter() - began)
         return tuple(batches)
+
+    def keep_promises(self) -> None:
+        """The part of a round that concerns quality of data, if that is due."""
+        if self._quality is not None:
+            self._quality.round(self.clock.now())
 
     @property
     def settled(self) -> bool:
@@ -232,6 +243,13 @@ class Loop:
             rule.controllers = {key: controller for key, controller in rule.controllers.items() if key[0] != name}
             rule.view = rule.seen = None
         self._count_failures()
+
+    def rest(self) -> None:
+        """End all threads; the next round starts new ones."""
+        for watch in self._watches:
+            watch.rest()
+        if self._quality is not None:
+            self._quality.rest()
 
     def restore(self) -> tuple[Outcomes, ...]:
         """Undo all changes. Harmless if there are none, and when called again."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 import threading
 import time
-import weakref
 from collections.abc import Callable, Collection
-from queue import Empty, SimpleQueue
 
 import numpy as np
 
 from treadle.errors import EngineError
+from treadle.loop.asker import Asker
 from treadle.loop.engine import Engine
 from treadle.loop.trouble import Trouble
 from treadle.model import Topology
@@ -57,7 +56,7 @@ class Watch:
         self._metrics = frozenset(metrics)
         self._timeout = timeout
         self._patience = patience
-        self._asker: _Asker | None = None
+        self._asker: Asker[tuple[Topology, Sample]] | None = None
         self._asked = math.nan
         """The start of the call that is not answered yet; NaN if there is none."""
         self._hanging: threading.Thread | None = None
@@ -121,9 +120,9 @@ class Watch:
         if self._hanging is not None and self._hanging.is_alive():
             raise EngineError("has still not answered", where=f"engine '{self.name}'")
         now = time.monotonic()
-        asker, self._asker = self._asker or _Asker(f"treadle-look-at-{self.name}"), None
+        asker, self._asker = self._asker or Asker(f"treadle-look-at-{self.name}"), None
         waits = False
-        answer: Answer | None = None
+        answer: tuple[Topology, Sample] | BaseException | None = None
         try:
             if math.isnan(self._asked):
                 self._asked = now
@@ -151,45 +150,3 @@ class Watch:
         if isinstance(answer, BaseException):
             raise answer
         return answer
-
-
-Answer = tuple[Topology, Sample] | BaseException
-SIGNALS = 0.2
-"""Seconds within which a signal is handled, whichever thread the kernel has given it to."""
-
-
-class _Asker:
-    """A thread that calls the engine when asked to. It ends when it is dismissed, or this object is collected."""
-
-    def __init__(self, name: str) -> None:
-        self._questions: SimpleQueue[Callable[[], Answer] | None] = SimpleQueue()
-        self._answers: SimpleQueue[Answer] = SimpleQueue()
-        self.thread = threading.Thread(target=_serve, args=(self._questions, self._answers), name=name, daemon=True)
-        self.thread.start()
-        self.dismiss = weakref.finalize(self, self._questions.put, None)
-
-    def ask(self, question: Callable[[], Answer]) -> None:
-        self._questions.put(question)
-
-    def answer(self, timeout: float) -> Answer | None:
-        """Return the answer, or the exception that was raised; None if there is neither in time.
-
-        A signal that the kernel gives to another thread does not interrupt this wait, so the wait is cut into pieces.
-        """
-        end = time.monotonic() + timeout
-        while True:
-            left = end - time.monotonic()
-            try:
-                return self._answers.get(timeout=max(0.0, min(left, SIGNALS)))
-            except Empty:
-                if left <= SIGNALS:
-                    return None
-
-
-def _serve(questions: SimpleQueue[Callable[[], Answer] | None], answers: SimpleQueue[Answer]) -> None:
-    while (question := questions.get()) is not None:
-        try:
-            answers.put(question())
-        except BaseException as error:  # the caller decides what to do about it
-            answers.put(error)
-        del question  # a reference would keep the Watch alive

@@ -21,6 +21,7 @@ from treadle.engines.spark.application import Process
 from treadle.engines.spark.queries.progress import Progress
 from treadle.errors import ConfigError
 from treadle.linux.cores import Used
+from treadle.loop.quality_rule import QualityRule
 
 PROMISES = {
     "dear": {"priority": 1, "min_accuracy": 0.02},
@@ -47,15 +48,15 @@ class Model:
         self.parts: list[float] = []
         self._began = self.now
         self.quality = PromiseKeeper({"q": Promise(1.0, 0.05)}, lambda: {"shop": [Process(1, 1, True)]}, lambda: None)
+        self.quality.in_process = True
+        self._rule = QualityRule(self.quality, 60.0)
 
     def cycles(self, count: int) -> None:
-        for _ in range(count):
-            self.quality._cycle()
-            for _ in range(SAMPLES):
-                self.now += CYCLE / SAMPLES
-                self.quality._sample()
-                for query in self.quality._queries.values():
-                    query.use(self.now, CYCLE / SAMPLES)
+        for _ in range(count * SAMPLES):
+            self._rule.round(self.now)
+            self.now += CYCLE / SAMPLES
+            for query in self.quality._queries.values():
+                query.use(self.now, CYCLE / SAMPLES)
 
     @property
     def query(self) -> dict[str, Any]:

@@ -39,14 +39,16 @@ def test_with_an_order_the_first_gets_the_slots(spark: SparkSession, tmp_path: P
         after: dict[str, TaskSet] = {}
 
         def the_first_went_on() -> bool:
-            """Both have the stage they had, and the first has done twenty tasks more and still has some that wait."""
+            """Both have the stage they had, and the first has begun twenty tasks more and still has some that wait."""
             nonlocal before, after
             after = task_sets(spark, (one, two))
             same = before and after and all(after[run].stage == before[run].stage for run in after)
             if same and after[two].waiting > 0:
-                return after[two].done > before[two].done + 20
+                return after[two].started > before[two].started + 20
             before = task_sets(spark, (two, one)) if is_so(spark, agents, (two, one)) else {}
-            if before and (before[one].running > 0 or any(each.waiting == 0 for each in before.values())):
+            if before and (
+                before[two].priority >= before[one].priority or 0 in {each.waiting for each in before.values()}
+            ):
                 before = {}
             return False
 
@@ -94,13 +96,9 @@ def waiting(spark: SparkSession) -> dict[str, int]:
 
 class TaskSet(NamedTuple):
     stage: int
+    priority: int
     tasks: int
-    running: int
-    done: int
-
-    @property
-    def started(self) -> int:
-        return self.running + self.done
+    started: int
 
     @property
     def waiting(self) -> int:
@@ -112,11 +110,12 @@ def task_sets(spark: SparkSession, runs: tuple[str, ...]) -> dict[str, TaskSet]:
     found = dict(managers(spark))
     if not found.keys() >= set(runs):
         return {}
-    return {
-        run: TaskSet(*(int(each) for each in (m.stageId(), m.numTasks(), m.runningTasks(), m.tasksSuccessful())))
-        for run in runs
-        for m in (found[run],)
-    }
+    return {run: task_set(found[run]) for run in runs}
+
+
+def task_set(manager: Any) -> TaskSet:
+    counts = (manager.stageId(), manager.priority(), manager.numTasks(), manager.taskInfos().size())
+    return TaskSet(*map(int, counts))
 
 
 def own(spark: SparkSession) -> bool:

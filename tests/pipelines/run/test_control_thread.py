@@ -45,7 +45,7 @@ def test_a_corrupt_channel_stops_the_tending_of_no_other(tmp_path: Path, caplog:
     starter: Any = SimpleNamespace(
         parked_hops=SimpleNamespace(consider_all=lambda thorough: considered.append(thorough))
     )
-    tending = ControlThread(parts, starter, None)
+    tending = ControlThread(parts, starter)
     for _ in range(30):
         tending._maintain()
     assert [len(list(each.folder.glob("*.arrow"))) for each in channels.values()] == [2, 1]

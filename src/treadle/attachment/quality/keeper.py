@@ -1,15 +1,14 @@
 """Keeps promises for queries that run already: measures each query, asks the controller, and drops rows as it decides.
 
-It runs beside the rounds, in cycles of seconds, with an agent in each driver. The CPU use of a query is that of its
-threads, which the rounds measure. Nothing is dropped of queries in Real-Time Mode, nor where the rate of arriving rows
-is unknown (`Query.keeps_all`). Stream-Economics section 5.
+The loop calls it in a thread of its own, in cycles of seconds, with an agent in each driver. The CPU use of a query is
+that of its threads, which the rounds measure. Nothing is dropped of queries in Real-Time Mode, nor where the rate of
+arriving rows is unknown (`Query.keeps_all`). Stream-Economics section 5.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ from treadle.engines.spark.application import Process
 from treadle.engines.spark.threads.layout import of_driver
 from treadle.errors import TargetGone, TreadleError
 from treadle.linux.cores import Cores, Used
-from treadle.loop.trouble import Attempts, Trouble
+from treadle.loop.trouble import Trouble
 from treadle.model import Role
 from treadle.text import visible
 from treadle.values import Snapshot
@@ -55,7 +54,7 @@ Key = tuple[str, str]
 
 
 class PromiseKeeper:
-    """Keeps the promises in a thread of its own, from `start` until it is closed.
+    """Measures the queries of applications and drops their rows, as the `controller` decides, until it is closed.
 
     `applications` (processes by application name) and `seen` (the last round's snapshot) are called again and again.
     """
@@ -74,27 +73,26 @@ class PromiseKeeper:
         """By application: the failures of its agent."""
         self._suspended: dict[str, int] = {}
         """By application: how often its agent has kept all rows because it had received nothing from here."""
-        self._attempt = Attempts(CYCLE, LONGEST_PAUSE * CYCLE, log)
         self._queries: dict[Key, Query] = {}
-        self._controller: Controller | None = None
+        self._flowing: dict[Key, Query] = {}
+        """The queries that the controller knows, in its order: those of which rows may be dropped."""
+        self.period = CYCLE / SAMPLES
+        self.in_process = False
+        self.controller: Controller | None = None
         self._decision: Decision | None = None
         self._shortages = Shortages("query", log)
         self._cores = Cores(())
         self._looks: deque[tuple[float, Used]] = deque(maxlen=WINDOW * SAMPLES + 1)
-        self._ending = threading.Event()
+        self._samples = 0
+        """Since the last failure."""
         self._ahead = time.time() - time.monotonic()
         """Seconds by which the wall clock, which Spark's reports use, is ahead of the monotonic one."""
-        self._thread = threading.Thread(target=self._run, name="treadle-quality", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     def close(self) -> None:
-        """End the thread; all rows are kept again."""
-        self._ending.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        """Close the agents: all rows are kept again."""
+        for shedder in self._shedders.values():
+            shedder.close()
+        self._cores.close()
 
     def status(self) -> dict[str, Any]:
         """For each query its promise, its target and its measured accuracy, and the reason if it must keep all rows."""
@@ -120,46 +118,40 @@ class PromiseKeeper:
             "suspended": dict(self._suspended),
         }
 
-    # ------------------------------------------------------------ inside
-
-    def _run(self) -> None:
-        try:
-            while not self._ending.is_set():
-                self._cycle()
-                for _ in range(SAMPLES):
-                    self._ending.wait(CYCLE / SAMPLES)
-                    self._attempt("measuring the CPU of queries", self._sample)
-        except Exception:
-            log.exception("nothing is dropped any more")
-        finally:
-            for shedder in self._shedders.values():
-                shedder.close()
-            self._cores.close()
-
-    def _cycle(self) -> None:
-        """Run a cycle. While cycles fail, whatever the reason is, nothing is dropped."""
-        if not self._attempt("keeping promises", self._step):
-            for query in self._queries.values():
-                query.desired = 1.0
-            self._drop()
-
-    def _step(self) -> None:
+    def measure(self, now: float) -> Measured | None:  # noqa: ARG002 - each query is measured at its own time
+        """Sample the CPU of the queries; once a cycle read all reports and return what they tell."""
+        self._sample()
+        self._samples += 1
+        if self._samples % SAMPLES != 1:
+            return None
         self._hear()
-        flowing = {key: query for key, query in self._queries.items() if query.keeps_all is None}
-        self._follow(flowing)
-        if self._controller is None:
+        self._flowing = {key: query for key, query in self._queries.items() if query.keeps_all is None}
+        self._follow(self._flowing)
+        if self.controller is not None and len(self._looks) >= SAMPLES:
+            return self._measured(list(self._flowing.values()))
+        if self.controller is None:
             self._decision = None
-        elif len(self._looks) >= SAMPLES:
-            self._decision = self._controller.cycle(self._measured(list(flowing.values())))
-            for query, outside in zip(flowing.values(), self._decision.outside.tolist(), strict=True):
-                part = outside if query.sheds else 1.0
-                if part > query.desired or not any(each.comes_before(query) for each in flowing.values()):
-                    query.desired = part
-        for query in self._queries.values():
-            if not query.sheds:
-                query.desired = 1.0
         self._drop()
-        self._shortages.tell(self._decision.short if self._decision is not None else ())
+        return None
+
+    def carry_out(self, decision: Decision, now: float) -> None:  # noqa: ARG002 - as above
+        """Drop rows as decided."""
+        self._decision = decision
+        flowing = self._flowing.values()
+        for query, outside in zip(flowing, decision.outside.tolist(), strict=True):
+            part = outside if query.sheds else 1.0
+            if part > query.desired or not any(each.comes_before(query) for each in flowing):
+                query.desired = part
+        self._drop()
+
+    def keep_all(self) -> None:
+        """Drop nothing until the next decision."""
+        self._samples = 0
+        for query in self._queries.values():
+            query.desired = 1.0
+        self._drop()
+
+    # ------------------------------------------------------------ inside
 
     def _hear(self) -> None:
         there = self._applications()
@@ -273,19 +265,19 @@ class PromiseKeeper:
     def _follow(self, flowing: Mapping[Key, Query]) -> None:
         """Make a new controller if the queries have changed; it takes over the costs of queries that stay."""
         names = _names(flowing)
-        before = self._controller
+        before = self.controller
         if before is not None and before.flow.tasks == tuple(names):
             return
-        self._controller = None
+        self.controller = None
         if names:
             promised = {
                 name: query.promise if query.sheds else Promise(LAST, 1.0)
                 for name, query in zip(names, flowing.values(), strict=True)
             }
             flow = Flow.of(dict.fromkeys(names, ()), promised)
-            self._controller = Controller(flow, drain=DRAIN * CYCLE, cycle=CYCLE)
+            self.controller = Controller(flow, drain=DRAIN * CYCLE, cycle=CYCLE)
             if before is not None:
-                self._controller.remember(before)
+                self.controller.remember(before)
 
     def _measured(self, queries: list[Query]) -> Measured:
         rows, batches, cpu, held = np.array([query.done() for query in queries]).T
@@ -316,7 +308,11 @@ class PromiseKeeper:
         )
 
     def _drop(self) -> None:
-        """Send the drivers the parts that have changed."""
+        """Send the drivers the parts that have changed; queries that may not shed keep all."""
+        for query in self._queries.values():
+            if not query.sheds:
+                query.desired = 1.0
+        self._shortages.tell(self._decision.short if self._decision is not None else ())
         changed: dict[str, dict[str, float]] = {}
         for (name, run), query in self._queries.items():
             part = round(query.desired, 4)

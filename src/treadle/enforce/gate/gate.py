@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from treadle.enforce.gate.stats import GateStats, HopStats
@@ -146,6 +146,16 @@ class Gate:
                 if turn.hop.turn is turn:
                     self._end(turn)
             self._dispatch()
+
+    @contextmanager
+    def turn_if_there(self, name: str) -> Iterator[bool]:
+        """Like `turn`, but where the hop is withdrawn while it waits, the body runs with False and without a slot."""
+        with ExitStack() as turn:
+            granted = False
+            with suppress(TargetGone):
+                turn.enter_context(self.turn(name))
+                granted = True
+            yield granted
 
     @property
     def ranks(self) -> dict[str, float]:

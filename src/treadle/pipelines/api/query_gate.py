@@ -14,7 +14,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -25,7 +24,7 @@ from treadle.durations import Duration, seconds
 from treadle.enforce import Knob
 from treadle.enforce.gate.gate import Gate, GateKnob
 from treadle.enforce.gate.slots import starting_slots
-from treadle.errors import ConfigError, EngineError, TargetGone
+from treadle.errors import ConfigError, EngineError
 from treadle.loop import Binding, Loop
 from treadle.loop.trouble import Attempts
 from treadle.model import Operator, Query, Topology
@@ -162,12 +161,9 @@ class QueryGate:
                 function(rows, batch_id)
                 return
             query.offers(batch_id)
-            with ExitStack() as turn:
-                try:
-                    turn.enter_context(self._gate.turn(query.id))
-                except TargetGone:
-                    if not self._closed.is_set():
-                        raise Stopped(f"query '{query.name}'") from None
+            with self._gate.turn_if_there(query.id) as granted:
+                if not granted and not self._closed.is_set():
+                    raise Stopped(f"query '{query.name}'")
                 with query.running():
                     function(rows, batch_id)
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from treadle.enforce.gate.gate import Gate
-from treadle.errors import TargetGone
 from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.channel import Replan
 from treadle.pipelines.channels.kafka import KafkaChannel
@@ -71,8 +69,8 @@ class ForeachBatchGate:
             before, looked = looked, time.time()
             hop.planned = time.monotonic()
             ages = self._wait(hop, batch_id)
-            with ExitStack() as turn:
-                ran = self._granted(hop, turn)
+            with self.gate.turn_if_there(hop.id) as granted:
+                ran = granted and not self.stopping.is_set()
                 if ran:
                     self._enter_pool(hop, rows)
                     hop.state = State.RUNNING
@@ -109,13 +107,6 @@ class ForeachBatchGate:
             share = max(1, round(most * rows / waiting)) if most < waiting else most
             if (limit := channel.limited(share)) is not None:
                 self.limit(_query(hop)._jsq, channel.topic, limit)
-
-    def _granted(self, hop: Hop, turn: ExitStack) -> bool:
-        """Wait for a slot, held until the end of `turn`; False if the run ends before."""
-        with suppress(TargetGone):
-            turn.enter_context(self.gate.turn(hop.id))
-            return not self.stopping.is_set()
-        return False
 
     def _wait(self, hop: Hop, batch_id: int) -> list[ArrivalStats]:
         """Wait until the batch's inputs can be read and its output has room; return arrival times."""

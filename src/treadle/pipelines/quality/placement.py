@@ -106,6 +106,7 @@ class Placement(Promises):
                 remedy = f"use one of {', '.join(queries)}"
                 raise ConfigError(f"'{name}' is no query of this run", where=where, remedy=remedy)
         super().__init__(run, instances)
+        self.period = min(LOOK, self._cycle)
         self._names = [self.flow.tasks[task] for task in self.flow.task_of.tolist()]
         self.moved: list[Moved] = []
         self._sheds = may_shed(run.nodes)
@@ -137,16 +138,17 @@ class Placement(Promises):
     def shed(self, rows: DataFrame, producer: str, consumer: str) -> DataFrame:
         return super().shed(rows, producer, consumer) if self._sheds else rows
 
-    def step(self, now: float) -> None:
+    def measure(self, now: float) -> Measured | None:
         if now - self._around >= LOOK:
             self._around = now
             self._look_around(now)
-        if (self._at < 0).any():
-            return  # there is no worker yet
-        before = self.decision
-        super().step(now)
-        if self.decision is not None and self.decision is not before:
-            self._rearrange(now, self.decision)
+        too_early = self._looks and now - self._looks[-1][0] < self._cycle - self.period / 2
+        unplaced = (self._at < 0).any()  # there is no worker yet
+        return None if too_early or unplaced else super().measure(now)
+
+    def carry_out(self, decision: Decision, now: float) -> None:
+        super().carry_out(decision, now)
+        self._rearrange(now, decision)
 
     def move(self, hop: str, worker: str, now: float, why: str = "somebody wished it") -> None:
         """Move a query, or one of its instances, to another worker (its name or host), from its next stage on."""
@@ -176,7 +178,7 @@ class Placement(Promises):
                 "hops": here,
             }
         moves = [each._asdict() for each in self.moved]
-        warming = [self._names[instance] for instance in self._controller.warming]
+        warming = [self._names[instance] for instance in self.controller.warming]
         return {**super().status(), "workers": workers, "moves": moves, "warming": warming}
 
     # ------------------------------------------------------------ measuring
@@ -274,7 +276,7 @@ class Placement(Promises):
             target = moves.best_worker(decision.free, float(self._needs[move.instance]), others, wishes)
             self._go(move.instance, move.target if target is None or not wishes else target, now, SHORT)
         paying = any(move.origin and now - move.time < PAYS for move in self.moved[-1:])
-        if decision.moves or paying or self._controller.doubtful or self._controller.warming or self._cold_for.any():
+        if decision.moves or paying or self.controller.doubtful or self.controller.warming or self._cold_for.any():
             self._wish, self._wished = None, 0
             return
         found = moves.relief(whole, np.minimum(minimum * whole, whole), self._at, _room(self._use))
@@ -301,7 +303,7 @@ class Placement(Promises):
         wanted = np.array([",".join(ids) or None for ids in places.values()], dtype=np.object_)
         self._knob.apply(self._knob.diff(tuple(places), wanted))
         if origin >= 0:
-            self._controller.moved(instance, now)
+            self.controller.moved(instance, now)
             self._on_time.restart(int(self.flow.task_of[instance]), now)
         before = self._name_of(origin) if origin >= 0 else ""
         self.moved.append(Moved(now, self._names[instance], before, self._name_of(target), why))

@@ -102,23 +102,25 @@ class Cycle(NamedTuple):
 
 
 class Promises:
-    """Keeps the promises of one run, from before its hops start. Each cycle is a call of `step`.
+    """Measures one run and drops its rows, from before its hops start, as the `controller` decides in each cycle.
 
     Without shedding (`shed=False`) rows still get the weight column, because corrected results need it.
     """
 
     def __init__(self, run: Running, instances: Mapping[str, int] = MappingProxyType({})) -> None:
+        self.in_process = True
         self.flow = flow_of(run.nodes, run.options.layout, instances)
         self.last: Cycle | None = None
         self._nodes = run.nodes
         self._pipeline = run.name
-        self._period = run.options.cycle
+        self._cycle = run.options.cycle
+        self.period = self._cycle
         self._real_time = run.in_real_time
         self._off = not run.options.shed
         self._work = None if self._off else QueryWork(run, self.flow)
         self._shedding = Shedding(run.spark, live=run.in_real_time)
         self._enforcer = Enforcer(ShedKnob(self._shedding))
-        self._controller = Controller(self.flow, drain=DRAIN * self._period, cycle=self._period)
+        self.controller = Controller(self.flow, drain=DRAIN * self._cycle, cycle=self._cycle)
         tasks = self.flow.tasks
         self._streams = tuple(
             self._name(tasks[start], tasks[end])
@@ -127,11 +129,13 @@ class Promises:
         self._is_source = np.isin(np.arange(len(self.flow)), self.flow.sources)
         self._hops: Mapping[str, Hop] = run.hops
         self._looks: deque[tuple[float, Floats]] = deque(maxlen=WINDOW + 1)
-        self._on_time = OnTime(len(self.flow), self._period, WINDOW)
+        self._on_time = OnTime(len(self.flow), self._cycle, WINDOW)
         self._passed, self._passed_at = np.zeros(len(self.flow)), np.zeros(len(self.flow))
         """By task, in real-time mode: the rows that have passed it, and the time of the last ones."""
         sources = tuple(tasks[task] for task in self.flow.sources.tolist())
-        self._sources = SourceRates(sources, self._readers(), run.channels, run.hops, self._period)
+        self._sources = SourceRates(sources, self._readers(), run.channels, run.hops, self._cycle)
+        self._seen: Measured
+        """The measurements of the last cycle."""
         self._counts: tuple[Mapping[str, Count], Mapping[str, Count]] = ({}, {})
         self._shortages = Shortages("sink", log)
         self._spreads = {node.name: Spread(node) for node in run.nodes.values() if node.accuracy is not None}
@@ -161,41 +165,33 @@ class Promises:
         """The input of a sink, observed by Spark if the sink's accuracy depends on its values."""
         return self._spreads[sink].watch(rows) if sink in self._spreads else rows
 
-    def step(self, now: float) -> None:
-        """Run a cycle if one is due. After a cycle that fails, nothing is dropped until the next decision."""
-        if self._work is None or (self._looks and now - self._looks[-1][0] < self._period):
-            return
-        try:
-            if self._work.ready:
-                self._cycle(self._work)
-        except Exception:
-            if self.last is not None:
-                log.warning("all rows are kept until promises can be kept again")
-            self.last = None
-            self._looks.clear()
-            self._enforcer.restore()
-            raise
-
-    def _cycle(self, work: QueryWork) -> None:
-        self._shedding.hold(max(SILENT_SECONDS, SILENT_CYCLES * self._period))
+    def measure(self, now: float) -> Measured | None:
+        """Measure all tasks; None while there is nothing to compare with yet, or first batches distort the figures."""
+        work = self._work
+        if work is None or not work.ready:
+            return None
+        self._shedding.hold(max(SILENT_SECONDS, SILENT_CYCLES * self._cycle))
         if work.cold():
             self._looks.clear()
         self._looks.append(self._look())
         if len(self._looks) < 2:
-            return
+            return None
+        if self._spreads:
+            self.controller.promise(self._minima())
+        (first, oldest), (now, latest) = self._looks[0], self._looks[-1]
+        self._seen = self._measured(now, np.maximum(latest - oldest, 0.0) / (now - first))
+        return self._seen
+
+    def carry_out(self, decision: Decision, now: float) -> None:
+        """Drop rows as decided, and record the cycle."""
         (first, oldest), (last, before), (now, latest) = self._looks[0], self._looks[-2], self._looks[-1]
         lately = np.maximum(latest - before, 0.0) / (now - last)
-        on_average = np.maximum(latest - oldest, 0.0) / (now - first)
-        local = self._kept(lately, on_average)
+        local = self._kept(lately, np.maximum(latest - oldest, 0.0) / (now - first))
         on_time = np.where(self._on_time.stalled, 0.0, self._on_time.part)
         on_time = np.where(self._on_time.known, on_time, np.nan)
         kept = current_accuracy(self.flow, local)
         accuracy = np.minimum(current_accuracy(self.flow, local * on_time), WHOLE)
-        if self._spreads:
-            self._controller.promise(self._minima())
-        seen = self._measured(now, on_average)
-        decision = self._controller.cycle(seen)
-        used = seen.cpu if self._cpu_measured else np.full(len(seen.cpu), np.nan)
+        used = self._seen.cpu if self._cpu_measured else np.full(len(self._seen.cpu), np.nan)
         cpu: Floats = np.bincount(self.flow.task_of, weights=used, minlength=len(self.flow)).astype(np.float64)
         short = tuple(self._in_own_units(each) for each in decision.short)
         self.last = Cycle(now, dict(self._sources.rates), kept, accuracy, cpu, decision, short)
@@ -204,6 +200,12 @@ class Promises:
         self._enforcer.apply(self._enforcer.diff(self._streams, np.round(keep, 4)))
         self._drops.update(decision.desired, self._counts[0])
         self._shortages.tell(short)
+
+    def keep_all(self) -> None:
+        """Drop nothing until the next decision."""
+        self.last = None
+        self._looks.clear()
+        self._enforcer.restore()
 
     def close(self) -> None:
         """Stop shedding: all rows are kept again."""
@@ -267,7 +269,7 @@ class Promises:
         return promise.accuracy if measure is None else least_part(measure, promise.accuracy, self._kept_of(sink, 1.0))
 
     def _kept_of(self, sink: int, part: float) -> Kept:
-        return Kept(part, float(self._controller.whole_rate[sink]), self._spreads[self.flow.tasks[sink]].value)
+        return Kept(part, float(self.controller.whole_rate[sink]), self._spreads[self.flow.tasks[sink]].value)
 
     def _told_of(self, sink: int, part: float) -> float | None:
         """Convert a part of a sink's rows to the sink's own measure of accuracy; None if unknown."""
@@ -363,7 +365,7 @@ class Promises:
         own_source = self._is_source & (flow.copies > 0)
         taken = np.where(own_source, out, taken)  # what it reads is known only by the rows that it puts out
         waiting = self._standing()
-        behind = waiting.sum() > came.sum() * self._period / 2
+        behind = waiting.sum() > came.sum() * self._cycle / 2
         assert self._work is not None
         cpu, cores, most = self._work.of(work, behind=bool(behind))
         return Measured(

@@ -1,4 +1,4 @@
-"""The work of a run's control thread: poll channels, rank hops, offer hops to the gate, restart failed hops.
+"""The work of a run's control thread: poll channels, run the control loop, offer hops to the gate, restart failed hops.
 
 Each part catches its own errors, so that one unreadable channel or failing hop does not stop the others.
 """
@@ -12,7 +12,6 @@ from treadle.loop import Loop
 from treadle.pipelines.channels.channel import Source
 from treadle.pipelines.hops.hop import Hop, State
 from treadle.pipelines.nodes.node import Kind
-from treadle.pipelines.quality.promises import Promises
 from treadle.pipelines.run.hop_starter import HopStarter
 from treadle.pipelines.run.parts import TICK, Parts
 
@@ -22,28 +21,27 @@ SLOW_TICK = 1.0
 class ControlThread:
     """The periodic work for one started run."""
 
-    def __init__(self, parts: Parts, starter: HopStarter, promises: Promises | None) -> None:
+    def __init__(self, parts: Parts, starter: HopStarter) -> None:
         self._parts = parts
         self._starter = starter
         self._parked_hops = starter.parked_hops
-        self._promises = promises
         self._attempt = parts.attempt
 
     def work(self, loop: Loop) -> None:
         """Repeat the work until the run stops."""
-        parts, promises = self._parts, self._promises
+        parts = self._parts
         slow = time.monotonic()
         with loop:
             while not parts.stopping.wait(TICK):
                 self._poll_feeds()
                 self._attempt("holding back small batches", self._parked_hops.look)
-                if parts.options.enforce != "none":
+                if parts.options.enforce == "none":
+                    self._attempt("keeping promises", loop.keep_promises)
+                else:
                     self._attempt("ranking the hops", loop.round)
                 if time.monotonic() >= slow:
                     slow = time.monotonic() + SLOW_TICK
                     self._maintain()
-                if promises is not None:
-                    self._attempt("keeping promises", partial(promises.step, time.monotonic()))
 
     def _poll_feeds(self) -> None:
         for name, channel in self._parts.channel_set.sources.items():

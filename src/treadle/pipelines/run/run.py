@@ -76,7 +76,7 @@ class Run:
         self._starter.start()
         loop = self._make_loop(policy, self._starter)
         parts.steering.begin(loop)
-        work = ControlThread(parts, self._starter, self.promises).work
+        work = ControlThread(parts, self._starter).work
         self._thread = threading.Thread(target=work, args=(loop,), name="treadle-control", daemon=True)
         self._thread.start()
 
@@ -283,7 +283,8 @@ class Run:
         knobs: dict[str, Knob] = {"rank": GateKnob(self.gate), "rung": starter.pools}
         engine = HopEngine(topology, rows, knobs, lost=None if self.promises is None else self.promises.lost)
         knob = "rung" if self.options.enforce == "pools" else "rank"
-        return Loop([engine], [Binding(policy, knob, period=self.options.period)], metrics=ALL_METRICS)
+        binding = Binding(policy, knob, period=self.options.period)
+        return Loop([engine], [binding], metrics=ALL_METRICS, quality=self.promises)
 
     def _until(self, condition: Callable[[], bool], limit: float) -> bool:
         while not condition():
