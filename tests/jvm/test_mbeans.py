@@ -81,8 +81,8 @@ def test_a_name_that_can_be_none_is_told(mbeans: MBeans) -> None:
 
 def test_a_connection_that_the_agent_closed_is_made_anew(mbeans: MBeans) -> None:
     before = mbeans.read([LAGS])
-    assert mbeans._wire._socket is not None
-    mbeans._wire._socket.shutdown(socket.SHUT_RDWR)
+    assert mbeans._wire._connection.sock is not None
+    mbeans._wire._connection.sock.shutdown(socket.SHUT_RDWR)
     assert mbeans.read([LAGS]) == before
     mbeans.close()
     assert mbeans.read([LAGS]) == before
@@ -237,7 +237,7 @@ def test_an_answer_without_end_or_too_slow_is_given_up(monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "LONGEST", 10_000)
     with sent(endless) as connection:
         monkeypatch.setattr(module, "_dial", lambda *_: connection)
-        with pytest.raises(EngineError, match="more than 20000 bytes"):
+        with pytest.raises(EngineError, match="more than 10000 bytes"):
             unconnected(60.0).read([LAGS])
     here, there = socket.socketpair()
     with there:

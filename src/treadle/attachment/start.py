@@ -59,34 +59,30 @@ def attach(
     policy schedules all of them in one loop. A name such as `shop-*` is a pattern: it means all applications that
     match, also those that start later. Names and patterns mean applications of one `user` (a name or a uid), by default
     of the calling user (under sudo the one who called sudo). `enforce` is nice, cgroup, rt, slice or quota, or several
-    joined by `+`; see docs/attach.md. `priorities`, `latency_goals` and `quotas` (in CPUs) are by patterns of query
-    names, of which the first match counts; `queries` are the patterns of the queries that are scheduled at all.
-    Priorities are shares of the CPU, and a query that no pattern matches has 1; with `strict` only their order counts,
-    and the lowest gets hardly anything while the highest needs the CPU. With `qod`, micro-batches drop rows when the
-    CPU is short, but never more than `qod` allows: it is a mapping of patterns to `priority` and `min_accuracy`, or the
-    path of a TOML file with such a table; see docs/quality.md. By default Treadle's agent is loaded for as long as the
-    attachment lasts, and a Jolokia agent, which stays, only if the policy or the watchdog needs it; a dry run loads
-    neither. True for `agent` loads both, False loads and reads none. With `background` the attachment is at work when
-    this returns; otherwise call `run`.
+    joined by `+`. `priorities`, `latency_goals` and `quotas` (in CPUs) are by patterns of query names, of which the
+    first match counts; `queries` are the patterns of the queries that are scheduled at all. Priorities are shares of
+    the CPU, and a query that no pattern matches has 1; with `strict` only their order counts, and the lowest gets
+    hardly anything while the highest needs the CPU. With `qod`, micro-batches drop rows when the CPU is short, but
+    never more than `qod` allows: it is a mapping of patterns to `priority` and `min_accuracy`, or the path of a TOML
+    file with such a table. By default Treadle's agent is loaded for as long as the attachment lasts, and a Jolokia
+    agent, which stays, only if the policy or the watchdog needs it; a dry run loads neither. True for `agent` loads
+    both, False loads and reads none. Without `background`, call `run` on the result.
     """
-    wanted = dict(priorities or {})
+    wanted, goals = dict(priorities or {}), _seconds(latency_goals or {})
     _check_numbers("priorities", wanted, 0.0)
     _check_numbers("quotas", quotas or {}, LEAST_QUOTA)
     length = durations.seconds(period, what="the period", where="attach", least=LEAST_PERIOD)
     promised = {} if qod is None else _promised(qod, agent)
-    goals = _seconds(latency_goals or {})
     policy = "min-latency" if policy is None and goals else policy
     chosen = plan.make(policy, enforce, length, wanted, quotas or {}, tuple(queries), strict=strict)
-    own = loads_agent(agent, dry_run=dry_run)
+    own, owner = loads_agent(agent, dry_run=dry_run), None if user is None else users.number(user)
     chosen.check(Knobs(chosen).version, beans=agent is not False, agent=own)
-    owner = None if user is None else users.number(user)
     applications = targets.find(target, agent=own, user=owner)
     if not dry_run:
         checks.check(chosen, applications.values())
-    wanted["*"] = wanted.get("*", ORDINARY)
-    later = Newcomers(targets.patterns(target), owner)
+    wanted.setdefault("*", ORDINARY)
     asked = Wanted(chosen, wanted, goals, agent, dry_run)
-    attachment = Attachment(asked, applications, promised, later=later)
+    attachment = Attachment(asked, applications, promised, later=Newcomers(targets.patterns(target), owner))
     if background:
         attachment.start()
     return attachment

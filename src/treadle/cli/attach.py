@@ -18,7 +18,7 @@ import click
 from rich.live import Live
 
 from treadle import durations
-from treadle.cli.attach_options import before, goals_of, named, pairs, targets
+from treadle.cli.attach_options import before, goals_of, pairs, targets
 from treadle.cli.attach_tables import changes, table, title
 from treadle.cli.settings import with_settings
 from treadle.cli.shown import say
@@ -65,9 +65,7 @@ PER_SECOND = 2
 def attach(
     obj: tuple[configuration.Config, str],
     /,
-    pids: tuple[int, ...],
-    names: tuple[str, ...],
-    uis: tuple[str, ...],
+    target: list[Any],
     user: str | None,
     agent: bool | None,
     policy: str | None,
@@ -90,16 +88,14 @@ def attach(
     """
     from treadle.attachment import attach as library
 
-    settings = obj[0].attach
-    limit = None if length is None else durations.seconds(length, what="--for")
-    enforce = enforce or settings.enforce
-    if once:
-        _check_once(enforce, qod)
-    chosen = policy or settings.policy
+    settings, policy_of = obj[0].attach, obj[0].policy
+    limit = _limit(length, brief=dry_run or once)
+    enforce, chosen = enforce or settings.enforce, policy or settings.policy
+    _check_once(enforce if once else None, qod if once else None)
     with _signals() as ask:
         attachment = library(
-            named(pids, names, uis),
-            policy=None if chosen is None else obj[0].policy(chosen),
+            target,
+            policy=None if chosen is None else policy_of(chosen),
             enforce=enforce,
             period=period or settings.period,
             priorities=before(pairs("--priority", priorities), settings.priorities),
@@ -114,17 +110,12 @@ def attach(
             background=False,
         )
         ask.append(attachment.ask_to_stop)
-        if limit is None and (dry_run or once):
-            limit = LOOKS
         _run(attachment, limit, as_json=as_json, leave=once, live=not dry_run and not once)
-    if dry_run and qod is not None:
-        click.echo(
-            "what would be dropped is not known: an agent in the driver measures it, which a dry run does not load",
-            err=True,
-        )
-    if once and not dry_run:
-        click.echo("it stays like this until `treadle restore`, or the next attach to the same application", err=True)
-    _tell_the_end(attachment)
+    _tell_the_end(attachment, once=once, qod=qod)
+
+
+def _limit(length: str | None, *, brief: bool) -> float | None:
+    return durations.seconds(length, what="--for") if length is not None else LOOKS if brief else None
 
 
 def _check_once(enforce: str | None, qod: str | None) -> None:
@@ -145,9 +136,7 @@ def _check_once(enforce: str | None, qod: str | None) -> None:
 def top(
     obj: tuple[configuration.Config, str],
     /,
-    pids: tuple[int, ...],
-    names: tuple[str, ...],
-    uis: tuple[str, ...],
+    target: list[Any],
     user: str | None,
     agent: bool | None,
     length: str | None,
@@ -162,12 +151,12 @@ def top(
     from treadle.cli import _out
 
     limit = None if length is None else durations.seconds(length, what="--for")
-    applications, owner = named(pids, names, uis), obj[0].attach.user if user is None else user
-    if (status := look_on(applications, agent=bool(agent), user=owner)) is not None:
+    owner = obj[0].attach.user if user is None else user
+    if (status := look_on(target, agent=bool(agent), user=owner)) is not None:
         _look_on(status, limit, once=once or not _out.is_terminal, as_json=as_json)
         return
     with _signals() as ask:
-        attachment = watch(applications, agent=agent, user=owner)
+        attachment = watch(target, agent=agent, user=owner)
         ask.append(attachment.ask_to_stop)
         once = once or not _out.is_terminal  # one table, where updates can't be shown
         _run(attachment, LOOKS if once and limit is None else limit, as_json=as_json, live=not once)
@@ -239,7 +228,14 @@ def _look_on(status: Callable[[], dict[str, Any] | None], limit: float | None, *
         click.echo("the treadle process that scheduled it has ended", err=True)
 
 
-def _tell_the_end(attachment: Attachment) -> None:
+def _tell_the_end(attachment: Attachment, *, once: bool = False, qod: str | None = None) -> None:
+    if attachment.dry_run and qod is not None:
+        click.echo(
+            "what would be dropped is not known: an agent in the driver measures it, which a dry run does not load",
+            err=True,
+        )
+    if once and not attachment.dry_run:
+        click.echo("it stays like this until `treadle restore`, or the next attach to the same application", err=True)
     if (values := attachment.loop.stats.restored) and not attachment.dry_run:
         click.echo(f"put back {values} values", err=True)
     if attachment.ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -11,7 +12,12 @@ from treadle.errors import ConfigError
 
 
 def targets(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that select applications."""
+    """Add the options that select applications; the command gets the selected ones as `target`."""
+
+    @functools.wraps(command)
+    def found(*args: Any, pids: Iterable[int], names: Iterable[str], uis: Iterable[str], **given: Any) -> None:
+        command(*args, target=named(pids, names, uis), **given)
+
     options = (
         click.option(
             "--pid", "-P", "pids", type=int, multiple=True, help="Its driver, its Python program, or an executor."
@@ -27,9 +33,10 @@ def targets(command: Callable[..., None]) -> Callable[..., None]:
             help="Load agents into it (default: Treadle's own, and Jolokia if the policy or `rt` needs it), or none.",
         ),
     )
+    made: Callable[..., None] = found
     for option in reversed(options):
-        command = option(command)
-    return command
+        made = option(made)
+    return made
 
 
 def named(pids: Iterable[int], names: Iterable[str], uis: Iterable[str]) -> list[Any]:

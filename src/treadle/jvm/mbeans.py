@@ -10,15 +10,17 @@ from __future__ import annotations
 import base64
 import ctypes
 import json
+import math
 import os
 import re
 import secrets
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,8 +41,8 @@ TIMEOUT = 5.0
 START = 30.0
 """Seconds until an agent answers; it loads some hundred classes, which is slow on a busy machine."""
 
-LONGEST, LONGEST_HEAD = 1 << 23, 1 << 16
-"""Limits in bytes: an answer's body, and its head."""
+LONGEST = 1 << 23
+"""The most bytes of an answer."""
 _USER = "treadle"
 _POLICY = b"<restrict><commands><command>read</command><command>version</command></commands></restrict>"
 _CLONE_NEWNET = 0x40000000
@@ -102,7 +104,7 @@ class MBeans:
     def _post(self, body: bytes) -> tuple[int, bytes]:
         try:
             return self._wire.post(body)
-        except (TimeoutError, bounded.TimeOverError) as error:
+        except TimeoutError as error:
             remedy = "see whether it hangs, or has no CPU to run on"
             raise EngineError(f"no answer within {self._timeout:g} s", where=self._where, remedy=remedy) from error
         except EngineError as error:
@@ -129,108 +131,77 @@ class _Agent(NamedTuple):
 
 
 class _Wire:
-    """The part of an HTTP client that Jolokia needs, over one connection."""
+    """One kept HTTP connection to an agent."""
 
     def __init__(self, pid: int, agent: _Agent, timeout: float) -> None:
         self.agent = agent
-        self._pid = pid
-        self._timeout = timeout
-        self._socket: socket.socket | None = None
-        secret = base64.b64encode(f"{_USER}:{agent.password}".encode())
-        self._head = (
-            b"POST /jolokia/ HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            b"Authorization: Basic " + secret + b"\r\nContent-Length: %d\r\n\r\n"
-        )
+        secret = base64.b64encode(f"{_USER}:{agent.password}".encode()).decode()
+        self._headers = {"Content-Type": "application/json", "Authorization": f"Basic {secret}"}
+        self._connection = _Connection(pid, agent.port, timeout)
 
     def post(self, body: bytes) -> tuple[int, bytes]:
         """Return status and contents of the answer. Connect again if the agent has closed an idle connection."""
-        if self._socket is not None:
+        if self._connection.sock is not None:
             with suppress(ConnectionError):
                 return self._ask(body)
         return self._ask(body)
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._connection.close()
 
     def _ask(self, body: bytes) -> tuple[int, bytes]:
         try:
-            if self._socket is None:
-                self._socket = _dial(self._pid, self.agent.port, self._timeout)
-            self._socket.settimeout(self._timeout)
-            self._socket.sendall(self._head % len(body) + body)
-            return AnswerReader(self._socket, self._timeout).read()
-        except BaseException:
+            self._connection.request("POST", "/jolokia/", body, self._headers)
+            answer = self._connection.getresponse()
+            contents = answer.read(LONGEST + 1)
+            if len(contents) > LONGEST:
+                raise bounded.too_long(LONGEST)
+        except BaseException as error:
             self.close()  # else the next request would get the answer to this one
+            if isinstance(error, HTTPException | ValueError) and not isinstance(error, OSError):
+                raise EngineError("does not answer in HTTP") from error
             raise
+        return answer.status, contents
 
 
-class AnswerReader:
-    """Reads one HTTP answer from a kept connection, with limits on the time and the bytes."""
+class _Connection(HTTPConnection):
+    """A connection that is made in the network of the JVM, with a time limit on each question and its answer."""
 
-    def __init__(self, connection: socket.socket, seconds: float) -> None:
-        self._connection = connection
-        self._seconds = seconds
-        self._end = time.monotonic() + seconds
-        self._came = 0
-        self._rest = bytearray()
+    sock: _Socket | None
 
-    def read(self) -> tuple[int, bytes]:
-        """Status and contents."""
-        head = self._until(b"\r\n\r\n", LONGEST_HEAD).lower()
-        status = re.match(rb"http/1\.[01] ([0-9]{3})\b", head)
-        if status is None:
-            raise EngineError("does not answer in HTTP")
-        if b"transfer-encoding: chunked" in head:
-            return int(status[1]), b"".join(self._chunks())
-        length = re.search(rb"\ncontent-length: *([0-9]{1,9})\b", head)
-        return int(status[1]), self._exactly(int(length[1]) if length else 0)
+    def __init__(self, pid: int, port: int, timeout: float) -> None:
+        super().__init__("localhost", port)
+        self._pid = pid
+        self._seconds = timeout
 
-    def _chunks(self) -> Iterator[bytes]:
-        while True:
-            line = self._until(b"\r\n", LONGEST_HEAD)
-            size = re.match(rb"([0-9a-f]{1,7})\b", line.lower())
-            if size is None:
-                raise EngineError("sends a chunk without its size")
-            chunk = self._exactly(int(size[1], 16))
-            self._exactly(2)
-            if not chunk:
-                return
-            yield chunk
+    def connect(self) -> None:
+        dialled = _dial(self._pid, self.port, self._seconds)
+        self.sock = _Socket(fileno=dialled.detach())
 
-    def _until(self, mark: bytes, most: int) -> bytes:
-        """Read the bytes before a mark."""
-        searched = 0
-        while (at := self._rest.find(mark, searched)) < 0:
-            searched = max(0, len(self._rest) - len(mark) + 1)
-            if searched > most:
-                raise bounded.too_long(most)
-            self._more()
-        found = bytes(self._rest[:at])
-        del self._rest[: at + len(mark)]
-        return found
+    def request(self, *args: Any, **kwargs: Any) -> None:
+        if self.sock is None:
+            self.connect()
+        assert self.sock is not None
+        self.sock.end = time.monotonic() + self._seconds
+        self.sock.settimeout(self._seconds)
+        super().request(*args, **kwargs)
 
-    def _exactly(self, count: int) -> bytes:
-        if count > LONGEST:
-            raise bounded.too_long(LONGEST)
-        while len(self._rest) < count:
-            self._more()
-        found = bytes(self._rest[:count])
-        del self._rest[:count]
-        return found
 
-    def _more(self) -> None:
+class _Socket(socket.socket):
+    """A socket with a limit on the time of a whole answer, which acknowledges at once what it receives."""
+
+    end = math.inf
+    """When the answer must be there (monotonic)."""
+
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
         with suppress(OSError):
             # The server sends the body only after our ACK of the head, and Linux by default delays that by 40 ms.
-            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-        some = bounded.piece(self._connection, self._end, self._seconds)
-        if not some:
-            raise ConnectionResetError("it closed the connection")
-        self._came += len(some)
-        if self._came > 2 * LONGEST:
-            raise bounded.too_long(2 * LONGEST)
-        self._rest += some
+            self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        left = self.end - time.monotonic()
+        if left <= 0.0:
+            raise TimeoutError
+        self.settimeout(left)
+        return super().recv_into(*args, **kwargs)
 
 
 def _wish(name: str, attributes: Sequence[str]) -> Mapping[str, Any]:

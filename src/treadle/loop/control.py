@@ -95,21 +95,18 @@ class Loop:
         served = {engine.name: checks.served(engine, bindings) for engine in engines}
 
         def watch_over(engine: Engine, served: Sequence[Binding]) -> Watch:
-            trouble = Trouble(f"engine '{engine.name}'", min(b.period for b in served), longest_pause)
             wanted = checks.metrics(engine, served) | set(metrics)
+            trouble = Trouble(f"engine '{engine.name}'", min(b.period for b in served), longest_pause)
             return Watch(engine, wanted, trouble, sample_timeout, patience=patience, tau=tau, forget=forget)
 
         self._watch_over = watch_over
         self._watches = tuple(watch_over(e, served[e.name]) for e in engines if served[e.name])
-        self._rules = tuple(
-            Rule.of(
-                number, bindings, [watch for watch in self._watches if binding in served[watch.name]], longest_pause
-            )
-            for number, binding in enumerate(bindings)
-        )
+        watches = [[watch for watch in self._watches if each in served[watch.name]] for each in bindings]
+        self._rules = tuple(Rule.of(number, bindings, at, longest_pause) for number, at in enumerate(watches))
         self._troubles = [*(watch.trouble for watch in self._watches), *(rule.trouble for rule in self._rules)]
-        self._quality = None if quality is None else QualityRule(quality, longest_pause)
-        if self._quality is not None:
+        self._quality = None
+        if quality is not None:
+            self._quality = QualityRule(quality, longest_pause)
             self._troubles.append(self._quality.trouble)
 
     def __enter__(self) -> Self:

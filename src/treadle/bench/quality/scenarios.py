@@ -96,9 +96,9 @@ SCENARIOS: dict[str, Scenario] = {
         "Taxi Drives, drivers and cells alike: a second worker is idle until the first can't pay for both minima",
         _taxi((0.4, 0.6), HEAVY_ROW),
         (_TAXI,),
-        # This load needs about two cores, and the minima half of that: more than one worker has, and less than both
+        # This load needs about 2.3 cores, and the minima half of that: more than one worker has, and less than both
         # have, of which the second shares its core with the load.
-        (Phase(40, (0.5,), 1), Phase(20, (0.5,), 2), Phase(90, (2.4,), 2)),
+        (Phase(40, (0.5,), 1), Phase(20, (0.5,), 2), Phase(90, (2.8,), 2)),
         instances={"cells": 2},
         leaves="cells",
     ),

@@ -81,6 +81,7 @@ NODE = _record(
 SIDE = _record("mass", "head tail")
 STREAM = _record("", "first size port turn")
 GROUP = _record("weight virtual floor", "")
+ROOT_GROUP = (1024.0, 0.0, 0.0)
 PROCESSOR = _record("until slice_end accounted", "running batch_left last_node cursor catch_up first last")
 ARRIVAL_RECORD = _record("time", "node")
 RESULT = _record("time born mass", "node")
@@ -155,8 +156,6 @@ def create(
 
     side = np.zeros(2 * len(nodes), dtype=SIDE)
     side["head"] = side["tail"] = -1
-    group = np.zeros(1, dtype=GROUP)
-    group["weight"] = 1024.0
     arrival = np.zeros(len(arrivals[0]), dtype=ARRIVAL_RECORD)
     arrival["time"], arrival["node"] = arrivals
     stream, consumer = _streams(nodes)
@@ -166,7 +165,7 @@ def create(
         side=side,
         stream=stream,
         consumer=consumer,
-        group=group,
+        group=np.array([ROOT_GROUP], dtype=GROUP),
         processor=_free_processors(),
         order=np.zeros(len(nodes), dtype=np.int64),
         arrival=arrival,

@@ -66,6 +66,19 @@ class SparkEngine:
 
     OFFERS: ClassVar[frozenset[str]] = OFFERS
 
+    _sources_known = math.inf
+    """When the offsets of all Kafka sources were last known."""
+    _counted = 0
+    """The number of counter readings that were passed on."""
+    _took = False
+    """True if an agent reported new counters after the last read of CPU times."""
+    _heard = 0
+    """The agents' `generation` that was last passed on."""
+    _stacks = 0
+    _facts: object = None
+    _topology = Topology((), ())
+    _rows = Rows((), (), ())
+
     def __init__(
         self,
         application: Application,
@@ -91,8 +104,6 @@ class SparkEngine:
         self.application = application
         self.offers = offered(beans=mbeans, agent=agent)
         self._mbeans, self._needs_beans = mbeans, needs_beans
-        self._sources_known = math.inf
-        """When the offsets of all Kafka sources were last known."""
         rest = Rest(application.ui)
         rest.application = "" if application.local else application.id
         self._directory = Directory(rest, patience=patience)
@@ -106,24 +117,14 @@ class SparkEngine:
         self._dump_period = dump_period
         self._agents = Agents(loads=agent, period=period, stacks=dump_period, counts=counts_period)
         self._live = LiveColumns(self._agents, self._directory)
-        self._counted = 0
-        """The number of counter readings that were passed on."""
-        self._took = False
-        """True if an agent reported new counters after the last read of CPU times."""
         self._needs_busy, self._all_counted = needs_busy, False
-        self._heard = 0
-        """The agents' `generation` that was last passed on."""
         self._agents.keep(self._pids)
         self._table = ThreadTable(self._agents)
         self._cpu_times = CpuTimes(dump_period)
         self._idle = IdleColumns()
         self._kafka = KafkaColumns()
         self._threads: dict[int, list[JavaThread]] = {}
-        self._stacks = 0
         self._due = LookDue(self._agents, self._directory, self._poller, self._layout, self._table, dump_period)
-        self._facts: object = None
-        self._topology = Topology((), ())
-        self._rows = Rows((), (), ())
         self._batch_rows: dict[str, int] = {}
 
     def __enter__(self) -> Self:

@@ -1,19 +1,19 @@
 """A pipeline as a tree for the terminal and as a self-contained SVG: layers from left to right, colours by kind.
 
-It draws the graph and what sinks require, nothing of a run. The layout is the usual one for layered graphs: long edges
-get a place in each layer, layers are sorted by the positions of neighbours, and boxes move towards the mean height of
-their neighbours as far as other boxes leave room.
+It draws the graph and what sinks require, nothing of a run.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
+from importlib.util import find_spec
 from itertools import pairwise
 
 from treadle import durations
+from treadle.errors import ConfigError
 from treadle.pipelines.api.pipeline import Pipeline
 from treadle.pipelines.nodes import graph
 from treadle.pipelines.nodes.node import Kind, Node
@@ -21,7 +21,8 @@ from treadle.pipelines.nodes.node import Kind, Node
 _HEIGHT, _GAP_Y, _GAP_X, _MARGIN = 44.0, 16.0, 64.0, 24.0
 _TITLE, _BETWEEN = 56.0, 30.0
 _LONGEST = 34  # characters of a name that are shown in a box
-_SWEEPS = 12
+_Place = tuple[int, float]
+"""The number of a layer, and a height in it."""
 _COLOURS = {
     Kind.SOURCE: ("#e6f4ea", "#2e7d4f"),
     Kind.FEED: ("#e0f3f1", "#1f7a74"),
@@ -94,44 +95,50 @@ def svg(p: Pipeline) -> str:
     return "\n".join([*head, *body, *legend, "</svg>"]) + "\n"
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Layout:
-    """One connected part: its spots by layer, with y positions. A tuple is where a long edge crosses a layer."""
+    """One connected part: the layer and the middle of each node's box, and the points at which edges cross layers."""
 
     nodes: Mapping[str, Node]
-    ways: list[list[_Spot]]
-    layers: list[list[_Spot]]
-    y: dict[_Spot, float] = field(default_factory=dict)
+    places: Mapping[str, _Place]
+    ways: Sequence[tuple[str, Sequence[_Place], str]]
 
     @property
     def height(self) -> float:
-        return max(self.y[spot] + self.size(spot) for layer in self.layers for spot in layer)
-
-    def size(self, spot: _Spot) -> float:
-        return _HEIGHT if isinstance(spot, str) else 6.0
-
-
-_Spot = str | tuple[str, str, int]
+        return max(y for _, y in [*self.places.values(), *(at for _, way, _ in self.ways for at in way)]) + _HEIGHT / 2
 
 
 def _lay_out(part: Sequence[Node]) -> _Layout:
-    nodes = {node.name: node for node in part}
-    depth = _depths(part)
-    layers: list[list[_Spot]] = [[] for _ in range(max(depth.values()) + 1)]
+    """Sugiyama's layout, from top to bottom, turned to the right."""
+    if find_spec("igraph") is None:
+        raise ConfigError("igraph is not installed", where="picture", remedy="pip install 'treadle[plot]'")
+    from igraph import Graph
+
+    nodes, depth = {node.name: node for node in part}, _depths(part)
+    layers = [depth[name] for name in nodes]
+    number = {name: vertex for vertex, name in enumerate(nodes)}
+    ways: list[tuple[str, list[int], str]] = []
     for node in part:
-        layers[depth[node.name]].append(node.name)
-    ways: list[list[_Spot]] = []
-    for node in part:
-        for up in node.inputs:
-            stations: list[_Spot] = [(up, node.name, level) for level in range(depth[up] + 1, depth[node.name])]
-            for level, station in enumerate(stations, depth[up] + 1):
-                layers[level].append(station)
-            ways.append([up, *stations, node.name])
-    layout = _Layout(nodes, ways, layers)
-    before, after = _neighbours(ways)
-    _sort_layers(layers, before, after)
-    _place(layout, before, after)
-    return layout
+        for up in node.inputs:  # a long edge gets a vertex in each layer that it crosses, so that it crosses no box
+            crossed = range(depth[up] + 1, depth[node.name])
+            ways.append((up, [len(layers) + each for each in range(len(crossed))], node.name))
+            layers += crossed
+    edges = [edge for up, way, down in ways for edge in pairwise([number[up], *way, number[down]])]
+    drawn = Graph(len(layers), edges, directed=True).layout_sugiyama(layers=layers, hgap=_HEIGHT + _GAP_Y)
+    at = _apart(layers, [x for x, _ in drawn.coords])
+    places = {name: at[vertex] for name, vertex in number.items()}
+    return _Layout(nodes, places, [(up, [at[each] for each in way], down) for up, way, down in ways])
+
+
+def _apart(layers: Sequence[int], heights: Sequence[float]) -> list[_Place]:
+    """The places from 0 on, none nearer to the one above it than boxes may be: igraph halves the gap here and there."""
+    middle = [0.0] * len(layers)
+    lowest: dict[int, float] = {}
+    for vertex in sorted(range(len(layers)), key=lambda each: heights[each]):
+        least = lowest.get(layers[vertex], 0.0)
+        middle[vertex] = max(least, heights[vertex] - min(heights)) + _HEIGHT / 2
+        lowest[layers[vertex]] = middle[vertex] + _HEIGHT / 2 + _GAP_Y
+    return list(zip(layers, middle, strict=True))
 
 
 def _depths(part: Sequence[Node]) -> dict[str, int]:
@@ -145,148 +152,42 @@ def _depths(part: Sequence[Node]) -> dict[str, int]:
     return depth
 
 
-def _neighbours(ways: list[list[_Spot]]) -> tuple[dict[_Spot, list[_Spot]], dict[_Spot, list[_Spot]]]:
-    before: dict[_Spot, list[_Spot]] = {}
-    after: dict[_Spot, list[_Spot]] = {}
-    for way in ways:
-        for start, end in pairwise(way):
-            after.setdefault(start, []).append(end)
-            before.setdefault(end, []).append(start)
-    return before, after
-
-
-def _sort_layers(
-    layers: list[list[_Spot]], before: Mapping[_Spot, list[_Spot]], after: Mapping[_Spot, list[_Spot]]
-) -> None:
-    """Sort each layer by the mean positions of neighbours, forwards and backwards; keep the fewest crossings."""
-    best, fewest = [list(layer) for layer in layers], _crossings(layers, after)
-    for sweep in range(_SWEEPS):
-        if fewest == 0:
-            break
-        forwards = sweep % 2 == 0
-        for layer in layers if forwards else layers[::-1]:
-            near = before if forwards else after
-            place = {spot: number for other in layers for number, spot in enumerate(other)}
-            layer.sort(key=lambda s: _mean([place[n] for n in near.get(s, [])], place[s]))
-        if (count := _crossings(layers, after)) < fewest:
-            best, fewest = [list(layer) for layer in layers], count
-    layers[:] = best
-    if fewest:
-        _swap(layers, after)
-
-
-def _swap(layers: list[list[_Spot]], after: Mapping[_Spot, list[_Spot]]) -> None:
-    """Swap adjacent spots of a layer as long as that reduces the number of crossings."""
-    better = True
-    while better:
-        better = False
-        for number, layer in enumerate(layers):
-            near = layers[max(0, number - 1) : number + 2]
-            count = _crossings(near, after)
-            for i in range(len(layer) - 1):
-                layer[i], layer[i + 1] = layer[i + 1], layer[i]
-                if (less := _crossings(near, after)) < count:
-                    count, better = less, True
-                else:
-                    layer[i], layer[i + 1] = layer[i + 1], layer[i]
-
-
-def _crossings(layers: list[list[_Spot]], after: Mapping[_Spot, list[_Spot]]) -> int:
-    count = 0
-    for layer, following in pairwise(layers):
-        place = {spot: number for number, spot in enumerate(following)}
-        ends = [sorted(place[n] for n in after.get(spot, [])) for spot in layer]
-        seen: list[int] = []
-        for group in ends:
-            count += sum(earlier > end for end in group for earlier in seen)
-            seen += group
-    return count
-
-
-def _place(layout: _Layout, before: Mapping[_Spot, list[_Spot]], after: Mapping[_Spot, list[_Spot]]) -> None:
-    """Set y: each spot moves to the mean height of its neighbours, without overlap in its layer."""
-    y = layout.y
-    for layer in layout.layers:
-        top = 0.0
-        for spot in layer:
-            y[spot] = top
-            top += layout.size(spot) + _GAP_Y
-    for sweep in range(6 * _SWEEPS):
-        for layer in layout.layers if sweep % 2 else layout.layers[::-1]:
-            wanted = []
-            for spot in layer:
-                near = [*before.get(spot, []), *after.get(spot, [])]
-                middle = _mean([y[n] + layout.size(n) / 2 for n in near], y[spot] + layout.size(spot) / 2)
-                wanted.append(middle - layout.size(spot) / 2)
-            for spot, top in zip(layer, _spread(wanted, [layout.size(s) + _GAP_Y for s in layer]), strict=True):
-                y[spot] = top
-    lowest = min(y.values())
-    for spot in y:
-        y[spot] -= lowest
-
-
-def _spread(wanted: list[float], sizes: list[float]) -> list[float]:
-    """The positions nearest to the wanted ones (least squares) without overlap: pool adjacent violators."""
-    offsets = [sum(sizes[:i]) for i in range(len(sizes))]
-    blocks: list[tuple[float, int]] = []  # (mean of wanted position minus offset, members)
-    for want, offset in zip(wanted, offsets, strict=True):
-        mean, members = want - offset, 1
-        while blocks and blocks[-1][0] > mean:
-            other, count = blocks.pop()
-            mean = (mean * members + other * count) / (members + count)
-            members += count
-        blocks.append((mean, members))
-    means = [mean for mean, members in blocks for _ in range(members)]
-    return [mean + offset for mean, offset in zip(means, offsets, strict=True)]
-
-
 def _column_widths(layouts: Sequence[_Layout]) -> list[float]:
-    widths = [0.0] * max(len(layout.layers) for layout in layouts)
+    widths = [0.0] * (1 + max(level for layout in layouts for level, _ in layout.places.values()))
     for layout in layouts:
-        for number, layer in enumerate(layout.layers):
-            for spot in layer:
-                if isinstance(spot, str):
-                    widest = max(_text_width(_short(spot), 13), _text_width(_details(layout.nodes[spot]), 11))
-                    widths[number] = max(widths[number], widest + 28)
+        for name, (level, _) in layout.places.items():
+            widest = max(_text_width(_short(name), 13), _text_width(_details(layout.nodes[name]), 11))
+            widths[level] = max(widths[level], widest + 28)
     return widths
 
 
 def _boxes(layout: _Layout, left: list[float], widths: list[float], top: float) -> list[str]:
     out = []
-    for number, layer in enumerate(layout.layers):
-        for spot in layer:
-            if not isinstance(spot, str):
-                continue
-            node = layout.nodes[spot]
-            fill, line = _COLOURS[node.kind]
-            x, y, width = left[number], top + layout.y[spot], widths[number]
-            out.append(
-                f"<g><title>{escape(node.where)}</title>"
-                f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_HEIGHT:.0f}" rx="7"'
-                f' fill="{fill}" stroke="{line}" stroke-width="1.2"/>'
-                f'<text class="name" x="{x + 14:.1f}" y="{y + 19:.1f}">{escape(_short(spot))}</text>'
-                f'<text class="small" x="{x + 14:.1f}" y="{y + 34:.1f}">{escape(_details(node))}</text></g>'
-            )
+    for name, (level, middle) in layout.places.items():
+        node = layout.nodes[name]
+        fill, line = _COLOURS[node.kind]
+        x, y = left[level], top + middle - _HEIGHT / 2
+        out.append(
+            f"<g><title>{escape(node.where)}</title>"
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{widths[level]:.1f}" height="{_HEIGHT:.0f}" rx="7"'
+            f' fill="{fill}" stroke="{line}" stroke-width="1.2"/>'
+            f'<text class="name" x="{x + 14:.1f}" y="{y + 19:.1f}">{escape(_short(name))}</text>'
+            f'<text class="small" x="{x + 14:.1f}" y="{y + 34:.1f}">{escape(_details(node))}</text></g>'
+        )
     return out
 
 
 def _edges(layout: _Layout, left: list[float], widths: list[float], top: float) -> list[str]:
-    column = {spot: number for number, layer in enumerate(layout.layers) for spot in layer}
     out = []
-    for way in layout.ways:
-        points = []
-        for spot in way:
-            number, y = column[spot], top + layout.y[spot] + layout.size(spot) / 2
-            if spot != way[0]:
-                points.append((left[number] - (2 if spot == way[-1] else 0), y))
-            if spot != way[-1]:
-                points.append((left[number] + widths[number], y))
-        path = f"M{points[0][0]:.1f},{points[0][1]:.1f}"
-        for number, ((x0, y0), (x1, y1)) in enumerate(pairwise(points)):
+    for up, way, down in layout.ways:
+        stations = [layout.places[up], *way, layout.places[down]]
+        path = ""
+        for (level, y0), (following, y1) in pairwise(stations):
+            x0, x1 = left[level] + widths[level], left[following] - (2 if following == stations[-1][0] else 0)
             half = (x0 + x1) / 2
-            curve = f" C{half:.1f},{y0:.1f} {half:.1f},{y1:.1f} {x1:.1f},{y1:.1f}"
-            path += curve if number % 2 == 0 else f" L{x1:.1f},{y1:.1f}"
-        out.append(f'<path class="edge" marker-end="url(#tip)" d="{path}"/>')
+            begin = f"L{x0:.1f},{top + y0:.1f}" if path else f"M{x0:.1f},{top + y0:.1f}"
+            path += f"{begin} C{half:.1f},{top + y0:.1f} {half:.1f},{top + y1:.1f} {x1:.1f},{top + y1:.1f} "
+        out.append(f'<path class="edge" marker-end="url(#tip)" d="{path.strip()}"/>')
     return out
 
 
@@ -336,7 +237,3 @@ def _short(name: str) -> str:
 def _text_width(words: str, size: float) -> float:
     """Estimated width in pixels, rather too large, since the reader's font is unknown."""
     return sum(0.36 if c in "ijl.,:;|' " else 0.92 if c in "mwMW" else 0.62 for c in words) * size
-
-
-def _mean(values: Sequence[float], otherwise: float) -> float:
-    return sum(values) / len(values) if values else otherwise
