@@ -25,7 +25,7 @@ BESIDE := $(addprefix tests/,decide loop testing observe workloads engines/simul
 	$(patsubst %,bench/%.py,test_claims test_core attach/test_policies) cli/test_run.py \
 	$(patsubst %,attachment/%.py,test_pace test_task_order test_coverage policies/test_sources_last policies/test_in_proportion shown/test_report \
 		quality/test_promises) \
-	$(patsubst %,engines/spark/%.py,kafka/test_flow threads/test_naming threads/test_idle_queues queries/test_operators \
+	$(patsubst %,engines/spark/%.py,kafka/test_flow threads/test_thread_names threads/test_idle_queues queries/test_operators \
 		queries/test_plan queries/test_progress agent/test_reports) \
 	$(patsubst %,pipelines/%.py,api/test_load api/test_show api/test_query_gate api/test_pipeline gating/test_arrival_history \
 		gating/test_parked_hops hops/test_totals nodes/test_ddl quality/test_drops quality/test_own_sources \

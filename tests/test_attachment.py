@@ -369,7 +369,7 @@ def test_without_a_real_time_budget_rt_is_refused(monkeypatch: pytest.MonkeyPatc
         inside = Mount(1, str(group), name)
         for module in (cgroup, realtime):
             monkeypatch.setattr(module, "find_mount", lambda: inside)
-        with pytest.raises(EngineError, match=r"enforce 'rt'.*has none left for real-time threads.*use 'nice'"):
+        with pytest.raises(EngineError, match=r"enforce 'rt'.*has no budget left for real-time threads.*use 'nice'"):
             checks.check(plan.make("none", "rt", 0.1, {}, {}, ("*",)), [])
     finally:
         for each in sorted(group.glob("**/"), reverse=True):
@@ -394,7 +394,7 @@ def test_nice_across_sessions_is_refused_and_cgroup_offered(two_sessions: list[i
     if not kernel.autogroup_enabled():
         pytest.skip("autogroup is off: nice compares across sessions")
     apps = [Application(f"app-{pid}", f"app-{pid}", "", (Process(pid, 0, True),)) for pid in two_sessions]
-    with pytest.raises(EngineError, match=r"autogroup is on.*use enforce='cgroup'"):
+    with pytest.raises(EngineError, match=r"with autogroup, nice has no effect.*use enforce='cgroup'"):
         checks.check(plan.make("none", "nice", 0.1, {}, {}, ("*",)), apps)
     checks.check(plan.make("none", "cgroup", 0.1, {}, {}, ("*",)), apps)
     checks.check(plan.make("none", "nice", 0.1, {}, {}, ("*",)), apps[:1])
@@ -404,14 +404,14 @@ def test_nice_across_sessions_is_refused_and_cgroup_offered(two_sessions: list[i
     ("enforce", "quotas", "why"),
     [
         ("nicer", {}, "did you mean nice"),
-        ("nice+nice", {}, "is there twice"),
+        ("nice+nice", {}, "is given twice"),
         ("nice:by=query", {}, "there is no option 'by'"),
         ("nice:low=x", {}, "give a number"),
         ("cgroup:by=colour", {}, "use one of query, operator"),
         ("rt:fifo=perhaps", {}, "give yes or no"),
         ("rt+nice", {}, "use 'rt' alone"),
-        ("quota", {}, "no query has a cap"),
-        ("cgroup:by=operator+quota", {"a": 1.0}, "quotas are for queries"),
+        ("quota", {}, "no query has a quota"),
+        ("cgroup:by=operator+quota", {"a": 1.0}, "a quota needs a group for each query"),
         ("nice:low=5,high=-5", {}, "limits can't be"),
     ],
 )
@@ -421,7 +421,7 @@ def test_what_can_not_be_enforced_is_said(enforce: str, quotas: dict[str, float]
 
 
 def test_a_cap_that_the_kernel_does_not_take_is_refused_before_anything_is_looked_for() -> None:
-    with pytest.raises(ConfigError, match=r"use a number from 0.01 on"):
+    with pytest.raises(ConfigError, match=r"use a number of at least 0.01"):
         attach(1, enforce="quota", quotas={"a": 0.0})
 
 

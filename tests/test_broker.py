@@ -173,13 +173,13 @@ def test_an_interrupted_format_is_done_again(start: Callable[[], Broker], tmp_pa
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
 def test_a_number_that_is_no_port_is_refused(tmp_path: Path, port: int) -> None:
-    with pytest.raises(ConfigError, match="is no port"):
+    with pytest.raises(ConfigError, match="is not a port"):
         Broker.start(tmp_path, port)
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="can't use this folder"):
+    with pytest.raises(ConfigError, match="can't be used"):
         Broker.start(tmp_path / "file", library.free_port())
     assert library.status(tmp_path / "file").state == "stopped"
 

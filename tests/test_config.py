@@ -69,9 +69,9 @@ def test_a_candidate_may_have_options_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "place", "remedy"),
     [
-        ("[adaptive", "is not valid TOML", "mend the line it names"),
-        ("[adaptve]\nlearner = 'ucb'", "adaptve: is not a known key", "adaptive, simulate"),
-        ("[adaptive]\nlerner = 'ucb'", "adaptive.lerner: is not a known key", "learner"),
+        ("[adaptive", "is not valid TOML", "fix this line"),
+        ("[adaptve]\nlearner = 'ucb'", "adaptve: unknown key", "adaptive, simulate"),
+        ("[adaptive]\nlerner = 'ucb'", "adaptive.lerner: unknown key", "learner"),
         ("[adaptive]\nlearner = 'sarsa'", "adaptive.learner", "known here"),
         ("[adaptive]\nobjectives = []", "adaptive.objectives", "known here"),
         ("[adaptive]\ncandidates = 'fifo'", "adaptive.candidates", "known here"),
@@ -135,7 +135,7 @@ def test_a_foreign_file_that_was_named_is_used_and_that_is_said(
     (tmp_path / "theirs.toml").write_text("[simulate]\nseed = 5\n")
     os.chown(tmp_path / "theirs.toml", 12345, 12345)
     assert config.load("theirs.toml")[0].simulate.seed == 5
-    assert "theirs.toml is used since it was named, but it belongs to user 12345" in caplog.text
+    assert "theirs.toml is used, since you named it, but it belongs to user 12345" in caplog.text
 
 
 @pytest.mark.parametrize("words", [["restore"], ["attach", "--help"], ["--help"], ["policies"]])

@@ -54,7 +54,7 @@ class TestWrongGraphs:
         assert error.value.remedy
 
     def test_a_name_used_twice_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match="operator 'a' is there twice"):
+        with pytest.raises(ConfigError, match="operator 'a' is defined twice"):
             Query("q", (Operator("a"), Operator("b", ("a",)), Operator("a")))
 
     def test_a_query_and_an_operator_need_a_name(self) -> None:
@@ -64,7 +64,7 @@ class TestWrongGraphs:
             Query("q", (Operator(""),))
 
     def test_a_query_that_is_there_twice_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match="query 'chain' is there twice"):
+        with pytest.raises(ConfigError, match="query 'chain' is defined twice"):
             Topology.of([CHAIN, CHAIN])
 
     def test_an_instance_must_be_of_a_known_query_and_operator(self) -> None:

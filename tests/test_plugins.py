@@ -261,7 +261,7 @@ def test_a_plug_ins_knob_is_kept_from_threads_that_turn_out_to_be_simulated(inst
     binding = Binding(policies.create("queue-size"), "colour", 1.0, scale=SCALES["unit"])
     with Loop([engine], [binding]) as loop:
         loop.round()
-        assert "no thread of the kernel" in str(loop.stats.troubles)
+        assert "is not a thread of the operating system" in str(loop.stats.troubles)
     assert set(painted.values()) == {"grey"}
 
 

@@ -1,6 +1,6 @@
 """Treadle decides which streaming operators get the CPU, when, and how much of their data they may shed.
 
-What most users need is here, and imported on first use: `import treadle` needs neither numpy nor PySpark.
+The names that most users need are here, and are imported on first use: `import treadle` needs no numpy or PySpark.
 """
 
 from __future__ import annotations

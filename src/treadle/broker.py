@@ -1,7 +1,7 @@
 """A Kafka broker for development and tests: one KRaft node on the loopback, with its data in a folder.
 
-It starts the broker so that it outlives the process that started it, checks whether it really answers, and ends exactly
-the process that was started. It knows nothing of topics, and is not meant for production.
+A broker outlives the process that has started it. `answers` checks whether it serves clients, and `stop` ends exactly
+the process that was started. This module knows nothing of topics, and is not meant for production.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HEAP = "512m"
 class Status:
     """The state of a broker, seen from outside.
 
-    `silent`: the process runs but does not answer: it is still starting, or hangs. `died`: it ended without `stop`.
+    `silent`: the process runs but does not answer, since it still starts or hangs. `died`: it ended without `stop`.
     """
 
     state: Literal["stopped", "silent", "running", "died"]
@@ -52,18 +52,18 @@ class Status:
 
 @dataclass(frozen=True)
 class Broker:
-    """A broker that was started: its process (guarded against reuse of the pid by its start time) and its port."""
+    """A broker that was started: its process, identified by pid and start time (`born`), and its port."""
 
     folder: Path
     port: int
     pid: int
     born: str
     already: bool = False
-    """Whether it ran already when `start` was called."""
+    """Whether the broker ran already when `start` was called."""
 
     @property
     def bootstrap(self) -> str:
-        """What clients take as `bootstrap.servers`."""
+        """The address for `bootstrap.servers` of clients."""
         return f"{HOST}:{self.port}"
 
     @classmethod
@@ -72,10 +72,10 @@ class Broker:
     ) -> Broker:
         """Start the broker of this folder, and return when it answers; fetch its jars first if they are missing.
 
-        Data that was written into the same folder before is there again. A broker that runs already is returned.
+        Data that an earlier broker of the folder has written is kept. A broker that runs already is returned.
         """
         if not 0 < port < 65536:
-            raise ConfigError(f"{port} is no port", remedy="1 to 65535")
+            raise ConfigError(f"{port} is not a port", remedy="use 1 to 65535")
         with _alone(folder):
             broker = find(folder)
             if broker is None:
@@ -93,12 +93,12 @@ class Broker:
         return _born(self.pid) == self.born
 
     def answers(self) -> bool:
-        """Whether it serves clients: a live broker answers at its port, with the cluster id that is in its folder."""
+        """Whether the broker serves clients: at its port a broker with the cluster id from its folder answers."""
         there = _cluster_at(self.port)
         return there is not None and there == _cluster_in(self.folder)
 
     def stop(self, timeout: float = 30.0) -> None:
-        """End the broker: SIGTERM, then SIGKILL if it still runs after `timeout`. One that has ended is no error."""
+        """End the broker: SIGTERM, then SIGKILL after `timeout` seconds. If it has ended before, that is no error."""
         with _alone(self.folder):
             _end(self, timeout)
             if find(self.folder) is None:  # otherwise another broker was started here since
@@ -143,7 +143,7 @@ def free_port(*taken: int) -> int:
             _bind(port)
             if port not in taken:
                 return port
-    raise EngineError("no free port found", remedy="end some of what listens on this host")
+    raise EngineError("no free port found", remedy="end some programs that listen on this host")
 
 
 def _start(folder: Path, port: int, progress: jars.Progress | None) -> Broker:
@@ -167,7 +167,7 @@ def _start(folder: Path, port: int, progress: jars.Progress | None) -> Broker:
 
 
 def _format(folder: Path, java: list[str]) -> None:
-    """Make the data folder, completely or not at all: it gets its name only after it was formatted."""
+    """Make and format the data folder, completely or not at all: it gets its final name at the end."""
     if (folder / "data").exists():
         return
     shutil.rmtree(folder / "data.new", ignore_errors=True)
@@ -181,7 +181,9 @@ def _format(folder: Path, java: list[str]) -> None:
     if done.returncode != 0:
         words = (done.stderr or done.stdout).strip().splitlines()
         raise EngineError(
-            f"can't format the data folder: {words[-1] if words else 'no reason given'}", where=str(folder)
+            f"can't format the data folder: {words[-1] if words else 'no reason given'}",
+            where=str(folder),
+            remedy="name another folder",
         )
     (folder / "data.new").rename(folder / "data")
     (folder / "format.properties").unlink()
@@ -190,7 +192,7 @@ def _format(folder: Path, java: list[str]) -> None:
 def _properties(port: int, data: str) -> str:
     """The configuration: one node that is broker and controller, and internal topics with one replica.
 
-    The data folder is relative to the process' working directory: no path needs quoting, and the folder can be moved.
+    The path of the data folder is relative to the working directory, so it needs no quoting, and folders can be moved.
     """
     control = free_port(port)
     return "\n".join(
@@ -221,7 +223,10 @@ _OWN_TOPICS = ("offsets.topic", "transaction.state.log", "share.coordinator.stat
 
 
 def _launch(command: list[str], folder: Path) -> int:
-    """Start it in a session of its own, orphaned by its shell: it outlives the terminal and leaves no zombie."""
+    """Start the command in a new session, from a shell that ends at once; return its pid.
+
+    So it outlives the terminal, and init, not this process, waits for its end: it leaves no zombie.
+    """
     shell = 'log=$1; shift; "$@" >"$log" 2>&1 </dev/null & echo $!'
     arguments = ["/bin/sh", "-c", shell, "sh", _log(folder).name, *command]
     done = subprocess.run(arguments, cwd=folder, stdout=subprocess.PIPE, start_new_session=True, check=True)
@@ -237,7 +242,11 @@ def _wait_until_it_answers(broker: Broker, timeout: float) -> None:
             if not broker.already:  # a broker that ran before may serve other processes: leave it to its starter
                 _end(broker, 5.0)
                 _record(broker.folder).unlink(missing_ok=True)
-            raise EngineError(why, where=str(_log(broker.folder)), remedy="see this log; stop it if it still runs")
+            raise EngineError(
+                why,
+                where=str(_log(broker.folder)),
+                remedy="read this log; stop the broker if it still runs",
+            )
         time.sleep(0.05)
 
 
@@ -262,7 +271,9 @@ def _end(broker: Broker, patience: float) -> None:
         ) from None
     finally:
         os.close(handle)
-    raise EngineError(f"process {broker.pid} does not end, not even killed", where=str(broker.folder))
+    raise EngineError(
+        f"process {broker.pid} does not end, although it was killed", where=str(broker.folder), remedy="try again later"
+    )
 
 
 def _born(pid: int) -> str | None:
@@ -310,7 +321,7 @@ def _recorded(folder: Path) -> Broker | None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Let only one process at a time start or stop the broker of a folder."""
+    """Hold the lock with which only one process at a time starts or stops the broker of a folder."""
     with ExitStack() as stack:
         try:
             trusted.mkdir(folder)
@@ -322,14 +333,14 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _unusable(folder: Path, error: OSError) -> ConfigError:
     return ConfigError(
-        f"can't use this folder: {error.strerror or error}", where=str(folder), remedy="name one you may write"
+        f"can't be used: {error.strerror or error}", where=str(folder), remedy="name a folder you may write"
     )
 
 
 def _last_words(folder: Path) -> str:
     lines = _log(folder).read_text("utf-8", errors="replace").splitlines() if _log(folder).exists() else []
     telling = [line for line in lines if "ERROR" in line or "FATAL" in line or "Exception" in line or "Error" in line]
-    return (telling or lines or ["it said nothing"])[-1].strip()[:300]
+    return (telling or lines or ["its log is empty"])[-1].strip()[:300]
 
 
 def _cluster_in(folder: Path) -> str | None:
@@ -382,11 +393,11 @@ def _check_free(port: int) -> None:
         raise RightsError(f"port {port} is for root", remedy="name a port above 1023") from None
     except OSError:
         who = _listener(port)
-        raise EngineError(f"port {port} is in use{who}", remedy="end that, or name another port") from None
+        raise EngineError(f"port {port} is in use{who}", remedy="end that program, or name another port") from None
 
 
 def _listener(port: int) -> str:
-    """Return which process uses this port, pid and command; empty if that can't be seen (another user's process)."""
+    """Return pid and command of the process that uses this port, as a phrase; empty if it is another user's."""
     inodes: set[str] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):

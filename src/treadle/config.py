@@ -1,8 +1,8 @@
 """Treadle's configuration: one TOML file, one model, every value with a default; command-line flags override it.
 
-The file is searched in this order: the file that was named, `$TREADLE_CONFIG`, `treadle.toml` in this folder, and
-`treadle/treadle.toml` in the user's configuration folder. Only the first one found is read. In the last two places a
-file is ignored if another user could have written it: root must not obey a file of whatever folder it works in.
+The file is searched in this order: the file that was named, `$TREADLE_CONFIG`, `treadle.toml` in the current folder,
+and `treadle/treadle.toml` in the user's configuration folder. Only the first one found is read. A file in the last two
+places is ignored if another user could have written it: root must not obey a file only because of the current folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Section(BaseModel):
 
 
 class Adaptive(_Section):
-    """Options of `--policy adaptive`. Where none are set, candidates and objectives depend on the engine."""
+    """Options of `--policy adaptive`. If `candidates` or `objectives` is not set, the default depends on the engine."""
 
     objectives: Some | None = None
     candidates: Some | None = None
@@ -43,14 +43,14 @@ class Adaptive(_Section):
 
 
 class Simulate(_Section):
-    """Used by `treadle simulate` instead of what the scenario says; a flag overrides them."""
+    """Values that `treadle simulate` uses instead of those in the scenario; command-line flags override them."""
 
     seconds: Positive | None = None
     seed: Annotated[int, Field(ge=0, strict=True)] | None = None
 
 
 class Attach(_Section):
-    """Defaults of `treadle attach`, which flags override; priorities and quotas are by patterns of query names."""
+    """Defaults of `treadle attach`; flags override them. `priorities` and `quotas` are by patterns of query names."""
 
     policy: str | None = None
     enforce: str | None = None
@@ -69,7 +69,7 @@ class Config(_Section):
     attach: Attach = Attach()
 
     def policy(self, spec: str) -> str:
-        """Return the policy for the registry: a bare `adaptive` gets the configured options."""
+        """Return `spec` as the registry takes it: `adaptive` without options gets the configured options."""
         name, at, knob = spec.partition("@")
         if name != "adaptive":
             return spec
@@ -80,7 +80,7 @@ class Config(_Section):
 
 
 def load(named: str | None = None) -> tuple[Config, str]:
-    """Return the configuration in force and where it came from."""
+    """Return the configuration in force, and the path of its file; 'defaults' without a file."""
     found = _find(named)
     if found is None:
         return Config(), "defaults"
@@ -96,9 +96,7 @@ def load(named: str | None = None) -> tuple[Config, str]:
         place = ".".join(str(step) for step in problem["loc"])
         known = ", ".join(_keys(problem["loc"]))
         what = (
-            "is not a known key"
-            if problem["type"] == "extra_forbidden"
-            else problem["msg"].lower().replace("tuple", "list")
+            "unknown key" if problem["type"] == "extra_forbidden" else problem["msg"].lower().replace("tuple", "list")
         )
         raise ConfigError(f"{place}: {what}", where=str(path), remedy=f"known here: {known}") from None
 
@@ -115,7 +113,7 @@ def as_toml(config: Config) -> str:
 
 
 def _nested(text: str) -> str:
-    """Put an item that has options of its own in parentheses, for a list of items."""
+    """Put an item of a list in parentheses if it has options of its own."""
     return f"({text})" if ":" in text else text
 
 
@@ -126,7 +124,7 @@ def _find(named: str | None) -> tuple[Path, dict[str, Any]] | None:
         path = Path(explicit)
         with suppress(OSError):
             if doubt := _doubt(path.lstat()) or _doubt(path.stat()):
-                log.warning("%s is used since it was named, but %s", path, doubt)
+                log.warning("%s is used, since you named it, but %s", path, doubt)
         return path, toml.read(path)
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     for path in (Path("treadle.toml"), home / "treadle" / "treadle.toml"):
@@ -145,7 +143,7 @@ def _trusted(path: Path) -> bytes | None:
                 return None
             return file.read()
     except OSError as error:
-        raise ConfigError(f"can't read it: {error.strerror}", where=str(path), remedy="check its rights") from None
+        raise ConfigError(f"can't read it: {error.strerror}", where=str(path), remedy="check its permissions") from None
 
 
 def _doubt(found: os.stat_result) -> str:

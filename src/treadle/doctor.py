@@ -1,7 +1,7 @@
 """Checks what `treadle run` and `treadle attach` need on this machine: what is there, what is missing, and what to do.
 
-It changes nothing but Treadle's own cache, into which it compiles Treadle's Java classes if it can. What the kernel
-allows is tried on threads and cgroups that are made for the check.
+It changes only Treadle's own cache, into which it compiles Treadle's Java classes if it can. Features of the kernel are
+tried on threads and cgroups that are made for the check.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from treadle.pipelines.spark.session import Setting, settings
 
 OLDEST_PYTHON = (3, 11)
 SPARK = "4.3."
-"""How the versions of PySpark begin that Treadle is tested with."""
+"""The first digits of the PySpark versions with which Treadle is tested."""
 
 State = Literal["ok", "missing", "note"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check. `needed`: without it `treadle run` can't work. A `note` may be left as it is."""
+    """The result of one check. If `needed`, `treadle run` can't work without it. For a `note` nothing must be done."""
 
     name: str
     state: State
@@ -114,7 +114,7 @@ def _package(name: str, extra: str = "spark", why: str = "", *, needed: bool = F
 
 
 def _classes() -> Check:
-    """Check Treadle's own jar, and compile it if that was not done yet."""
+    """Check Treadle's own jar, and compile it if it is missing."""
     name = "Treadle's Java classes"
     try:
         return Check(name, "ok", str(jvm.jar()), needed=True)
@@ -136,7 +136,7 @@ def _bundle(name: str) -> Check:
             return Check(title, "ok", f"{len(bundle.sums)} jars: {bundle.title}")
     except TreadleError as error:
         return Check(title, "missing", _said(error), error.remedy)
-    return Check(title, "note", f"not fetched: {bundle.title}", f"where you need them: treadle jars {name}")
+    return Check(title, "note", f"not fetched: {bundle.title}", f"if you need them: treadle jars {name}")
 
 
 def _configuration() -> Check:
@@ -149,7 +149,7 @@ def _configuration() -> Check:
 def _cores() -> Check:
     usable, there = usable_cores(), os.cpu_count() or 0
     of = f" of {there}" if there > usable else ""
-    return Check("usable cores", "ok", f"{usable}{of}: two slots for each to begin with, and four tasks")
+    return Check("usable cores", "ok", f"{usable}{of}: at first two slots for each, and four task threads")
 
 
 def _psi() -> Check:
@@ -176,7 +176,7 @@ def _jvms() -> Check:
     found = running.find()
     if not found:
         who = "none runs here" if os.geteuid() == 0 else "none of yours runs here"
-        return Check(name, "note", who, "" if os.geteuid() == 0 else "JVMs of others can be attached to as root")
+        return Check(name, "note", who, "" if os.geteuid() == 0 else "run as root to attach to JVMs of other users")
     trouble: TreadleError | None = None
     for each in found:
         try:
@@ -184,8 +184,10 @@ def _jvms() -> Check:
         except TreadleError as error:
             trouble = error
             continue
-        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-        return Check(name, "ok", f"process {each.pid} ({each.main.rpartition('/')[2]}) tells its {count} threads{more}")
+        more = f"; {len(found) - 1} more JVMs run" if len(found) > 1 else ""
+        return Check(
+            name, "ok", f"process {each.pid} ({each.main.rpartition('/')[2]}) reports its {count} threads{more}"
+        )
     assert trouble is not None
     return Check(name, "note", _said(trouble), trouble.remedy)
 
@@ -193,8 +195,10 @@ def _jvms() -> Check:
 def _leftovers() -> Check:
     left = leftovers()
     if not left:
-        return Check("attach: left by killed ones", "ok", "nothing")
-    return Check("attach: left by killed ones", "note", ", ".join(path.name for path in left), "treadle restore")
+        return Check("attach: left by killed treadle processes", "ok", "nothing")
+    return Check(
+        "attach: left by killed treadle processes", "note", ", ".join(path.name for path in left), "treadle restore"
+    )
 
 
 def _settings() -> tuple[Setting, ...]:

@@ -1,6 +1,6 @@
 """Converts durations as people write them (`500ms`, `1s`, `2min`, `1h 30min`) to seconds and back.
 
-It knows units only; the caller says what a duration is for, so that an error can name it.
+It knows units only. The caller passes what a duration is for, so that errors can name it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Backoff:
     longest: float
 
     def pause(self, failures: int) -> float:
-        """Return the pause after this number of consecutive failures, at least 1."""
+        """Return the pause in seconds after this number (1 or more) of consecutive failures."""
         return min(self.first * 2.0 ** min(failures - 1, 60), self.longest)
 
 
@@ -62,7 +62,7 @@ def seconds(value: Duration, *, what: str = "the duration", where: str = "", lea
     else:
         length = math.nan
     if math.isnan(length):
-        raise ConfigError(f"{what} is no length of time: {value!r}", where=where, remedy=_REMEDY)
+        raise ConfigError(f"{what} is not a duration: {value!r}", where=where, remedy=_REMEDY)
     if not 0 < length < math.inf:
         raise ConfigError(f"{what} must be above zero and finite, not {value!r}", where=where, remedy=_REMEDY)
     if length < least:
@@ -71,7 +71,7 @@ def seconds(value: Duration, *, what: str = "the duration", where: str = "", lea
 
 
 def text(length: float) -> str:
-    """Return a number of seconds as a person would write it, to four digits: `1.5s`, `250ms`, `2min`."""
+    """Return a number of seconds as a person would write it, with four digits at most: `1.5s`, `250ms`, `2min`."""
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         # Only if the division leaves no remainder: 90s is clearer than 1.5min.
         if length >= size and length % size == 0:

@@ -1,6 +1,6 @@
 """The errors that Treadle raises on purpose: each says what was wrong, where, and what to do about it.
 
-The command line turns any `TreadleError` into one line and exit code 2; nothing was changed when one is raised.
+The command line shows any `TreadleError` as one line and ends with exit code 2.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from treadle.text import visible_lines
 class TreadleError(Exception):
     """The base class of all errors that a user can act on. `remedy` says how.
 
-    Messages quote names and output of other programs on a terminal, so control characters are made visible.
+    Messages quote names and output of other programs, and are shown on terminals. So control characters are escaped.
     """
 
     def __init__(self, message: str, *, where: str = "", remedy: str = "") -> None:

@@ -2,12 +2,13 @@
 
 A row that was kept with probability p has the weight w = 1/p. The sum of w x is the Horvitz-Thompson estimate of the
 sum of x over all rows; the sum of w (w - 1) x^2 is an unbiased estimate of its variance if rows were dropped
-independently. Rows that share one draw are first summed up as one unit. Where a few rows have large weights, the
-estimate of the variance depends on few rows, so the interval is Student's; its degrees of freedom are the number of
-rows with equal contributions that would give the same spread. It knows weights, and nothing of what drops rows.
+independently. Rows that share one random draw are first summed up as one unit. If a few rows have large weights, the
+estimate of the variance depends on few rows. So the interval is that of Student's distribution; its degrees of freedom
+are the number of rows with equal contributions that would give the same spread. This module knows only weights, and
+nothing of what drops rows.
 
-A weight of exactly 1 means that nothing was dropped when the row came. A row that is always kept while others may be
-dropped has a weight slightly above 1, so a sample of such rows alone is not taken for all rows: with fewer than
+A weight of exactly 1 means that nothing was dropped when the row arrived. A row that is always kept while others may be
+dropped has a weight slightly above 1, so a sample of only such rows is not mistaken for all rows. With fewer than
 `FEWEST` rows that could have been dropped there is no interval.
 """
 
@@ -37,9 +38,9 @@ FIRST, SECOND = (NORMAL**3 + NORMAL) / 4, (5 * NORMAL**5 + 16 * NORMAL**3 + 3 * 
 """What Student's distribution adds to `NORMAL`: the terms with 1/n and 1/n^2, for n degrees of freedom."""
 LEAST_FREEDOM = 1.0
 SURE = 1.0 + 1e-9
-"""A row that weighs no more than this is always kept."""
+"""A row with a weight up to this is always kept, so it adds nothing to the variance."""
 FEWEST = 5
-"""Rows in the sum that could have been dropped: from fewer it can't be estimated how many others were dropped."""
+"""An interval needs this many rows in the sum that could have been dropped: fewer don't show how many others were."""
 
 
 class Estimate(NamedTuple):
@@ -51,7 +52,7 @@ class Estimate(NamedTuple):
 
     @property
     def relative_error(self) -> float:
-        """Half of the interval, as a part of the value; inf where the interval is unknown."""
+        """Half the width of the interval, divided by the value; inf if the interval is unknown."""
         if math.isnan(self.high):
             return math.inf
         return (self.high - self.low) / 2 / abs(self.value) if self.value else math.inf if self.high else 0.0
@@ -94,11 +95,11 @@ def of_sums(value: float, variance: float, squares: float) -> Estimate:
 
 
 def corrected(values: str | None = None, weight: str = WEIGHT) -> Column:
-    """For Spark's `agg`: estimate the sum of a column over all rows, or their number, as value, low and high.
+    """For Spark's `agg`: estimate the sum of a column over all rows; without `values`, the number of rows.
 
-    The interval is right for rows that were dropped independently of each other: other rows need `per_unit` first.
-    `low` and `high` are NULL where they are unknown: no row is left, or rows may have been dropped and fewer than
-    `FEWEST` of the rows in the sum could have been dropped.
+    The result is a struct of `value`, `low` and `high`. The interval is right for rows that were dropped independently
+    of each other: other rows need `per_unit` first. `low` and `high` are NULL where they are unknown: no row is left,
+    or rows may have been dropped and fewer than `FEWEST` of the rows in the sum could have been dropped.
     """
     from pyspark.sql import functions as f
 
@@ -116,7 +117,7 @@ def corrected(values: str | None = None, weight: str = WEIGHT) -> Column:
 
 
 def per_unit(rows: DataFrame, unit: str | Sequence[str], *values: str) -> DataFrame:
-    """Sum up the rows of each unit in one row, for `corrected`: `values` by column, and the number of rows in `rows`.
+    """Sum up the rows of each unit in one row for `corrected`: each column of `values`, and the row count as `rows`.
 
     A unit is a set of rows that share a draw: the rows of one key that was shed `by_key`, the rows that `explode` made
     of one row, or the pairs of a join that share an input row. `unit` names the key, the id of the row or the columns
@@ -128,7 +129,11 @@ def per_unit(rows: DataFrame, unit: str | Sequence[str], *values: str) -> DataFr
 
     by = [unit] if isinstance(unit, str) else list(unit)
     if not by:
-        raise ConfigError("no unit", where="per_unit", remedy="name the columns whose rows share a draw")
+        raise ConfigError(
+            "unit names no columns",
+            where="per_unit",
+            remedy="name the columns of rows that are kept or dropped together",
+        )
     w = f.col(WEIGHT)
     sums = [(f.sum(w * f.col(each).cast("double")) / f.max(w)).alias(each) for each in values]
     return rows.groupBy(*by).agg((f.sum(w) / f.max(w)).alias(ROWS), *sums, f.max(w).alias(WEIGHT))

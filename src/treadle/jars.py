@@ -1,8 +1,8 @@
 """Jars that no Python package ships: pinned, fetched by the Ivy that PySpark ships, and checked byte for byte.
 
-It knows the bundles (`bundles/<name>.xml` lists the jars, `bundles/<name>.sha256` their checksums) and where they are
-kept, and nothing of what they are for. The folder of a bundle is complete or absent, even while several processes
-fetch. Jars end up in JVMs of other users, so owner, mode and bytes of each jar are checked whenever it is used.
+A bundle is a named set of jars: `bundles/<name>.xml` lists them, and `bundles/<name>.sha256` has their checksums. The
+folder of a bundle is complete or absent, even while several processes fetch it. Jars are loaded into JVMs of other
+users, so owner, mode and bytes of each jar are checked whenever it is used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from treadle.linux.files.open_files import is_readable
 log = logging.getLogger("treadle.jars")
 
 Progress = Callable[[str, float], None]
-"""Called with the current step, and the part of it that is done (0 to 1)."""
+"""Called with the name of the current step, and the share of the step that is done (0 to 1)."""
 
 OLDEST_JAVA = 17
 SILENCE = 180.0
@@ -50,12 +50,12 @@ class Bundle:
 
     @property
     def title(self) -> str:
-        """What it is for, in a few words."""
+        """What the bundle is for, in a few words."""
         return (ElementTree.fromstring(self.ivy).findtext("info/description") or "").strip()
 
     @property
     def key(self) -> str:
-        """The folder's name, which depends on the contents: so an upgrade never uses old jars."""
+        """The name of the bundle's folder. It depends on the bundle's contents, so an upgrade never uses old jars."""
         pinned = self.ivy + "".join(f"{value}  {file}\n" for file, value in sorted(self.sums.items()))
         return f"{self.name}-{hashlib.sha256(pinned.encode()).hexdigest()[:12]}"
 
@@ -93,7 +93,7 @@ def home() -> Path:
 
 @cache
 def _own_home(reason: str) -> Path:
-    """Return the cache folder of this process's own user, since the configured one is not trusted; logged once."""
+    """Return the cache folder in the home of this process's user, as the configured one is not trusted; logged once."""
     try:
         own = Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".cache" / "treadle"
     except KeyError:
@@ -105,7 +105,7 @@ def _own_home(reason: str) -> Path:
 
 
 def _doubt(cache_folder: Path) -> str:
-    """Return why another user could change what is used from this cache; empty if none can."""
+    """Return why another user could change files that are used from this cache; empty if none can."""
     return trusted.doubt(cache_folder / "jars") or trusted.doubt(cache_folder / "agents")
 
 
@@ -140,12 +140,12 @@ def fetched(name: str) -> list[Jar]:
     """Check the jars of a fetched bundle again, and return them."""
     known = bundle(name)
     if not folder(known).is_dir():
-        raise EngineError(f"the jars of {name!r} are not here yet", remedy=f"treadle jars {name}")
+        raise EngineError(f"the jars of {name!r} are not fetched yet", remedy=f"treadle jars {name}")
     return _kept(known)
 
 
 def paths(name: str) -> list[Path]:
-    """Return the paths of `fetched`, for a JVM of this user."""
+    """Check the jars of a fetched bundle again, and return only their paths, for a JVM of this user."""
     return [jar.path for jar in fetched(name)]
 
 
@@ -184,7 +184,7 @@ def java() -> str:
         raise EngineError(f"java does not run: {error}", where=program, remedy=remedy) from error
     version = re.search(r'version "(?:1\.)?(\d+)', said)
     if version is None or int(version[1]) < OLDEST_JAVA:
-        what = f"this is Java {version[1]}" if version else "java does not tell its version"
+        what = f"this is Java {version[1]}" if version else "java does not print its version"
         raise EngineError(what, where=program, remedy=remedy)
     return program
 
@@ -199,9 +199,9 @@ def _untold(what: str, part: float) -> None:
 
 @contextmanager
 def _alone(name: str, place: Path, progress: Progress) -> Iterator[None]:
-    """Let one process at a time fetch a bundle; the lock ends with the process that holds it, however it ends."""
+    """Hold the lock with which one process at a time fetches a bundle. The lock ends even if the process is killed."""
     trusted.make_folder(place)
-    with alone(place / f".{name}.lock", lambda: progress(f"jars: {name}, another fetches", 0.0)):
+    with alone(place / f".{name}.lock", lambda: progress(f"jars: {name}, waiting for another process", 0.0)):
         yield
 
 
@@ -219,12 +219,14 @@ def _fetch(known: Bundle, target: Path, progress: Progress) -> None:
 
 
 def _run_ivy(known: Bundle, work: Path, progress: Progress) -> str:
-    """Run Ivy, which puts the jars into `work/lib`, and return its output. Its cache is new, without any leftovers."""
+    """Run Ivy, which puts the jars into `work/lib`, and return its output. Ivy gets a new, empty cache."""
     command = [java(), "-jar", str(_ivy()), "-cache", str(work / "cache"), "-ivy", str(work / "ivy.xml")]
     command += ["-retrieve", str(work / "lib" / "[artifact]-[revision](-[classifier]).[ext]")]
     if settings := os.environ.get("TREADLE_IVY_SETTINGS"):
         if not Path(settings).is_file():
-            raise ConfigError("no such file", where=f"TREADLE_IVY_SETTINGS={settings}", remedy="name Ivy's settings")
+            raise ConfigError(
+                "no such file", where=f"TREADLE_IVY_SETTINGS={settings}", remedy="name a file of Ivy settings"
+            )
         command += ["-settings", str(Path(settings).absolute())]
     progress(f"jars: {known.name}", 0.0)
     with subprocess.Popen(
@@ -278,7 +280,9 @@ def _failure(known: Bundle, said: str, *, silent: bool = False) -> EngineError:
     which = ", ".join(dict.fromkeys(":".join(parts) for parts in missing))
     unreachable = re.search(r"java\.net\.\w+: ([^)\n]+)|Host \S+ (not found)|(timed out)", said)
     if silent or unreachable:
-        why = f"no word for {SILENCE:.0f} s" if silent or not unreachable else next(filter(None, unreachable.groups()))
+        why = (
+            f"no output for {SILENCE:.0f} s" if silent or not unreachable else next(filter(None, unreachable.groups()))
+        )
         return EngineError(
             f"the registry can't be reached ({why}) for {which or 'any jar'}",
             where=f"jars {known.name}",
@@ -296,7 +300,7 @@ def _failure(known: Bundle, said: str, *, silent: bool = False) -> EngineError:
 
 
 def _check(known: Bundle, place: Path, said: str) -> None:
-    """Check for exactly the pinned files, with exactly the pinned bytes."""
+    """Raise an error unless these are exactly the pinned files with the pinned bytes; make them readable to all."""
     came = {file.name: file.read_bytes() for file in place.iterdir()} if place.is_dir() else {}
     if known.sums.keys() - came.keys() and "[FAILED" in said:
         raise _failure(known, said)
@@ -314,7 +318,7 @@ def _kept(known: Bundle) -> list[Jar]:
         raise RightsError(why, where=str(place), remedy=f"rm -r '{place}' and treadle jars {known.name}")
     found = {file.name: trusted.read(file) for file in place.iterdir()}
     if problem := _problem(known, found):
-        remedy = f"find out how that came; then rm -r '{place}' and treadle jars {known.name}"
+        remedy = f"find out what changed the folder; then rm -r '{place}' and treadle jars {known.name}"
         raise EngineError(problem, where=str(place), remedy=remedy)
     return [Jar(place / name, found[name]) for name in sorted(found)]
 
@@ -322,9 +326,9 @@ def _kept(known: Bundle) -> list[Jar]:
 def _problem(known: Bundle, found: Mapping[str, bytes]) -> str:
     """Return how these files differ from the pinned ones; empty if they don't."""
     if surplus := sorted(found.keys() - known.sums.keys()):
-        return f"{', '.join(surplus)} came, which nobody asked for"
+        return f"unexpected files: {', '.join(surplus)}"
     if lacking := sorted(known.sums.keys() - found.keys()):
-        return f"{', '.join(lacking)} did not come"
+        return f"missing files: {', '.join(lacking)}"
     for name, contents in found.items():
         got = hashlib.sha256(contents).hexdigest()
         if got != known.sums[name]:

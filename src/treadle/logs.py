@@ -1,6 +1,6 @@
 """Makes control characters in log lines visible, since log lines quote names that other users chose.
 
-A filter on each of Treadle's loggers does it, so that handlers of the user's own program get safe text, too.
+A filter on each of Treadle's loggers does this, so that handlers of the user's own program get safe text, too.
 """
 
 from __future__ import annotations

@@ -95,7 +95,10 @@ class Instance:
 
 @dataclass(frozen=True)
 class Level:
-    """The instances at one distance from the sinks, and the edges that leave them, in the order of `rows`."""
+    """The instances (`rows`) at one distance from the sinks, and the edges that leave them, sorted by sender.
+
+    `edge_to` has rows of the topology, `share` the share of the sender's tuples that takes the edge.
+    """
 
     rows: Ints
     edge_from: Ints  # position within `rows`
@@ -199,7 +202,7 @@ class Topology:
         return np.where(np.isinf(found), np.nan, found)
 
     def _of_operators(self, of_query: Floats, own: dict[tuple[str, str], float], which: np.ufunc) -> Floats:
-        """Row -> `which` (maximum or minimum) of its operators' `own` numbers; one without has its query's number."""
+        """Row -> `which` (maximum or minimum) of its operators' numbers: those in `own`, else those of the query."""
         width = np.array([len(i.operators) for i in self.instances], dtype=np.int64)
         each = [own.get((i.query, name), np.nan) for i in self.instances for name in i.operators]
         filled = np.where(np.isnan(each), np.repeat(of_query, width), each)
@@ -208,7 +211,7 @@ class Topology:
 
     @cached_property
     def edges(self) -> tuple[Ints, Ints, Floats]:
-        """(from row, to row, share): the part of the tuples leaving `from` that reaches `to`.
+        """(from row, to row, share): the share of the tuples leaving `from` that reaches `to`.
 
         Every consumer of a stream gets the whole stream, so the shares of a branch add up to its number of consumers;
         the copies of one parallel consumer split the stream, so their shares add up to one.
@@ -287,7 +290,7 @@ def _check_graph(query: Query) -> None:
         if not name:
             raise ConfigError("an operator has no name", where=where, remedy="name it")
         if names.count(name) > 1:
-            raise ConfigError(f"operator '{name}' is there twice", where=where, remedy="rename one of them")
+            raise ConfigError(f"operator '{name}' is defined twice", where=where, remedy="rename one of them")
     known = set(names)
     for op in query.operators:
         for up in op.upstream:
@@ -341,7 +344,7 @@ def _check_topology(topology: Topology) -> None:
     known: dict[str, set[str]] = {q.name: {op.name for op in q.operators} for q in topology.queries}
     if len(known) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigError(f"query '{twice}' is there twice", remedy="rename one of them")
+        raise ConfigError(f"query '{twice}' is defined twice", remedy="rename one of them")
     covered: dict[str, set[str]] = {name: set() for name in names}
     for instance in topology.instances:
         if instance.query not in known:

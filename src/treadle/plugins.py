@@ -34,7 +34,7 @@ def load(point: EntryPoint) -> object:
 
 
 def called(point: EntryPoint) -> str:
-    """Name a plug-in in an error message."""
+    """Return how error messages name a plug-in."""
     package = f" of package '{point.dist.name}'" if point.dist else ""
     return f"plug-in '{point.name}'{package}"
 
@@ -45,8 +45,8 @@ def taken(point: EntryPoint, message: str) -> ConfigError:
 
 
 def failed(where: str, message: str, error: Exception) -> ConfigError:
-    """Return the error for an exception of a plug-in."""
-    return ConfigError(f"{message}: {type(error).__name__}: {error}", where=where, remedy="mend or uninstall it")
+    """Return the error for an exception that a plug-in has raised."""
+    return ConfigError(f"{message}: {type(error).__name__}: {error}", where=where, remedy="fix or uninstall it")
 
 
 def suggestion(word: str, known: Iterable[str], none: str = "there is none") -> str:

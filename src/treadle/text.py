@@ -21,7 +21,7 @@ def visible(text: str) -> str:
 
 
 def excerpt(text: str, most: int = 300) -> str:
-    """Return the beginning of another program's output, on one line, for one of our error messages."""
+    """Return the first `most` characters of another program's output, on one line, to quote in an error message."""
     words = " ".join(text[: 4 * most].split())
     return visible(words if len(words) <= most else f"{words[:most]}…")
 

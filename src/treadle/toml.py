@@ -22,4 +22,4 @@ def parse(text: bytes, path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"is not valid TOML: {error}", where=str(path), remedy="mend the line it names") from None
+        raise ConfigError(f"is not valid TOML: {error}", where=str(path), remedy="fix this line") from None

@@ -1,6 +1,6 @@
 """What passes between the three steps of the loop: a snapshot of metrics in, a schedule out.
 
-They are in a layer below `observe`, `decide` and `enforce`, which never import each other. NaN always means unknown.
+This module is in a layer below `observe`, `decide` and `enforce`, which never import each other. NaN is always unknown.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Snapshot:
 
     @classmethod
     def concat(cls, parts: Sequence[Snapshot], topology: Topology | None = None) -> Snapshot:
-        """Join snapshots of several engines in the row order of `Topology.merge`; a metric that one lacks is NaN there.
+        """Join snapshots of several engines in the row order of `Topology.merge`; metrics that an engine lacks are NaN.
 
         `topology` is the merged topology if the caller has it already: it is too expensive to make in every round.
         """
@@ -76,7 +76,7 @@ class Snapshot:
 
 
 def _joined(name: str, parts: Sequence[Snapshot]) -> float:
-    """Return a total over several engines: the sum, or for `latency` the mean weighted by the rate of results.
+    """Return the total `name` of all engines together: the sum, but for `latency` the mean weighted by `output_rate`.
 
     Engines with an unknown total are left out.
     """
@@ -92,7 +92,7 @@ def _joined(name: str, parts: Sequence[Snapshot]) -> float:
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of rows, with a priority for each group (Lachesis' grouping schedule)."""
+    """Groups of rows with a priority each (Lachesis' grouping schedule). `of_row` has the group index of each row."""
 
     names: tuple[str, ...]
     of_row: Ints

@@ -89,5 +89,7 @@ def test_what_a_killed_one_has_left_is_put_back_by_whoever_comes_and_all_of_it_b
 def test_a_process_that_can_not_be_put_back_is_refused_and_no_other(pid: int) -> None:
     nicer(pid, on_purpose=False, knob="nicest")
     checks.settle([app(os.getpid())])
-    with pytest.raises(EngineError, match=f"process {pid}: what an earlier run has changed can't be put back"):
+    with pytest.raises(
+        EngineError, match=f"process {pid}: a value that an earlier treadle process changed can't be restored"
+    ):
         checks.settle([app(pid)])

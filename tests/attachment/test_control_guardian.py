@@ -69,7 +69,7 @@ def test_threads_of_the_driver_that_starve_the_stages_are_let_go() -> None:
             threading.Event().wait(0.05)
     finally:
         guard.watchdog.stop()
-    assert "nothing moved on" in releasable.reason
+    assert "without any progress" in releasable.reason
 
 
 class InMemory:

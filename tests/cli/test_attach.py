@@ -88,7 +88,7 @@ def test_a_dry_run_says_what_it_can_not_know() -> None:
     assert unknown({**status, "changes": 0}).startswith("nothing to change")
     for key, names, why in (
         ("seen", [], "no query was seen"),
-        ("unseen", ["b"], "not seen at work in this time: b"),
+        ("unseen", ["b"], "no activity seen of b"),
         ("unplanned", ["a"], "has not shown the plan of a"),
     ):
         said = unknown({**status, key: names, "changes": 0, "partial": True})
@@ -166,12 +166,12 @@ def test_every_refusal_is_one_line_and_exit_code_2(
         (["--name", "nobody"], "no Spark application is called"),
         ([], "no application is named"),
         (["--pid", pid, "--policy", "best"], "there is no policy 'best'"),
-        (["--pid", pid, "--enforce", "magic"], "there is no 'magic'"),
-        (["--pid", pid, "--priority", "high"], "no pattern with a number"),
-        (["--pid", pid, "--priority", "high=-1"], "from 0 on"),
-        (["--pid", pid, "--period", "fast"], "no length of time"),
-        (["--pid", pid, "--latency-goal", "high"], "no pattern with a time"),
-        (["--pid", pid, "--latency-goal", "high=soon"], "no length of time"),
+        (["--pid", pid, "--enforce", "magic"], "there is no enforcer 'magic'"),
+        (["--pid", pid, "--priority", "high"], "is not a pattern with a number"),
+        (["--pid", pid, "--priority", "high=-1"], "of at least 0"),
+        (["--pid", pid, "--period", "fast"], "is not a duration"),
+        (["--pid", pid, "--latency-goal", "high"], "is not a pattern with a time"),
+        (["--pid", pid, "--latency-goal", "high=soon"], "is not a duration"),
         (["--pid", pid, "--policy", "multi-class", "--dry-run"], "only an agent can count (add --agent"),
         (["--pid", pid, "--policy", "fcfs", "--no-agent"], "head_age, which only an agent can count"),
         (["--pid", pid, "--user", "nobody-at-all"], "there is no user 'nobody-at-all'"),

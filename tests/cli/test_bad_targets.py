@@ -12,11 +12,11 @@ from treadle.attachment import attach
 @pytest.mark.parametrize(
     ("words", "why", "remedy"),
     [
-        (["--ui", "host:99999"], "'host:99999': is no address of a UI: Port out of range", "http://host:4040"),
-        (["--ui", "http://[bad"], "'http://[bad': is no address of a UI: Invalid IPv6 URL", "http://host:4040"),
-        (["--ui", "http://host:port"], "'http://host:port': is no address of a UI", "http://host:4040"),
-        (["--name", "4242"], "no Spark application is called '4242'", "named by its pid"),
-        (["--name", "host:4040"], "no Spark application is called 'host:4040'", "named by its pid"),
+        (["--ui", "host:99999"], "'host:99999': is not the address of a UI: Port out of range", "http://host:4040"),
+        (["--ui", "http://[bad"], "'http://[bad': is not the address of a UI: Invalid IPv6 URL", "http://host:4040"),
+        (["--ui", "http://host:port"], "'http://host:port': is not the address of a UI", "http://host:4040"),
+        (["--name", "4242"], "no Spark application is called '4242'", "if its UI is off, give its pid"),
+        (["--name", "host:4040"], "no Spark application is called 'host:4040'", "if its UI is off, give its pid"),
         (["--pid", "0"], "process 0: there is no such process", "ps"),
         (["--pid", "-1"], "process -1: there is no such process", "ps"),
         (["--name", "a", "--user", "nobody-at-all"], "there is no user 'nobody-at-all'", "getent passwd"),

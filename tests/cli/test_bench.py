@@ -85,7 +85,7 @@ def test_a_file_that_is_no_result_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "odd.json").write_text(text)
     shown = CliRunner().invoke(cli, ["bench", "results", str(tmp_path)])
     assert isinstance(shown.exception, ConfigError)
-    assert "odd.json: is no result" in str(shown.exception)
+    assert "odd.json: is not a result file" in str(shown.exception)
 
 
 def test_the_page_of_results_is_what_the_files_say() -> None:

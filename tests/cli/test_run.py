@@ -137,7 +137,7 @@ def test_a_sink_that_fails_for_good_is_one_line_and_exit_code_1(
     assert treadle(monkeypatch, "run", "bad_sink.py", "--retries", "0") == 1
     said = capsys.readouterr()
     errors = [line for line in said.err.splitlines() if line.startswith("error:")]
-    assert errors == ["error: sink 'out' (bad_sink.py:14): ValueError: no good (mend it and start again)"]
+    assert errors == ["error: sink 'out' (bad_sink.py:14): ValueError: no good (fix it and start again)"]
     assert "failed" in said.out
 
 
@@ -162,12 +162,12 @@ def test_an_operator_that_spark_refuses_is_one_line_and_exit_code_2(
         (("good.py", "--slots", "0"), "slots can't be 0"),
         (("good.py", "--slots", "some"), "slots can't be 'some'"),
         (("good.py", "--enforce", "force"), "enforce can't be 'force'"),
-        (("good.py", "--for", "soon"), "--for is no length of time"),
+        (("good.py", "--for", "soon"), "--for is not a duration"),
         (("good.py", "--period", "0"), "period must be above zero"),
         (("good.py", "--period", "1us"), "period is too short: '1us' (use 1ms or longer)"),
-        (("good.py", "--batch", "x"), "batch is no length of time"),
+        (("good.py", "--batch", "x"), "batch is not a duration"),
         (("good.py", "--retries", "-1"), "--retries"),
-        (("good.py", "--conf", "spark.x"), "'spark.x' is no setting"),
+        (("good.py", "--conf", "spark.x"), "'spark.x' is not a setting"),
         (("good.py", "--master", "mesos://x"), "master 'mesos://x' is unknown"),
         (("good.py", "--folder", "good.py"), "good.py: can't be made"),
     ],

@@ -265,7 +265,7 @@ def test_unknown_names_and_impossible_numbers_are_refused_with_the_remedy() -> N
         assigner("best", 2, rng)
     with pytest.raises(ConfigError, match=r"assign-random: can't assign to 0 threads \(use 1 or more\)"):
         assigner("random", 0, rng)
-    with pytest.raises(ConfigError, match=r"settle 1\.3 and threshold 1\.2 don't fit"):
+    with pytest.raises(ConfigError, match=r"settle can't be 1\.3 with threshold 1\.2"):
         AssignAdaptive(2, settle=1.3)
     policy = AssignRoundRobin(2)
     with pytest.raises(ConfigError, match="can't assign to -1 threads"):

@@ -108,7 +108,7 @@ def test_a_jvm_that_leaves_signals_alone_is_attached_to_without_one(start: Start
     assert process.pid in [item.pid for item in find()]
     assert execute(process.pid, "properties")
     os.unlink(f"/tmp/.java_pid{process.pid}")
-    with pytest.raises(EngineError, match="does not take the signal"):  # which would have ended it
+    with pytest.raises(EngineError, match="does not handle SIGQUIT"):  # which would have ended it
         execute(process.pid, "properties")
     assert said_at_the_end(process) == b""
 
@@ -116,7 +116,7 @@ def test_a_jvm_that_leaves_signals_alone_is_attached_to_without_one(start: Start
 def test_a_refusal_in_the_environment_is_seen_too(start: Start) -> None:
     options = {**os.environ, "_JAVA_OPTIONS": "-XX:+DisableAttachMechanism"}
     process = start(env=options, stderr=subprocess.DEVNULL)
-    with pytest.raises(EngineError, match="refuses"):
+    with pytest.raises(EngineError, match="does not allow attaching"):
         execute(process.pid, "properties")
 
 
@@ -206,7 +206,7 @@ def test_others_are_told_what_another_user_left_in_the_place_of_the_socket(root:
         except RightsError as error:
             print(error)
         """
-    why = f"its socket can't be opened: another user has left {path} behind (as root: rm {path})"
+    why = f"its attach socket can't be opened: another user has left {path} behind (as root: rm {path})"
     assert as_nobody(ask) == f"process {process.pid}: {why}\n"
     os.unlink(path)
 
@@ -273,7 +273,8 @@ def test_another_group_of_the_same_user_is_a_matter_of_rights(root: None, start:
         except RightsError as error:
             print(error)
         """
-    why = f"process {process.pid}: has another group ({NOBODY}), and would not answer (run in that group, or as root)\n"
+    remedy = "run with that group id, or as root"
+    why = f"process {process.pid}: runs with another group id ({NOBODY}), so it would not answer ({remedy})\n"
     assert as_nobody(ask, group=NOBODY - 1) == why
     execute(process.pid, "properties")  # now its socket is open, and it hangs up on the wrong group
     assert as_nobody(ask, group=NOBODY - 1) == why

@@ -74,7 +74,7 @@ def test_nothing_asked_is_nothing_read(mbeans: MBeans) -> None:
 
 
 def test_a_name_that_can_be_none_is_told(mbeans: MBeans) -> None:
-    with pytest.raises(ConfigError, match="not a name of an MBean"):
+    with pytest.raises(ConfigError, match="not the name of an MBean"):
         mbeans.read([LAGS, ("nonsense", [])])
     assert mbeans.read([LAGS])[0]
 
@@ -126,7 +126,7 @@ def test_an_agent_that_was_stopped_is_said_to_be_gone(start: Start, jolokia_jars
     opened = MBeans(process.pid)
     loading.load(process.pid, module._jar(), "mode=stop", timeout=module.START)
     assert announced(process.pid) == ""
-    with pytest.raises(EngineError, match="the agent is gone"):
+    with pytest.raises(EngineError, match="the agent has disconnected"):
         opened.read([LAGS])
 
 

@@ -68,7 +68,7 @@ def test_root_and_the_owner_exclude_each_other_also_after_kill_9_and_a_third_use
     sleeper: tuple[int, int],
 ) -> None:
     with claims_as(12345, sleeper) as third, claims_as(NOBODY, sleeper) as owner:
-        assert said(third) == "may not be looked into by this user"
+        assert said(third) == "can't be inspected by this user"
         assert said(owner) == "yes"
         assert claim(*sleeper) is None
         owner.kill()

@@ -69,7 +69,7 @@ class TestFailures:
         bindings = [Binding(QueueSize(), "nice", 1.0), Binding(QueueSize(), "rank", 1.0, queries=("one/*",))]
         loop = Loop([one, two], bindings, clock=TestClock())
         loop.round()
-        assert "is there twice" in loop.stats.troubles["policy 'queue-size'"]
+        assert "is defined twice" in loop.stats.troubles["policy 'queue-size'"]
         assert one.rank.values == {"one:q.o0[0]": 0.0, "one:q.o1[0]": 1.0}
 
     def test_a_policy_without_metrics_does_not_decide_for_an_engine_that_fails(self) -> None:
@@ -214,7 +214,7 @@ class TestFailures:
 
         loop = world.loop(Binding(Short(), "nice", 1.0))
         loop.round()
-        assert "decided 2 rows, 3 helpers and 3 members of 3" in loop.stats.troubles["policy 'queue-size'"]
+        assert "decided 2 rows, 3 helpers and 3 group members for 3 rows" in loop.stats.troubles["policy 'queue-size'"]
 
     def test_a_knob_that_refuses_is_told_once_and_tried_again(
         self, world: World, caplog: pytest.LogCaptureFixture

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from loop.worlds import World
 from support import until
+from treadle.loop import Binding
 from treadle.loop.quality_rule import QualityRule
 
 
@@ -69,6 +71,7 @@ def test_while_it_fails_all_rows_are_kept_and_it_is_tried_less_and_less_often(
     for now in range(10, 26):
         rule.round(float(now))
     assert told.said == [what for at in (10, 12, 16, 24) for what in (f"measure at {at}", "keep all")]
+    assert rule.next_due == pytest.approx(40.0)
     assert [record.getMessage() for record in caplog.records] == [
         "keeping promises fails, all rows are kept until it works again: no figures"
     ]
@@ -98,6 +101,7 @@ def test_a_slow_measurement_delays_no_round_and_is_never_made_twice_at_once(
     rule = QualityRule(told, 60.0)
     for now in (10.0, 12.0, 14.0):
         rule.round(now)  # these return although the first still measures
+        assert rule.next_due == now + 2.0  # so nobody waits for it in vain
     until(lambda: told.said)
     assert told.said == ["measure at 10"]
     told.goes_on.set()
@@ -108,6 +112,15 @@ def test_a_slow_measurement_delays_no_round_and_is_never_made_twice_at_once(
         return len(told.said) == 4
 
     until(goes_on)
+    assert rule.next_due == 18.0
     assert told.said[2:] == ["measure at 16", "decision on what was seen at 16"]
     rule.rest()
     assert not [thread for thread in threading.enumerate() if thread.name == "treadle-quality"]
+
+
+def test_a_loop_wakes_for_promises_although_its_policy_is_due_later(world: World, told: Told) -> None:
+    loop = world.loop(Binding(world.policy, "nice", 10.0), quality=told)
+    told.period = 0.5
+    loop.run(2.0)
+    assert len([each for each in told.said if each.startswith("measure")]) == 4
+    assert world.engine.asked == 1

@@ -41,7 +41,7 @@ class TestRebind:
     def test_a_metric_must_have_been_asked_for_when_the_loop_was_made(self, world: World) -> None:
         world.engine.offers = frozenset({"queue", "cost"})
         world.engine.columns["cost"] = np.array([3.0, 2.0, 1.0])
-        with pytest.raises(EngineError, match=r"metric 'cost' was not asked for.*Loop\(metrics="):
+        with pytest.raises(EngineError, match=r"metric 'cost' was not requested.*Loop\(metrics="):
             world.loop().rebind(NeedsCost())
         loop = world.loop(metrics={"cost"})
         loop.rebind(NeedsCost())

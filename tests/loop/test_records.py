@@ -36,7 +36,7 @@ class TestRecords:
         loop = world.loop()
         loop.run(3.0)
         (record,) = caplog.records
-        assert record.getMessage().startswith("changed 3: 3 nice of mem by queue-size (longest queue first")
+        assert record.getMessage().startswith("changed 3 values: 3 nice of mem by queue-size (longest queue first")
         assert (record.__dict__["changes"], record.__dict__["failures"]) == (3, 0)
 
     def test_every_decision_is_a_line_at_debug(self, world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -45,7 +45,7 @@ class TestRestore:
             loop.round()
             world.engine.nice.values[ThreadRef(1)] = 7.0
         assert world.engine.nices() == [7.0, FOUND, FOUND]
-        assert "is left at 7.0: somebody else has changed it since we set it to 19.0" in caplog.text
+        assert "is left at 7.0: another program has changed it since Treadle set it to 19.0" in caplog.text
 
     def test_what_cannot_be_put_back_is_told(self, world: World, caplog: pytest.LogCaptureFixture) -> None:
         with world.loop() as loop:

@@ -23,13 +23,13 @@ class TestWrongSetups:
             Binding(QueueSize(), "shares", 1.0, grouping="colour")
         with pytest.raises(ConfigError, match="knob 'volume' has no scale of its own"):
             Binding(QueueSize(), "volume", 1.0)
-        with pytest.raises(ConfigError, match="it is for no query"):
+        with pytest.raises(ConfigError, match="names no queries"):
             Binding(QueueSize(), "nice", 1.0, queries=())
 
     def test_a_knob_that_no_engine_has_is_named_with_those_it_has(self, world: World) -> None:
         with pytest.raises(EngineError, match=r"no engine has a knob 'rt' \(mem has group, nice, rank, shares"):
             world.loop(Binding(world.policy, "rt", 1.0))
-        with pytest.raises(EngineError, match=r"its queries flink/\* fit no engine"):
+        with pytest.raises(EngineError, match=r"its queries flink/\* match no engine"):
             world.loop(Binding(world.policy, "nice", 1.0, queries=("flink/*",)))
 
     def test_a_grouping_is_for_groups(self, world: World) -> None:
@@ -52,5 +52,5 @@ class TestWrongSetups:
             world.loop(stale_after=0)
         with pytest.raises(ConfigError, match="sample_timeout=0"):
             world.loop(sample_timeout=0)
-        with pytest.raises(ConfigError, match="tau=-1"):
+        with pytest.raises(ConfigError, match="tau can't be -1"):
             world.loop(tau=-1)

@@ -76,7 +76,9 @@ class TestUnknown:
         world.clock.time += 1
         batches = loop.round()
         assert world.engine.nices()[2] == FOUND
-        assert "serves another, put back as it was found" in [each.reason for batch in batches for each in batch]
+        assert "serves another instance, put back as it was found" in [
+            each.reason for batch in batches for each in batch
+        ]
 
     def test_a_thread_that_serves_a_query_that_is_not_scheduled_is_put_back_at_once(self, world: World) -> None:
         loop = world.loop(Binding(QueueSize(), "nice", 1.0, queries=("q",)))

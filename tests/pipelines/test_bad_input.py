@@ -53,7 +53,7 @@ def refused(start: Callable[[], Any]) -> TreadleError:
         ({"slots": -2}, "slots can't be -2", "whole number from 1"),
         ({"slots": 1.5}, "slots can't be 1.5", "whole number from 1"),
         ({"slots": "many"}, "slots can't be 'many'", "auto"),
-        ({"slotz": 2}, "'slotz' is no option", "slots"),
+        ({"slotz": 2}, "'slotz' is not an option", "slots"),
         ({"enforce": "force"}, "enforce can't be 'force'", "gate, pools, none"),
         ({"channels": "pigeons"}, "channels can't be 'pigeons'", "embedded, kafka"),
         ({"retries": -1}, "retries can't be -1", "0 or more"),
@@ -62,7 +62,7 @@ def refused(start: Callable[[], Any]) -> TreadleError:
         ({"period": "soon"}, "soon", "500ms"),
         ({"batch": 0}, "batch", ""),
         ({"patience": -1}, "patience can't be -1", "0 or more"),
-        ({"patience": "long"}, "patience is no length of time", "500ms"),
+        ({"patience": "long"}, "patience is not a duration", "500ms"),
         ({"express": -1}, "express can't be -1", "0 or more"),
     ],
 )
@@ -113,7 +113,7 @@ def raises(_: DataFrame) -> DataFrame:
         (raises, "its function raised KeyError: 'no such table'"),
         (lambda fed: fed.select("b"), "`b`"),
         (lambda fed: None, "its function gave NoneType, not a DataFrame"),
-        (lambda fed: fed.sparkSession.range(3), "its rows are no stream"),
+        (lambda fed: fed.sparkSession.range(3), "its function returned rows that are not a stream"),
         (lambda fed: fed.orderBy("a"), "Spark refuses it"),
         (lambda fed: fed.selectExpr("a", "1.0 AS _weight", "2.0 AS _weight"), "has 2 columns '_weight'"),
     ],
@@ -133,7 +133,7 @@ def test_an_operator_that_can_not_be_is_named_with_its_line(
 def test_two_columns_of_one_name_can_not_go_through_a_channel(spark: SparkSession, tmp_path: Path) -> None:
     error = refused(lambda: broken(lambda fed: fed.select("a", "a")).start(spark, folder=tmp_path))
     assert "operator 'wrong' (test_bad_input.py:" in str(error)
-    assert "column 'a' is there more than once" in str(error)
+    assert "column 'a' is returned more than once" in str(error)
 
 
 def test_a_schema_that_does_not_match_downstream_names_reader_column_and_what_there_is(
@@ -165,7 +165,7 @@ def test_a_source_that_is_no_stream_is_refused_and_one_without_more_files_idles(
     p.write("out", reads="rows", format="noop")
     error = refused(lambda: p.start(spark, folder=tmp_path / "static"))
     assert "source 'rows'" in str(error)
-    assert "its rows are no stream" in str(error)
+    assert "its function returned rows that are not a stream" in str(error)
     assert "spark.readStream" in str(error)
 
     (tmp_path / "files").mkdir()
@@ -183,7 +183,7 @@ def test_a_source_that_is_no_stream_is_refused_and_one_without_more_files_idles(
 
 
 @pytest.mark.parametrize("layout", ["hops", "fused"])
-@pytest.mark.parametrize(("arrival", "message"), [("when", "is not there"), ("value", "is of type bigint")])
+@pytest.mark.parametrize(("arrival", "message"), [("when", "does not exist"), ("value", "is of type bigint")])
 def test_an_arrival_column_that_is_no_time_names_those_that_are(
     spark: SparkSession, tmp_path: Path, layout: str, arrival: str, message: str
 ) -> None:
@@ -227,7 +227,7 @@ def test_a_channel_that_has_other_columns_now_is_refused_by_name(spark: SparkSes
     other.operator(name="copied", inputs=("fed",))(lambda fed: fed)
     other.write("out", reads="copied", format="noop")
     error = refused(lambda: other.start(spark, folder=tmp_path))
-    assert "column 'b' is not there in the channel" in str(error)
+    assert "column 'b' is missing in the channel" in str(error)
     assert "channels/fed" in str(error)
 
 
@@ -275,7 +275,7 @@ def test_rows_that_do_not_fit_a_feed_are_refused_and_leave_it_as_it_was(spark: S
         error = refused(lambda: run.feed("fed"))
         assert "already writes to this channel" in str(error)
         error = refused(lambda: run.feed("out"))
-        assert "is no feed" in str(error)
+        assert "is not a feed" in str(error)
         feed.append([{"a": 1}])
         run.stop(drain=True, timeout=LONG)
         with pytest.raises(EngineError, match="closed"):

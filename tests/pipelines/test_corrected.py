@@ -194,5 +194,5 @@ def test_units_are_the_same_for_arrays_and_for_tables(spark: SparkSession) -> No
     units, weights, values = zip(*made, strict=True)
     assert tuple(found.x) == pytest.approx(total(weights, values, units))
     assert tuple(found.rows) == pytest.approx(total(weights, units=units))
-    with pytest.raises(ConfigError, match="no unit"):
+    with pytest.raises(ConfigError, match="unit names no columns"):
         per_unit(table, [])

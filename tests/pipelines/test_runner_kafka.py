@@ -169,7 +169,7 @@ def test_hops_joined_by_topics_give_every_row_once_and_go_on_after_a_restart(
         p.start(spark, **options)
     ledger.write_bytes(whole)
     shutil.rmtree(tmp_path / "work" / "checkpoints" / "large")  # batch 0 would be taken for one that is there already
-    with pytest.raises(EngineError, match="its checkpoint only none"):
+    with pytest.raises(EngineError, match="but its checkpoint has none"):
         p.start(spark, **options)
     assert holder(tmp_path / "work") is None
 

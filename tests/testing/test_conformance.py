@@ -634,7 +634,7 @@ def test_values_may_be_apart_by_as_much_as_is_said_and_no_more() -> None:
     check_engine(IsLate, rounds=20, apart=1.0)
     with pytest.raises(AssertionError, match=r"has a queue of .*; within 0\.5 s that is"):
         check_engine(GuessesQueue, rounds=50, apart=0.5)
-    with pytest.raises(AssertionError, match=r"was looked at for 4 s; let more than 4 s pass"):
+    with pytest.raises(AssertionError, match=r"was observed for 4 s; let more than 4 s pass"):
         check_engine(IsLate, apart=2.0)
 
 

@@ -1,7 +1,7 @@
 """The applications of an attachment: those that run at its start, those that start later, and those that end.
 
-What makes it safe to change their threads is opened before the first application and closed after the last: claims that
-keep other Treadle processes away, the journal, and the guardian that puts everything back after a kill -9.
+Before the first application is attached and until the last one has ended, three things make it safe to change threads:
+claims that keep other Treadle processes away, the journal, and the guardian, which undoes all changes after a kill -9.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ from treadle.text import visible
 log = logging.getLogger("treadle.attach")
 
 WATCHED, UNWATCHED = 0.2, 1.0
-"""Seconds between two reads of Kafka's MBeans: where the watchdog needs them to see progress, and elsewhere."""
+"""Seconds between two reads of Kafka's MBeans: with real-time threads, whose watchdog reads progress from them, and
+without."""
 COUNTED, GLANCED = 0.2, 1.0
-"""Seconds between two readings of task counters: at least, if a policy decides by them, and if they are only shown."""
+"""Seconds between two readings of tasks' counters: the minimum if a policy decides by them, and the maximum, which is
+also used if they are only shown."""
 
 
 class Wanted(NamedTuple):
@@ -50,7 +52,7 @@ class Wanted(NamedTuple):
 
 
 class AttachedApplications:
-    """The applications of one attachment, from `begin` until it is closed. `status` returns the published status."""
+    """The applications of one attachment, from `begin` to `close`. `status` returns the status that is published."""
 
     def __init__(self, wanted: Wanted, later: Newcomers, status: Callable[[], dict[str, Any]]) -> None:
         self.applications: dict[str, Application] = {}
@@ -69,13 +71,13 @@ class AttachedApplications:
         self._guardian: Guardian | None = None
         self._closing = ExitStack()
         self._on_end: dict[str, ExitStack] = {}
-        """By application: what is closed when it ends."""
+        """By application: the callbacks that run when it ends."""
         self._claims = Claims()
         self._published = Published(status)
         self._closing.callback(later.close)
 
     def begin(self, applications: Mapping[str, Application]) -> None:
-        """Claim these applications against other Treadle processes, and open their engines."""
+        """Claim these applications, so that no other Treadle process schedules them, and open their engines."""
         raise_limit()  # some files of each thread are kept open
         if not self._wanted.dry_run:
             self._closing.callback(self._claims.release)
@@ -93,7 +95,7 @@ class AttachedApplications:
         self.engines += [self._follow(*each, made) for each, made in zip(self.applications.items(), knobs, strict=True)]
 
     def publish(self) -> None:
-        """Let other processes ask for the status."""
+        """Publish the status of the applications, so that other processes can ask for it."""
         for application in self.applications.values() if not self._wanted.dry_run else ():
             self._published.add(application.processes)
 
@@ -106,12 +108,12 @@ class AttachedApplications:
         return not self._later.expected and all(engine.ended for engine in self.engines)
 
     def living(self) -> dict[str, Sequence[Process]]:
-        """Return the processes of the applications that have not ended, by name."""
+        """Return, by application name, the processes of all applications that have not ended."""
         return {each.name: each.engine.processes for each in list(self.engines) if not each.ended}
 
     @property
     def unplanned(self) -> set[str]:
-        """Queries at work without a known plan: Spark's UI, where it is used, has not shown the plan yet."""
+        """Running queries whose plan is not known yet: neither an agent nor Spark's UI has reported it."""
         return {name for each in list(self.engines) if not each.ended for name in each.engine.unplanned}
 
     def look(self, loop: Loop) -> None:
@@ -124,7 +126,7 @@ class AttachedApplications:
                 self._attach_new(found, loop)
 
     def release_real_time(self, reason: str) -> None:
-        """Called when the guardian has taken real-time off, since we stood still; the watchdogs decide on a retry."""
+        """Note that the guardian has taken real-time off, since this process hung; the watchdogs decide on a retry."""
         for guard in self.guards.values():
             guard.watchdog.let_go(reason)
 
@@ -148,7 +150,9 @@ class AttachedApplications:
             self._claims.drop(found.processes)
             if name in self._on_end:
                 self._on_end.pop(name).close()
-            log.warning("'%s' is left alone: %s", name, error, extra={"application": name, "error": str(error)})
+            log.warning(
+                "application '%s' is skipped: %s", name, error, extra={"application": name, "error": str(error)}
+            )
             return
         with self.changing:
             self.applications[name] = found
@@ -158,7 +162,7 @@ class AttachedApplications:
         log.info("attached to new application '%s'", name, extra={"application": name})
 
     def _remove_ended(self, loop: Loop) -> None:
-        """Remove applications that have ended, which would add up while new ones start."""
+        """Remove applications that have ended: otherwise they would accumulate while new ones start."""
         for each in [each for each in self.engines if each.ended]:
             with self.changing:
                 self.engines.remove(each)

@@ -1,6 +1,6 @@
-"""An application's engine with what attaching adds: the application's end, new threads, and a guard over real-time.
+"""Wraps an application's engine for the loop: handles the application's end, resets new threads, and guards real-time.
 
-New threads are reset in each round, before anything is decided about them; `enforce.recovery.new_threads` does that.
+`enforce.recovery.new_threads` resets new threads in each round, before a policy decides about them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from treadle.model import Floats, Topology
 from treadle.values import Sample
 
 BLIND = 3.0
-"""Seconds to wait for the first counts of work before threads become real-time. Not all sources have such counts."""
+"""Maximum seconds that threads stay ordinary until the first progress counter is read. Not all sources have one."""
 
 
 class AttachedEngine:
@@ -44,11 +44,11 @@ class AttachedEngine:
 
     @property
     def in_process(self) -> bool:
-        """Whether it answers at once now."""
+        """Whether the engine can be sampled now without waiting for another process."""
         return self.ended or self.engine.in_process
 
     def news(self) -> bool:
-        """Whether to sample it: with real-time threads always. If not, new threads are reset all the same."""
+        """Whether to sample the engine: always with a guard. Without news, this call resets new threads itself."""
         if self.ended:
             return False
         if self._guard is not None or self.engine.news():
@@ -58,7 +58,7 @@ class AttachedEngine:
 
     @property
     def calm_until(self) -> float:
-        """The time until which nothing has to be done unless an agent reports; in the past if it is unknown."""
+        """The time until which rounds have nothing to do unless an agent reports; -inf if every round is needed."""
         if self.ended:
             return math.inf
         if self._guard is not None or (self._new_threads is not None and self._new_threads.expects):
@@ -76,7 +76,7 @@ class AttachedEngine:
         return self._topology
 
     def _end(self) -> None:
-        """End sampling; what is open is closed in another thread, since closing has to wait for a thread."""
+        """End sampling. A new thread closes the engine, since `SparkEngine.close` waits for its poller to end."""
         self.ended, self._topology = True, self._empty
         if self._guard is not None:
             self._guard.watchdog.stop()
@@ -88,7 +88,7 @@ class AttachedEngine:
             self._new_threads.settle(self._topology)
 
     def part(self) -> None:
-        """Once everything is put back: reset the threads that were started in the last moment, and none after that."""
+        """Reset, for the last time, threads started since the last round. Call this after all changes are undone."""
         if self._new_threads is not None:
             if not self.ended:
                 self._new_threads.settle(self._topology, all_threads=True)
@@ -109,7 +109,7 @@ class AttachedEngine:
 
 
 class Guard:
-    """Feeds one application's watchdog with the CPU that all real-time threads use, and the application's progress."""
+    """Feeds one application's watchdog with its progress, and the CPU use of all applications with real-time."""
 
     PROGRESS = "tuples_in"
     METRICS = frozenset({PROGRESS, "queue", "external_queue"})
@@ -126,10 +126,11 @@ class Guard:
     ) -> None:
         self.releasable = releasable
         self._burnt = burnt
-        """CPU seconds by application: a thread of another application may be the one that starves a helper."""
+        """By application, the CPU seconds used so far; NaN without real-time threads. All guards share this mapping: a
+        thread of another application may starve a helper."""
         self._began, self._blind = time.monotonic(), sees
         if sees:  # a livelock would keep its own counter from being read
-            releasable.release("it is not known yet whether work moves on")
+            releasable.release("it is not known yet whether queries make progress")
         self.watchdog = Watchdog(releasable.release, resume=releasable.resume, cores=cores, period=period, beat=beat)
         self.watchdog.start()
 
@@ -143,10 +144,11 @@ class Guard:
         progress: float,
         asked: float,
     ) -> None:
-        """Feed the watchdog in a round. `progress` is the number of records that all sources had taken when `asked`.
+        """Feed the watchdog in a round.
 
-        `cpu` is that of all threads, since a thread of the driver or of the JVM may starve the stages. A stage that
-        spins over its last row has an empty queue, so `busy` rows count as waiting too.
+        `progress` is the number of records that all sources had read at the time `asked`. `cpu` is the CPU seconds of
+        all the application's threads, since a thread of the driver or of the JVM may starve the stages. A stage that
+        spins over its last row has an empty queue, so an instance with `busy` above 0 counts as having input too.
         """
         stages = np.array([not of_driver(instance.query) for instance in topology.instances], dtype=np.bool_)
         nothing = np.full(len(topology), np.nan)

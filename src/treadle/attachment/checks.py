@@ -20,7 +20,7 @@ from treadle.model import ThreadRef
 
 FACTS = {"nice": "nice", "cgroup": "cgroup", "rt": "real-time", "slice": "time slice", "quota": "quota"}
 PATIENCE = 5.0
-"""Seconds to wait for the guardian of a killed Treadle process."""
+"""Maximum seconds to wait until the guardians of killed Treadle processes have undone their changes."""
 
 
 def check(plan: Plan, applications: Iterable[Application]) -> None:
@@ -30,7 +30,7 @@ def check(plan: Plan, applications: Iterable[Application]) -> None:
         fact = facts[FACTS[part]]
         if not fact.works:
             kind = RightsError if "root" in fact.remedy else EngineError
-            raise kind(f"can't be had here: {fact.why}", where=f"enforce '{part}'", remedy=fact.remedy)
+            raise kind(f"is not available here: {fact.why}", where=f"enforce '{part}'", remedy=fact.remedy)
     if "nice" in plan.parts and "cgroup" not in plan.parts:
         _check_arenas([process.pid for application in applications for process in application.processes])
 
@@ -40,10 +40,10 @@ def _check_arenas(pids: list[int]) -> None:
     arenas = kernel.arenas(pids)
     if len(arenas) > 1:
         which = "; ".join(f"{', '.join(map(str, pids))} in {arena}" for arena, pids in arenas.items())
-        why = "autogroup is on and they" if kernel.autogroup_enabled() else "they"
+        why = "with autogroup, nice" if kernel.autogroup_enabled() else "nice"
         remedy = "use enforce='cgroup'" + (f", or write 0 to {_AUTOGROUP}" if kernel.autogroup_enabled() else "")
         raise EngineError(
-            f"{why} are in different sessions or groups, across which nice has no effect (processes {which})",
+            f"{why} has no effect between processes of different sessions or groups: {which}",
             where="enforce 'nice'",
             remedy=remedy,
         )
@@ -53,9 +53,9 @@ _AUTOGROUP = "/proc/sys/kernel/sched_autogroup_enabled"
 
 
 def settle_leftovers(pids: Collection[int] | None = None) -> list[Outcomes]:
-    """Put back what killed Treadle processes have left, after waiting for a guardian that is putting it back.
+    """Undo the changes that killed Treadle processes have left, after waiting for guardians that are undoing them.
 
-    With `pids`, changes that were left on purpose are put back only if they concern one of these processes.
+    With `pids`, changes that were left on purpose are undone only if they concern one of these processes.
     """
     limit = time.monotonic() + PATIENCE
     while any(_being_put_back(path) for path in journals()) and time.monotonic() < limit:
@@ -64,15 +64,18 @@ def settle_leftovers(pids: Collection[int] | None = None) -> list[Outcomes]:
 
 
 def settle(applications: Iterable[Application]) -> None:
-    """Call `settle_leftovers`; raise an error if a value stays, as it would be taken for the application's own."""
+    """Call `settle_leftovers`; raise an error if one of these applications keeps a changed value.
+
+    Otherwise that value would be taken for the application's own.
+    """
     pids = {process.pid for application in applications for process in application.processes}
     for outcomes in settle_leftovers(pids):
         for failure in outcomes.failures:
             if isinstance(failure.target, ThreadRef) and failure.target.pid in pids:
                 raise EngineError(
-                    f"what an earlier run has changed can't be put back: {failure}",
+                    f"a value that an earlier treadle process changed can't be restored: {failure}",
                     where=f"process {failure.target.pid}",
-                    remedy="see `treadle restore`",
+                    remedy="run `treadle restore` as root",
                 )
 
 

@@ -1,6 +1,6 @@
 """An attachment: one loop over several running applications, and its rounds from start to stop.
 
-`start` makes an attachment, `members` has its applications. Lachesis section 4.
+`start` makes an attachment, `attached_applications` has its applications. Lachesis section 4.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ if TYPE_CHECKING:  # promises need compiled code, which takes as long to load as
 log = logging.getLogger("treadle.attach")
 
 NAP = 0.1
-"""Seconds between checks of whether it must end."""
+"""Maximum seconds between two checks of whether the attachment must stop."""
 LONG_NAP = 0.2
-"""Seconds for which rounds may be left out: agents report new Java threads, but not new threads of the JVM itself."""
+"""Maximum seconds without a round. Agents report new Java threads meanwhile, but not new threads of the JVM itself."""
 PATIENCE = 10.0
-"""Seconds to wait for the first query."""
+"""Maximum seconds that a patient `run` waits until all known queries were seen at work. After half of this time,
+patterns that match no query are logged."""
 PART_OF_PERIOD = 0.6
-"""The part for which a round waits for a JVM's thread dump: a JVM that is short of CPU would delay the next round."""
+"""The maximum share of a period for which a round waits for an engine's answer. A thread dump of a JVM that is short of
+CPU would otherwise delay the next round."""
 Told = Callable[[tuple[DecisionBatch, ...]], None]
 
 
@@ -131,10 +133,10 @@ class Attachment:
     ) -> None:
         """Run in this thread: for some seconds, until `ask_to_stop`, or until all applications have ended.
 
-        In the main thread signals that end a program wait for the end of a round, and everything is put back first.
-        `told` is called with the changes of each round, `before_end` before anything is put back. With `leave` the
-        changes stay in place; `treadle restore` undoes them. With `patient` the seconds count from the time when all
-        known queries have been seen at work, for which it waits up to `PATIENCE` seconds.
+        In the main thread, a signal that ends the program is delayed until the end of the round, and all changes are
+        undone before it takes effect. `told` is called with the changes of each round, `before_end` before changes are
+        undone. With `leave` the changes stay in place; `treadle restore` undoes them. With `patient` the seconds count
+        from the time when all known queries have been seen at work, but at most `PATIENCE` seconds after the start.
         """
         length = math.inf if seconds is None else seconds
         try:
@@ -168,7 +170,7 @@ class Attachment:
         self._close()
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until it ends in the background, or for so many seconds; raise the error that ended it, if any."""
+        """Wait until the background run ends, for at most `seconds`; raise the error that ended the run, if any."""
         if self._thread is not None:
             self._thread.join(seconds)
         if self._error is not None:
@@ -229,7 +231,7 @@ class Attachment:
             self.run()
         except BaseException as error:
             self._error = error
-            log.exception("ended by an error, and everything is put back")
+            log.exception("the attachment ended by an error; all changed values are restored")
 
     def _rounds(self, seconds: float, told: Told | None, *, patient: bool) -> None:
         loop, began = self.loop, time.monotonic()
@@ -273,7 +275,7 @@ class Attachment:
         return sum(each.engine.readings for each in self._members.engines)
 
     def _nap(self, end: float) -> None:
-        """Leave out rounds that would have nothing to do, for a while, or until an agent reports."""
+        """Leave out rounds that would have nothing to do, for up to `LONG_NAP` seconds or until an agent reports."""
         now = time.monotonic()
         rest = min(now + LONG_NAP, end, *(each.calm_until for each in self._members.engines)) - now
         if rest > self.plan.period:
@@ -285,7 +287,7 @@ class Attachment:
             self.loop.put_off(time.monotonic())
 
     def _meet(self, passed: float = math.inf) -> None:
-        """Update which queries there are; after a while, log the patterns that match none."""
+        """Add the queries of the last round to the coverage; after a while, log the patterns that match no query."""
         if self._seen.last is None:
             return
         met = self._coverage

@@ -48,7 +48,7 @@ class Knobs:
         return made
 
     def close(self) -> None:
-        """Remove the cgroups, once everything is put back."""
+        """Remove the cgroups. Call this after all changes are undone."""
         for knob in self._made:
             knob.close()
 
@@ -72,7 +72,7 @@ class Knobs:
 
 
 def part(releasable: Releasable) -> float:
-    """Return the part of each CPU that real-time threads of this knob can have at most."""
+    """Return the maximum share of each CPU that this knob's real-time threads can use; 1 without a budget."""
     budget = releasable.knob.budget if isinstance(releasable.knob, RealtimeKnob) else None
     return 1.0 if budget is None else budget.part()
 

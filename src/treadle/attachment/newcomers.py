@@ -1,4 +1,4 @@
-"""Finds applications that start after Treadle and have a name that matches one of its patterns.
+"""Finds applications that start after Treadle and have a name that matches one of the user's patterns.
 
 A thread of its own scans for them, since a scan of all processes is too slow for a round.
 """
@@ -47,4 +47,4 @@ class Newcomers:
                 for found in self._looking.look():
                     self._found.put(found)
             except (TreadleError, OSError) as error:
-                log.warning("can't look for new applications: %s", error, extra={"error": str(error)})
+                log.warning("can't scan for new applications: %s", error, extra={"error": str(error)})

@@ -1,4 +1,4 @@
-"""Sets how often the counters inside of tasks are read, so that reading them takes a fixed small part of a core.
+"""Sets how often the counters inside of tasks are read, so that reading them takes a fixed small share of a core.
 
 A reading and the decision on it cost some milliseconds for a hundred threads, and ten times that for a thousand. Their
 cost on this machine is measured, so the overhead stays small however large an application is.
@@ -7,10 +7,10 @@ cost on this machine is measured, so the overhead stays small however large an a
 from __future__ import annotations
 
 PART = 0.003
-"""The part of a core that readings and decisions on them may use. The agent and rounds without news need about twice as
-much, and the target for everything together is a hundredth."""
+"""The share of a core that readings and decisions on them may use. The agent and rounds without news need about twice
+as much, and the target for everything together is 0.01."""
 RECENT = 0.05
-"""The weight of a new round in the average."""
+"""The weight of a new round's cost in the running average of the cost."""
 STEP = 0.05
 """Seconds. The time between two readings is a multiple of it, so that it does not change with every round."""
 

@@ -1,7 +1,8 @@
 """What `enforce` means: which knobs are needed, and which policy turns which knob.
 
-`nice`, `cgroup`, `rt`, `slice` and `quota`, each with options as in `rt:share=0.8`; several are joined by `+`. Users'
-priorities decide between the cgroups of queries, and the policy inside of them (Lachesis section 6.6).
+`enforce` names one or several of the enforcers `nice`, `cgroup`, `rt`, `slice` and `quota`, joined by `+`, each with
+options as in `rt:share=0.8`. With cgroups of queries, users' priorities decide between the cgroups, and the policy
+decides inside of them (Lachesis section 6.6).
 """
 
 from __future__ import annotations
@@ -40,13 +41,14 @@ LEARNT = {"candidates": "downstream-first+queue-size+congestion-aware", "objecti
 """The default candidates and objectives of a learner."""
 WHERE = "enforce"
 WIDEST = 100.0
-"""No thread or group gets more than this many times the weight of another because of users' priorities, unless a user
-gives wider limits: so a query that is not named keeps at least a hundredth of what the most important one has."""
+"""The maximum ratio of the weights that users' priorities give to two threads or groups, unless a user gives wider
+limits. So a query without a priority keeps at least a hundredth of the weight of the most important query."""
 STEPS = 20
-"""The number of steps of nice within `WIDEST`."""
+"""The maximum difference in nice that users' priorities make: 20 steps are a ratio of 87, just within `WIDEST`."""
 NICEST = (-20.0, 19.0)
 FINE = {1: {"low": 1024.0}, 2: {"low": 100.0}}
-"""Limits of shares (cgroup v1) and weights (v2) within which a ratio of up to `WIDEST` is exact to a percent."""
+"""By cgroup version: the lower limit of shares (v1) or weights (v2). Numbers are integers, and from this limit on a
+ratio of up to `WIDEST` is exact to a percent."""
 
 
 AUTO = "auto"
@@ -106,14 +108,14 @@ class Plan:
         return "rt" in self.parts or bool(judged_by & {"rate", "external_queue"})
 
     def loads_jolokia(self, agent: bool | None, *, dry_run: bool) -> bool:
-        """Whether Jolokia may be loaded. If `agent` is None, only where it is needed, since it stays for good."""
+        """Whether Jolokia may be loaded. If `agent` is None: only if it is needed, since it can't be unloaded."""
         return (not dry_run and (self.reads_beans or self._counts_rows)) if agent is None else agent
 
     def counts_period(self, often: float, seldom: float) -> float:
         """Seconds between two readings of tasks' counters: `often` if the policy uses them, `seldom` if not.
 
-        With real-time threads, if the policy does not use them, it is 0 for never: the watchdog then sees from the
-        kernel alone whether a stage is busy, also while the JVM gets no CPU to count.
+        With real-time threads, counters that the policy does not use are never read (0): the watchdog sees from the
+        kernel alone whether a stage is busy, even while the JVM gets no CPU to count.
         """
         if self._counts_rows or "queue" in (*self.policy.needs, *self.policy.wants):
             return often
@@ -121,15 +123,16 @@ class Plan:
 
     @property
     def _counts_rows(self) -> bool:
-        """Whether the policy decides by rows that an application takes in or puts out."""
+        """Whether the policy needs metrics that only an agent or Kafka's MBeans can give, such as rows in and out."""
         without = offered(beans=False, agent=False)
         return not all(plannable(name, without) for name in (*self.policy.needs, *self.policy.wants))
 
     @property
     def holds_compilers(self) -> bool:
-        """Whether the JVMs' compilers get a low priority: only if nice alone orders threads, and its range allows it.
+        """Whether the JIT compilers of JVMs get a low priority: only if nice alone is used, and its range allows it.
 
-        With users' priorities, compilers left as they are already stand between the driver and less urgent queries.
+        With users' priorities the compilers are not changed: they are already less urgent than the driver, and more
+        urgent than queries with a low priority.
         """
         if set(self.parts) != {"nice"} or isinstance(self.policy, UserPriority):
             return False
@@ -151,7 +154,7 @@ class Plan:
                 raise ConfigError(
                     f"'{binding.policy.name}' needs {' and '.join(missing)}, which only an agent can count",
                     where="policy",
-                    remedy="add --agent (agent=True): a dry run loads none by itself",
+                    remedy="add --agent (agent=True); without it a dry run loads no agent",
                 )
             make_plan(needs, offers, engine="Spark", policy=binding.policy.name)
 
@@ -225,14 +228,14 @@ def make(
     *,
     strict: bool = False,
 ) -> Plan:
-    """Make a plan, or raise a ConfigError. A missing enforcer is `nice`, a missing policy the default for the case."""
+    """Make a plan, or raise a ConfigError. The default enforcer is `nice`, the default policy `SINGLE` or `SEVERAL`."""
     usual = SEVERAL if len({*priorities.values(), 1.0}) > 1 else SINGLE
     if enforce is None:
         enforce = usual[1] if policy is None else SEVERAL[1]
     parts = _parts(enforce)
     if "quota" in parts and not caps:
-        raise ConfigError("no query has a cap", where=WHERE, remedy="give quotas={'pattern': CPUs}, on the command "
-                          "line --quota 'pattern=CPUs'")  # fmt: skip
+        remedy = "add --quota 'pattern=CPUs' (quotas={'pattern': CPUs})"
+        raise ConfigError("no query has a quota", where=WHERE, remedy=remedy)
     if caps and "quota" not in parts:
         parts = {**parts, "quota": {}}
     _check(parts)
@@ -251,7 +254,7 @@ def make(
 
 
 def _limits(options: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the least and the greatest number. Nice without a user's limits takes its whole range."""
+    """Return the lower and upper limit of an enforcer's values. Without a user's limits, nice has its whole range."""
     low, high = options["low"], options["high"]
     return (low if low > -math.inf else NICEST[0]), (high if high < math.inf else NICEST[1])
 
@@ -261,9 +264,9 @@ def _parts(enforce: str) -> dict[str, Mapping[str, Any]]:
     for text in enforce.split("+"):
         name, _, rest = (piece.strip() for piece in text.partition(":"))
         if name not in PARTS:
-            raise ConfigError(f"there is no '{name}'", where=WHERE, remedy=suggestion(name, PARTS))
+            raise ConfigError(f"there is no enforcer '{name}'", where=WHERE, remedy=suggestion(name, PARTS))
         if name in found:
-            raise ConfigError(f"'{name}' is there twice", where=WHERE, remedy="name it once")
+            raise ConfigError(f"'{name}' is given twice", where=WHERE, remedy="name it once")
         given = dict(_option(name, pair) for pair in rest.split(",") if pair.strip())
         found[name] = {**PARTS[name].options, **given}
     return found
@@ -285,7 +288,9 @@ def _option(part: str, pair: str) -> tuple[str, Any]:
     key, _, text = (piece.strip() for piece in pair.partition("="))
     where, known = f"{WHERE} '{part}'", PARTS[part].options
     if key not in known:
-        raise ConfigError(f"there is no option '{key}'", where=where, remedy=suggestion(key, known, "it takes none"))
+        raise ConfigError(
+            f"there is no option '{key}'", where=where, remedy=suggestion(key, known, "it has no options")
+        )
     if known[key] == AUTO and text == AUTO:
         return key, AUTO
     if isinstance(known[key], bool) or known[key] == AUTO:
@@ -305,9 +310,9 @@ def _option(part: str, pair: str) -> tuple[str, Any]:
 def _check(parts: Mapping[str, Mapping[str, Any]]) -> None:
     if "rt" in parts and len(parts) > 1:
         remedy = "use 'rt' alone: real-time threads take no notice of nice, shares, slices and quotas"
-        raise ConfigError(f"'{'+'.join(parts)}' can't be", where=WHERE, remedy=remedy)
+        raise ConfigError(f"'{'+'.join(parts)}' can't be combined", where=WHERE, remedy=remedy)
     if "quota" in parts and parts.get("cgroup", {}).get("by", "query") != "query":
-        raise ConfigError("quotas are for queries", where=WHERE, remedy="use cgroup:by=query with them")
+        raise ConfigError("a quota needs a group for each query", where=WHERE, remedy="use cgroup:by=query")
 
 
 _FLAGS = {"yes": True, "true": True, "on": True, "1": True, "no": False, "false": False, "off": False, "0": False}
@@ -316,5 +321,5 @@ _BY = ("query", "operator", "class", NESTED)
 
 
 def loads_agent(agent: bool | None, *, dry_run: bool) -> bool:
-    """Whether Treadle's own agent, which ends with us, is loaded. If `agent` is None, always but in a dry run."""
+    """Whether to load Treadle's own agent, which ends with the attachment. If `agent` is None: not in a dry run."""
     return not dry_run if agent is None else agent

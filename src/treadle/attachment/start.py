@@ -29,9 +29,9 @@ if TYPE_CHECKING:  # promises need compiled code, which takes as long to load as
     from treadle.decide.quality import Promise
 
 LEAST_PERIOD = 0.01
-"""Seconds. A round costs some tenths of a millisecond, and agents read their JVMs 8 ms before each round."""
+"""Minimum period in seconds. A round costs some tenths of a millisecond, and agents sample 8 ms before each round."""
 LEAST_QUOTA = 0.01
-"""CPUs: the kernel takes no less."""
+"""Minimum quota in CPUs: the kernel accepts no lower one."""
 ORDINARY = 1.0
 """The priority of a query that no pattern matches."""
 
@@ -91,7 +91,10 @@ def attach(
 def look_on(
     target: Target | Sequence[Target], *, agent: bool = False, user: User | None = None
 ) -> Callable[[], dict[str, Any] | None] | None:
-    """Return a function that reads the status of their attachment, None once it has ended; None if there is none."""
+    """Return a function that reads the status of the attachment that schedules these applications.
+
+    None: no attachment schedules them. The function itself returns None after the attachment has ended.
+    """
     owner = None if user is None else users.number(user)
     found = list(targets.find(target, agent=agent, user=owner).values())
     return (lambda: ask(found)) if ask(found) is not None else None
@@ -113,8 +116,8 @@ def _promised(qod: Given, agent: bool | None) -> dict[str, Promise]:
 
     promised = promises.read(qod)
     if promised and agent is False:
-        remedy = "leave out --no-agent (agent=False), or the promises"
-        raise ConfigError("rows can be dropped by an agent only", where="qod", remedy=remedy)
+        remedy = "leave out --no-agent (agent=False), or --qod (qod)"
+        raise ConfigError("only an agent can drop rows", where="qod", remedy=remedy)
     return promised
 
 
@@ -128,5 +131,5 @@ def _seconds(goals: Mapping[str, Duration]) -> dict[str, float]:
 def _check_numbers(what: str, numbers: Mapping[str, float], least: float) -> None:
     for pattern, number in numbers.items():
         if isinstance(number, bool) or not isinstance(number, int | float) or not least <= number < math.inf:
-            remedy = f"use a number from {least:g} on, as {{'alerts-*': 10}}"
-            raise ConfigError(f"{pattern!r} has {number!r}", where=what, remedy=remedy)
+            remedy = f"use a number of at least {least:g}, as {{'alerts-*': 10}}"
+            raise ConfigError(f"{pattern!r} can't be {number!r}", where=what, remedy=remedy)

@@ -79,7 +79,7 @@ class Claims:
         self._refused: set[Process] = set()
 
     def take(self, applications: Iterable[Application]) -> None:
-        """Claim all of these, or none. A process that has ended meanwhile needs no claim."""
+        """Claim the processes of all these applications, or none. A process that has ended meanwhile needs no claim."""
         taken: dict[Process, int] = {}
         try:
             for application in applications:
@@ -104,7 +104,7 @@ class Claims:
             return False
         if handle is None:
             if process not in self._refused:
-                log.warning("process %d is left alone: another treadle process is attached to it", process.pid)
+                log.warning("process %d is skipped: another treadle process is attached to it", process.pid)
             self._refused.add(process)
             return False
         self._held[process] = handle
@@ -154,7 +154,9 @@ def _application(target: Target, *, agent: bool, user: int | None) -> Applicatio
     if isinstance(target, Application):
         return target
     if isinstance(target, bool) or target is None:
-        raise ConfigError(f"{target!r} is no application", where="attach", remedy="give a pid, a name or a UI address")
+        raise ConfigError(
+            f"{target!r} is not an application", where="attach", remedy="give a pid, a name or a UI address"
+        )
     if isinstance(target, int):
         return Application.find(pid=target, agent=agent)
     if isinstance(target, Ui):
@@ -170,5 +172,5 @@ def _of_session(spark: Any, *, agent: bool) -> Application:
         pid = int(context._jvm.java.lang.ProcessHandle.current().pid())
     except Exception as error:
         remedy = "give a pid, a name, the address of a UI, or a SparkSession that runs here (not Spark Connect)"
-        raise ConfigError(f"{spark!r} is no application", where="attach", remedy=remedy) from error
+        raise ConfigError(f"{spark!r} is not an application", where="attach", remedy=remedy) from error
     return Application.find(pid=pid, agent=agent)

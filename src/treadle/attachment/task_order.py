@@ -3,7 +3,7 @@
 A task of some milliseconds ends before a round could change the priority of its thread, so the priority of its query
 must count when the task starts. Spark itself starts tasks in the order of their jobs (FIFO). Here the order is that of
 stride scheduling: each query's CPU time is divided by its weight, and the query with the smallest result comes first.
-The weights are those by which the kernel divides a CPU, so a query gets the same part of the slots as of the CPU.
+The weights are those by which the kernel divides a CPU, so a query gets the same share of the slots as of the CPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from treadle.model import Topology
 from treadle.values import Schedule
 
 STEPS = {"nice": 1.0 / NICE_STEP, "rt": NICE_STEP}
-"""By scale: the ratio of two weights with numbers that differ by 1. On all other scales the numbers are weights."""
+"""By scale: the factor by which a weight grows when the number grows by 1. On other scales the numbers are weights."""
 
 
 class Ordering:
@@ -35,7 +35,10 @@ class Ordering:
 
     @classmethod
     def of(cls, bindings: list[Binding], number: int | None) -> Self | None:
-        """Make an ordering by one of the bindings, which is replaced by one that keeps its last decision."""
+        """Make an ordering from binding `number`, which is replaced by a binding that keeps its last decision.
+
+        None without a number.
+        """
         if number is None:
             return None
         decided = Seen(bindings[number].policy)
@@ -63,7 +66,7 @@ class TaskOrder:
         """By run: CPU seconds divided by weight, counted from the smallest stride when the run was first seen."""
 
     def update(self, topology: Topology, schedule: Schedule) -> None:
-        """Set the order after a decision. If all queries have one weight, the order is Spark's own."""
+        """Set the order after a decision. If all queries have the same weight, the order is Spark's own."""
         rows = self._engine.batch_rows
         weights = self._weights(topology, schedule, rows)
         self._follow(weights, rows)
@@ -71,7 +74,7 @@ class TaskOrder:
         self._engine.order_tasks(tuple(ordered) if len(set(weights.values())) > 1 else ())
 
     def _weights(self, topology: Topology, schedule: Schedule, rows: Mapping[str, int]) -> dict[str, float]:
-        """Return the weight of each run with a decided priority. The topology may be that of several engines."""
+        """Return the weight of each run with a decided priority. The topology may contain several engines."""
         values = self._scale.apply(schedule.scalar, schedule.spacing)
         if (step := STEPS.get(self._scale.name)) is not None:
             values = step**values

@@ -3,7 +3,8 @@
 The policy `adaptive`, with its default learner and settings, is compared with each of its candidates alone, and with an
 oracle: the candidate that was best in each phase. Other learners and settings are run for comparison. Each variant is
 scored by the weighted objective that learners are given, measured on the rows themselves, in each phase relative to the
-candidates' mean. `gate` are pipelines, `kernel` is Real-Time Mode under `treadle attach`.
+candidates' mean. The part `gate` runs pipelines, the part `kernel` runs queries in Real-Time Mode under `treadle
+attach`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str, float], None]
 Figures = dict[str, float]
 DEFAULT = "adaptive"
-"""The variant that claims are about: only candidates and objectives are set."""
+"""The variant that claims are about: `adaptive` with its defaults, except for candidates and objectives."""
 CANDIDATES = ("highest-rate", "fcfs", "queue-size")
 OBJECTIVES = "min latency_p99 0.8+min total_queue 0.2"
 COMPARED = {
@@ -48,13 +49,13 @@ COMPARED = {
     "thompson": "learner=thompson",
     "ucb, for this load": "learner=(ucb:discount=0.85),delay=4",
 }
-"""Other learners, and one tuned for this load: a delay of a burst and its pause, and a memory of half a minute."""
+"""Other learners, and one tuned for this load: its delay is a burst and a pause (4 s), its memory about 30 s."""
 LOOK = 0.25
 """Seconds between two samples of the queues."""
 SLOTS = 2
-"""Fewer than there are queries with rows, so that a policy has to choose."""
+"""Number of slots: fewer than queries with rows, so that a policy has to choose."""
 WITHIN = 1.1
-"""How many times the cost of the best candidate alone `adaptive` may have."""
+"""The aim: the cost of `adaptive` is at most this many times that of the best candidate alone."""
 WARM = 10.0
 OTHERS = "others_cores"
 QUIET = 0.85
@@ -66,9 +67,9 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     "depth": {"long": 0.9, "short": 0.1},
     "breadth": {"short": 0.5, "narrow": 0.5},
 }
-"""By phase: the parts of the load that queries have."""
+"""By phase and query: the query's share of the load, in hashes per second."""
 BUSY = 0.9
-"""The load, as a share of the throughput of the first candidate under overload in that phase."""
+"""The load of a phase, as a share of the throughput that the first candidate has in this phase under overload."""
 OVER = 1.3
 """Overload: this factor times the throughput when all queries get `FLOOD` rows per second."""
 FLOOD = 4000.0
@@ -77,7 +78,7 @@ JUDGED_BY = "max throughput 0.3+min total_queue 0.7"
 
 
 def variants(candidates: Sequence[str], objectives: str) -> dict[str, str]:
-    """Return the policies by name: each candidate alone, the default over all of them, and its comparisons."""
+    """Return policies by variant: each candidate alone, `DEFAULT` with all candidates, and those in `COMPARED`."""
     default = f"adaptive:candidates={'+'.join(candidates)},objective={objectives}"
     return {
         **{name: name for name in candidates},
@@ -94,7 +95,7 @@ def run(
     repetitions: int = 1,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Return the figures of each part; `rounds` is how often all phases are run, each for a `minute`."""
+    """Return the figures of each part. All phases are run `rounds` times, each for `minute` seconds."""
     tell = progress or (lambda *_: None)
     measures = {"gate": gate, "kernel": kernel}
     found: dict[str, Any] = {}
@@ -191,7 +192,7 @@ def measure(
 def judged(
     found: Mapping[str, Sequence[Figures]], phases: Sequence[str], candidates: Sequence[str], objectives: str
 ) -> dict[str, Any]:
-    """Return the figures, each variant's cost by the weighted objective, and its regret, the part above the oracle's.
+    """Return each variant's figures, cost (the weighted objective) and regret (cost / cost of the oracle - 1).
 
     Candidates that died are left out of the comparison.
     """
@@ -234,7 +235,7 @@ def claims(found: Mapping[str, Any], part: str) -> Claims:
 
 
 def weighted(found: Mapping[str, Sequence[Figures]], candidates: Sequence[str], objectives: str) -> dict[str, Floats]:
-    """Return by phase the weighted sum of objectives relative to the candidates' mean; less is better."""
+    """Return each variant's cost by phase: the weighted sum of objectives, relative to the candidates' mean."""
     wanted = parse_objectives(objectives.replace("+", ","))
     table = {
         name: {o.metric: np.array([each[o.metric] for each in runs]) for o in wanted} for name, runs in found.items()
@@ -281,13 +282,13 @@ def _rows(run: Run, since: float) -> list[Part]:
 
 
 def _arrived(rows: Sequence[Part], start: float, end: float) -> list[Part]:
-    """Return rows that arrived between `start` and `end`; if batches took longer than that, parts that overlap."""
+    """Return the parts with a mean arrival from `start` to `end`; if batches took longer, all that overlap."""
     found = [part for part in rows if start <= part.time - part.mean < end]
     return found or [part for part in rows if part.time - part.oldest < end and part.time > start]
 
 
 class Others:
-    """Cores used by processes other than Spark and this one since its creation. Generators of load count."""
+    """Measures from its creation on the cores used by processes other than Spark and this one, load generators too."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._meter = Meter(spark)
@@ -321,7 +322,7 @@ def _attached(rig: Rig, policy: str) -> Iterator[None]:
 
 
 def _of_kernel(outcome: Outcome, seconds: float) -> Figures:
-    """Return the figures as seen from outside: rows that came out, and rows under way."""
+    """Return the output rows per second and the mean number of rows inside the application, counted at its topics."""
     queued = np.sum(list(outcome.queued.values()), axis=0)
     return {"output_rate": sum(outcome.rows.values()) / seconds, "total_queue": float(np.mean(queued))}
 

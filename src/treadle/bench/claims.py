@@ -1,4 +1,4 @@
-"""Claims of benchmarks: what should hold of a default that was named beforehand, and whether it does.
+"""Claims of benchmarks: statements about a default, named before the measurement, and whether they hold.
 
 A claim with a missing figure, because a variant died or the figure is NaN, does not hold.
 """
@@ -14,7 +14,7 @@ Claims = list[dict[str, Any]]
 Figure = float | Callable[[], float]
 """A number, or a function that computes one from figures that may be missing."""
 DIED, SET_UP = "died", "setting up"
-"""Key of the errors of variants that died, in a benchmark's figures; name of the phase before all variants."""
+"""In a benchmark's figures, the key of the errors of variants that died; and the name for errors before any variant."""
 
 
 def at_least(claim: str, measured: Figure, aim: float) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def fails(figures: Mapping[str, Any]) -> bool:
 
 
 class Deaths(dict[str, str]):
-    """Errors by variant that died. What was measured before stays."""
+    """By variant that died: its error. What was measured before is kept."""
 
     @contextmanager
     def noted(self, variant: str) -> Iterator[None]:
@@ -55,8 +55,8 @@ def in_turns(
 ) -> None:
     """Measure all variants in turns, `repetitions` times, so that other load on the machine affects all alike.
 
-    A variant that dies has no further turn. With `stop` no other variant has one either: for variants that share an
-    application, which the one that died may have left stalled.
+    A variant that dies gets no further turns. With `stop`, no other variant gets any, either: use this if all variants
+    share an application, which the dead variant may have left stalled.
     """
     for number in range(repetitions * len(names)):
         name = names[number % len(names)]

@@ -1,5 +1,6 @@
-"""The speed of Treadle itself: a control round, the same in plain Python, the simulator, the same in SimPy, the loop.
+"""The speed of Treadle itself: a control round, the simulator, a cycle of the quality controller, the control loop.
 
+The control round is compared with the same in plain Python, the simulator with the same chain in SimPy.
 Times are CPU times, which other load distorts least; on an idle machine they equal elapsed time. Both sides of a
 comparison must give the same results, or the benchmark fails.
 """
@@ -36,9 +37,9 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 POLICY = "highest-rate"
-"""Of the most used policies the one that needs most metrics, also along the graph."""
+"""The measured policy: of the most used ones it needs the most metrics, some of them computed along the graph."""
 CHAIN = 5
-"""Operators of a query."""
+"""Number of operators in each query."""
 OFFERS = frozenset({"tuples_in", "tuples_out", "cpu_time"})
 PERIOD = 0.1
 """Seconds between two samples."""
@@ -46,12 +47,12 @@ TAU, FORGET = 2.0, 60.0
 WARM_UP = 3
 """Rounds that are not timed: counters need two samples before any metric is known."""
 STRETCHES = 6
-"""Stretches of the loop's run."""
+"""Number of stretches into which the loop's run is divided; the cheapest counts."""
 LOOP_CPU = 0.01
-"""The aim: the part of a core that the loop may take."""
+"""The aim: the loop uses at most this share of a core."""
 LOAD = 0.9
 COSTS = (10e-6, 20e-6, 30e-6, 20e-6, 10e-6)
-"""CPU seconds per tuple of the simulated chain."""
+"""CPU seconds per tuple in each operator of the simulated chain."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,9 @@ class Effort:
     """The amount of work to measure."""
 
     sizes: Mapping[int, int]
-    """Number of rounds by number of instances."""
+    """By number of instances: the number of control rounds."""
     compared: tuple[int, int]
-    """Instances and rounds of the comparison with plain Python."""
+    """Number of instances and of control rounds in the comparison with plain Python."""
     tuples: int
     """Tuples sent through the simulated chain."""
     tuples_compared: int
@@ -70,7 +71,7 @@ class Effort:
     """Number of simulations; the fastest counts."""
     loop_seconds: float
     promises: Mapping[int, int]
-    """Number of cycles of the quality controller by number of tasks."""
+    """By number of tasks: the number of cycles of the quality controller."""
 
 
 FULL = Effort(
@@ -116,7 +117,7 @@ def run(
 
 
 def claims(found: Mapping[str, Any]) -> Claims:
-    """Return the claims."""
+    """Return the claim about the CPU that the control loop uses."""
     used = found["round_cpu_fraction_50ms_100_instances"]
     return [at_most("part of a core that the loop takes, at 50 ms over 100 instances", used, LOOP_CPU)]
 
@@ -133,7 +134,7 @@ def decide_ms(instances: int, rounds: int) -> float:
 
 
 def vectorised_speedup(instances: int, rounds: int) -> float:
-    """Return how many times as long the same rounds take in plain Python. Both must decide the same in every round."""
+    """Return the ratio of CPU times per round, plain Python : Treadle. Both must decide the same in every round."""
     topology = chains(instances)
     vectorised, plain = Round(topology), PlainRound(topology, TAU, FORGET)
     taken = list(samples(topology, WARM_UP + rounds))
@@ -146,7 +147,7 @@ def vectorised_speedup(instances: int, rounds: int) -> float:
 
 
 def simulator_events_per_s(tuples: int, repeats: int) -> float:
-    """Return the events per CPU second of a simulated chain of 5 operators, once it is compiled."""
+    """Return the events per CPU second of a simulated chain of 5 operators; compilation is not included."""
     _simulate(simulated_chain(tuples=100))
     scenario = simulated_chain(tuples)
     rates = [events / delivery.cpu_seconds for events, delivery in (_simulate(scenario) for _ in range(repeats))]
@@ -154,7 +155,7 @@ def simulator_events_per_s(tuples: int, repeats: int) -> float:
 
 
 def simpy_ratio(tuples: int, repeats: int) -> float:
-    """Return how many times as many operator steps per CPU second the simulator makes as SimPy, on the same chain."""
+    """Return the ratio of operator steps per CPU second, simulator : SimPy, on the same chain."""
     scenario = simulated_chain(tuples)
     _simulate(simulated_chain(tuples=100))
     arrivals = Simulator(scenario).state.arrival["time"].tolist()
@@ -168,11 +169,11 @@ def simpy_ratio(tuples: int, repeats: int) -> float:
 
 
 def round_cpu_fraction(period: float, instances: int, seconds: float, clock: Clock | None = None) -> float:
-    """Return the part of a CPU that the real loop uses, awake and asleep, on an engine and a knob in memory.
+    """Return the share of a CPU that the real loop uses, with an engine and a knob in memory.
 
-    Most of it is the cost of waking up: after a pause the CPU's caches are cold, and a round takes several times as
-    long as in `decide_ms`. Other load makes that worse, so the cheapest of several stretches counts. Only the CPU time
-    of the loop's thread counts: other threads of this process may show the progress.
+    Most of this CPU time is the cost of waking up: after a pause the CPU's caches are cold, and a round takes several
+    times as long as in `decide_ms`. Other load makes that worse, so the cheapest of several stretches counts. Only the
+    CPU time of the loop's thread counts: other threads of this process may show the progress.
     """
     clock = SystemClock() if clock is None else clock
     stretches: list[float] = []
@@ -339,5 +340,5 @@ def timed(work: Callable[Given, Result], *arguments: Given.args, **options: Give
 
 
 def _figure(value: float) -> float:
-    """Round to three digits; more would be noise."""
+    """Round to three significant digits; more would be noise."""
     return float(f"{value:.3g}")

@@ -38,7 +38,7 @@ class Shown:
 
 
 def run(progress: Progress | None = None, *, seconds: float = 24.0, warm: float = 6.0) -> Shown:
-    """Run all three, one after another, in less than three minutes."""
+    """Run the three variants of `SHOWN`, one after another, in less than three minutes."""
     from treadle.pipelines.spark.session import session
 
     tell = progress or (lambda *_: None)
@@ -95,7 +95,7 @@ def claims(runs: Sequence[Measured]) -> tuple[Claim, ...]:
 
 
 def draw(runs: Sequence[Measured], path: Path) -> None:
-    """Draw the latency of urgent rows as they came out, and the waiting rows, over time."""
+    """Draw over time the mean latency of the urgent rows that came out in each second, and the waiting rows."""
     figure = figures.figure(9, 5.5)
     latency, queued = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     for each in runs:

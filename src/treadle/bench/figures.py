@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check() -> None:
-    """Raise a ConfigError if nothing can be drawn; called before the benchmark runs."""
+    """Raise a ConfigError if matplotlib is not installed; called before the benchmark runs."""
     if find_spec("matplotlib") is None:
         raise ConfigError("matplotlib is not installed", where="picture", remedy="pip install 'treadle[plot]'")
 

@@ -11,7 +11,7 @@ _STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2
 
 
 def of_ratios(ratios: Sequence[float]) -> list[float]:
-    """Return the 95 % confidence interval of the mean ratio, on a logarithmic scale; NaN for one repetition."""
+    """Return the 95 % confidence interval of the geometric mean of the ratios; NaN for one repetition."""
     if len(ratios) < 2:
         return [math.nan, math.nan]
     logs = [math.log(ratio) for ratio in ratios]

@@ -68,9 +68,11 @@ def read(folder: Path) -> dict[str, Result]:
             found[path.stem] = Result.model_validate_json(path.read_text(encoding="utf-8"))
         except (OSError, ValidationError) as error:
             text = " ".join(str(error).split())
-            raise ConfigError(f"is no result: {text}", where=str(path), remedy="measure it again with --save") from None
+            raise ConfigError(
+                f"is not a result file: {text}", where=str(path), remedy="measure it again with --save"
+            ) from None
     if not found:
-        raise ConfigError("has no results", where=str(folder), remedy="measure something with --save")
+        raise ConfigError("has no result files", where=str(folder), remedy="run a benchmark with --save")
     return found
 
 
@@ -80,7 +82,7 @@ def page(results: Mapping[str, Result]) -> str:
 
 
 def machine() -> str:
-    """Describe this machine."""
+    """Return this machine's usable cores, memory, kernel and version of Python as a text."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     cores = len(os.sched_getaffinity(0))
     return f"{cores} cores, {memory:.0f} GB, Linux {platform.release()}, Python {platform.python_version()}"

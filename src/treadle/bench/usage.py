@@ -1,4 +1,4 @@
-"""Usage by Spark's JVM and this process, from /proc: CPU, including that of ended children, and memory."""
+"""Usage of CPU and memory by Spark's JVM, including the CPU of its ended children, and by this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 class Usage(NamedTuple):
-    """Mean cores in use over some seconds, and memory at their end."""
+    """Mean number of cores in use over `seconds`, and resident memory at their end."""
 
     seconds: float
     spark_cores: float
@@ -27,7 +27,7 @@ class Usage(NamedTuple):
 
 
 class Meter:
-    """Measures usage from its creation on."""
+    """Measures the usage of Spark's JVM and of this process, from the meter's creation to each `read`."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._pid = jvm.pid(spark)

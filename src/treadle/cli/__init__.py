@@ -87,7 +87,7 @@ for _command in (bench, demo, run, ctl, attach, top, restore, show, doctor, jars
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), help="Virtual seconds (default: the scenario's)."
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Seed of all that is drawn (default: the scenario's).")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of all random numbers (default: the scenario's).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, policy -> figures and series.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw latency, memory and throughput.")
 @click.option(
@@ -157,8 +157,10 @@ def policies() -> None:
 
 
 @cli.command()
-@click.option("--explain", "policy", metavar="POLICY", help="Say how each metric that the policy needs is had.")
-@click.option("--engine", default="simulator", show_default=True, help="The engine to have it from.")
+@click.option(
+    "--explain", "policy", metavar="POLICY", help="Show how the engine provides each metric that POLICY needs."
+)
+@click.option("--engine", default="simulator", show_default=True, help="The engine, for --explain.")
 def metrics(policy: str | None, engine: str) -> None:
     """List the metrics, or explain how an engine provides those that a policy needs."""
     from treadle.decide import registry
@@ -237,10 +239,10 @@ def _show(titles: list[str], rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _kind(kind: Kind) -> str:
-    """Describe Haren's kinds of features in words: when a metric changes."""
+    """Describe in words when a metric changes; `kind` is one of Haren's kinds of features."""
     if kind == Kind.STATIC:
         return "never"
     dependent = Kind.ON_UPSTREAM in kind or Kind.ON_DOWNSTREAM in kind
     return ("with its neighbours" if dependent else "with its operator") + (
-        ", seen only when it runs" if Kind.INTRINSIC in kind else ""
+        ", measured only while it runs" if Kind.INTRINSIC in kind else ""
     )

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from treadle.loop import DecisionBatch
 
 LOOKS = 1.0
-"""Seconds that a dry run, `--once` and `top --once` observe, once all queries have been seen at work, before the
-output."""
+"""Seconds for which a dry run, `--once` and `top --once` observe before they print, counted from the time when all
+queries have been active."""
 PER_SECOND = 2
 """Updates of the table per second."""
 
@@ -39,27 +39,45 @@ PER_SECOND = 2
 @click.command()
 @targets
 @click.option("--policy", "-p", metavar="P", help="NAME[:key=value,…]; `treadle policies` lists them.")
-@click.option("--enforce", "-e", metavar="E", help="nice, cgroup, rt, slice, quota; cgroup+nice and the like.")
-@click.option("--period", metavar="TIME", help="How often it decides (default: 50ms).")
+@click.option("--enforce", "-e", metavar="E", help="nice, cgroup, rt, slice or quota; combined as in cgroup+nice.")
+@click.option("--period", metavar="TIME", help="Time between two decisions (default: 50ms).")
 @click.option(
-    "--priority", "priorities", multiple=True, metavar="PATTERN=N", help="The shares of queries (default: 1)."
+    "--priority",
+    "priorities",
+    multiple=True,
+    metavar="PATTERN=N",
+    help="Share of the CPU of matching queries (default: 1).",
 )
-@click.option("--strict", is_flag=True, help="Of priorities only the order counts: the highest as far ahead as can be.")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Use only the order of priorities; the highest has about 100 times the weight of the lowest.",
+)
 @click.option(
     "--latency-goal",
     "goals",
     multiple=True,
     metavar="PATTERN=TIME",
-    help="How old rows may be (policy min-latency).",
+    help="How old rows of matching queries may be (policy min-latency).",
 )
-@click.option("--quota", "quotas", multiple=True, metavar="PATTERN=CPUS", help="The most CPUs that a query may use.")
-@click.option("--query", "queries", multiple=True, metavar="PATTERN", help="Schedule only these (default: all).")
-@click.option("--qod", metavar="FILE", help="Promises: how much of its rows each query must have (docs/quality.md).")
-@click.option("--for", "length", metavar="TIME", help="How long, as 60s (default: until it is ended).")
-@click.option("--dry-run", is_flag=True, help="Change nothing; show what would be changed.")
-@click.option("--once", is_flag=True, help="Decide for a second, and leave it so; `treadle restore` puts it back.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="A JSON object for each change, and one for the state at the end."
+    "--quota", "quotas", multiple=True, metavar="PATTERN=CPUS", help="The most CPUs that each matching query may use."
+)
+@click.option(
+    "--query", "queries", multiple=True, metavar="PATTERN", help="Schedule only matching queries (default: all)."
+)
+@click.option(
+    "--qod",
+    metavar="FILE",
+    help="File of promises: the least part of its rows that each query keeps (docs/quality.md).",
+)
+@click.option("--for", "length", metavar="TIME", help="How long to run, as 60s (default: until stopped).")
+@click.option("--dry-run", is_flag=True, help="Change nothing; show what would be changed.")
+@click.option(
+    "--once", is_flag=True, help="Decide for a second, keep the changes and end; `treadle restore` undoes them."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON object for each change, and one for the final state."
 )
 @with_settings
 def attach(
@@ -82,9 +100,9 @@ def attach(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Schedule unchanged, running Spark applications by a policy and through the kernel.
+    """Schedule the threads of running, unchanged Spark applications by a policy, through the Linux kernel.
 
-    Name one or more by --pid, --name or --ui. Ctrl-C ends it and restores all changed values.
+    Name one or more by --pid, --name or --ui. Ctrl-C ends the command and restores all changed values.
     """
     from treadle.attachment import attach as library
 
@@ -129,8 +147,8 @@ def _check_once(enforce: str | None, qod: str | None) -> None:
 
 @click.command()
 @targets
-@click.option("--for", "length", metavar="TIME", help="How long, as 60s (default: until it is ended).")
-@click.option("--once", is_flag=True, help="Look for a second, show it, and end.")
+@click.option("--for", "length", metavar="TIME", help="How long to run, as 60s (default: until stopped).")
+@click.option("--once", is_flag=True, help="Observe for a second, show the table, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 @with_settings
 def top(
@@ -175,7 +193,9 @@ def restore() -> None:
     values = sum(len(outcomes.applied) for outcomes in done)
     click.echo(f"put back {values} values" if done else "there is nothing to put back")
     if failures:
-        raise EngineError(f"{len(failures)} could not be put back, the first is {failures[0]}", remedy="run it as root")
+        raise EngineError(
+            f"{len(failures)} values could not be put back, the first is {failures[0]}", remedy="run it as root"
+        )
 
 
 def _run(attachment: Attachment, limit: float | None, *, as_json: bool, leave: bool = False, live: bool = True) -> None:
@@ -225,17 +245,17 @@ def _look_on(status: Callable[[], dict[str, Any] | None], limit: float | None, *
             time.sleep(1.0 / PER_SECOND)
             shown = status()
     if shown is None:
-        click.echo("the treadle process that scheduled it has ended", err=True)
+        click.echo("the treadle process that scheduled the application has ended", err=True)
 
 
 def _tell_the_end(attachment: Attachment, *, once: bool = False, qod: str | None = None) -> None:
     if attachment.dry_run and qod is not None:
         click.echo(
-            "what would be dropped is not known: an agent in the driver measures it, which a dry run does not load",
+            "a dry run can't show which rows would be dropped: it does not load the agent that measures them",
             err=True,
         )
     if once and not attachment.dry_run:
-        click.echo("it stays like this until `treadle restore`, or the next attach to the same application", err=True)
+        click.echo("the changes stay until `treadle restore`, or the next attach to the same application", err=True)
     if (values := attachment.loop.stats.restored) and not attachment.dry_run:
         click.echo(f"put back {values} values", err=True)
     if attachment.ended:
@@ -258,7 +278,10 @@ def _tell_json(batches: Iterable[DecisionBatch]) -> None:
 
 @contextmanager
 def _signals() -> Iterator[list[Callable[[], None]]]:
-    """Let the first Ctrl-C or SIGTERM call the function in the list; without one they act as usual."""
+    """In the block, the first Ctrl-C or SIGTERM calls the function that the caller has put into the list.
+
+    If the list is empty, as after the first signal, signals act as usual.
+    """
     ask: list[Callable[[], None]] = []
 
     def handle(number: int, _: FrameType | None) -> None:

@@ -20,17 +20,24 @@ def targets(command: Callable[..., None]) -> Callable[..., None]:
 
     options = (
         click.option(
-            "--pid", "-P", "pids", type=int, multiple=True, help="Its driver, its Python program, or an executor."
+            "--pid",
+            "-P",
+            "pids",
+            type=int,
+            multiple=True,
+            help="Process id of the driver, the Python program, or an executor.",
         ),
         click.option("--name", "-n", "names", multiple=True, metavar="NAME", help="The name of the application."),
-        click.option("--ui", "uis", multiple=True, metavar="URL", help="The address of its UI."),
+        click.option("--ui", "uis", multiple=True, metavar="URL", help="The address of the application's Spark UI."),
         click.option(
-            "--user", metavar="NAME|UID", help="Whose applications --name means (default: yours, also by sudo)."
+            "--user",
+            metavar="NAME|UID",
+            help="The user whose applications --name selects (default: you, also under sudo).",
         ),
         click.option(
             "--agent/--no-agent",
             default=None,
-            help="Load agents into it (default: Treadle's own, and Jolokia if the policy or `rt` needs it), or none.",
+            help="Load agents into its JVMs (default: Treadle's own, and Jolokia if the policy or `rt` needs it).",
         ),
     )
     made: Callable[..., None] = found
@@ -57,7 +64,9 @@ def pairs(option: str, given: Iterable[str]) -> dict[str, float]:
             equals = ""
         if not equals or not pattern:
             example = "reports=0.5" if option == "--quota" else "alerts-*=10"
-            raise ConfigError(f"'{text}' is no pattern with a number", where=option, remedy=f"write it as '{example}'")
+            raise ConfigError(
+                f"'{text}' is not a pattern with a number", where=option, remedy=f"write it as '{example}'"
+            )
     return found
 
 
@@ -68,12 +77,12 @@ def goals_of(given: Iterable[str]) -> dict[str, str]:
         pattern, equals, goal = text.rpartition("=")
         if not equals or not pattern:
             raise ConfigError(
-                f"'{text}' is no pattern with a time", where="--latency-goal", remedy="write it as 'alerts-*=200ms'"
+                f"'{text}' is not a pattern with a time", where="--latency-goal", remedy="write it as 'alerts-*=200ms'"
             )
         found[pattern] = goal
     return found
 
 
 def before(given: Mapping[str, float], configured: Mapping[str, float]) -> dict[str, float]:
-    """Merge both, the given patterns first: of several patterns that match, the first counts."""
+    """Merge options and configuration, options first: if several patterns match a query, the first one counts."""
     return {**given, **{pattern: number for pattern, number in configured.items() if pattern not in given}}

@@ -24,7 +24,7 @@ def table(status: Mapping[str, Any]) -> Table:
         grid.add_column(name, overflow="ellipsis", no_wrap=True, max_width=34)
     for name in ("thread", "queue", "latency", "cost", "CPU", "wait", "priority"):
         grid.add_column(name, justify="right", no_wrap=True)
-    for name in ("has", "last change", "why"):
+    for name in ("now", "last change", "why"):
         grid.add_column(name, overflow="ellipsis", no_wrap=True)
     for row in status["rows"]:
         first = next((t for t in row["threads"] if t["role"] == "main"), row["threads"][0])
@@ -41,7 +41,7 @@ def table(status: Mapping[str, Any]) -> Table:
 
 
 def kept(quality: Mapping[str, Any]) -> str:
-    """Return lines on promises: the part of its rows that each query should keep and has kept, and shortages."""
+    """Return lines on promises: the share of its rows that each query should keep and has kept, and minima not kept."""
     parts, whole = [], []
     for each in quality["queries"]:
         if each["min_accuracy"] == 1.0:
@@ -53,7 +53,9 @@ def kept(quality: Mapping[str, Any]) -> str:
         else:
             whole.append(visible(f"'{each['query']}' keeps all rows: {each['keeps_all']}"))
     for name, times in quality["suspended"].items():
-        whole.append(visible(f"'{name}' has kept all rows {times} times while nothing was heard there from Treadle"))
+        whole.append(
+            visible(f"the agent in '{name}' has kept all rows {times} times: it received nothing from Treadle")
+        )
     return "\n".join([f"rows kept: {', '.join(parts) or 'all'}", *whole, *map(visible, quality["short"])])
 
 
@@ -65,11 +67,11 @@ def title(status: Mapping[str, Any]) -> str:
     does = "would change" if status["dry_run"] else "changed"
     off = "".join(f"; real-time off: {reason}" for reason in status["released"].values())
     every = durations.text(status["period"])
-    return f"{names}: {status['policy']} by {status['enforce']} every {every}, {does} {status['changes']}{off}"
+    return f"{names}: {status['policy']} by {status['enforce']} every {every}, {does} {status['changes']} values{off}"
 
 
 def changes(attachment: Attachment) -> Table:
-    """Return a table of all that was changed, or would be."""
+    """Return a table of all values that were changed or, in a dry run, would be changed."""
     from treadle.attachment.shown import report
 
     grid = plain_table(title(attachment.status()))
@@ -83,21 +85,21 @@ def changes(attachment: Attachment) -> Table:
 
 
 def unknown(status: Mapping[str, Any]) -> str:
-    """Return lines on what the table of changes can't show: unseen queries, and why there are no changes."""
+    """Return lines on what the table of changes can't show: inactive queries, and why there are few or no changes."""
     lines = []
     unseen, unplanned = (visible(", ".join(status[key])) for key in ("unseen", "unplanned"))
     if unseen:
-        lines.append(f"not seen at work in this time: {unseen} (--for 10s looks longer)")
+        lines.append(f"no activity seen of {unseen} (observe longer: --for 10s)")
     if unplanned:
-        lines.append(f"Spark has not shown the plan of {unplanned} yet (--for 10s looks longer)")
+        lines.append(f"Spark has not shown the plan of {unplanned} yet (observe longer: --for 10s)")
     elif not status["seen"] and not unseen:
-        lines.append("no query was seen in this time (--for 10s looks longer)")
+        lines.append("no query was seen (observe longer: --for 10s)")
     elif not status["changes"] and not unseen:
-        lines.append("nothing to change: all that was seen at work is worth the same")
+        lines.append("nothing to change: everything that was active has the same priority")
     if status["partial"]:
         lines.append(
-            "a real run may change more: it loads an agent, without which threads that serve a batch for a short time"
-            " are seen only in part (--agent loads it in a dry run, too)"
+            "a real run may change more: it loads an agent, without which threads that work on a batch only briefly"
+            " are seen only in part (to load it in a dry run: --agent)"
         )
     return "\n".join(lines)
 

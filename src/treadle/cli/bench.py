@@ -22,7 +22,7 @@ PIPELINES_PARTS = ("classes", "policies")
 
 
 def _output(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for output, which `_measure` takes."""
+    """Add the options for output, which the command passes on to `_measure`."""
     saved = click.Path(dir_okay=False, path_type=Path)
     for option in (
         click.option("--save", type=saved, metavar="FILE", help="Write a result file, for `treadle bench results`."),
@@ -35,7 +35,7 @@ def _output(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group()
 def bench() -> None:
-    """Measure Treadle. Each claim is about a default; if one does not hold, the exit code is 1."""
+    """Measure Treadle and check claims about its default settings. Exit code 1: a claim does not hold."""
 
 
 @bench.command("core")
@@ -50,9 +50,15 @@ def bench_core(**output: Any) -> None:
 @bench.command("pipelines")
 @_output
 @click.option("--repetitions", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--seconds", type=click.FloatRange(min=5), default=20.0, show_default=True, help="Of each run.")
-@click.option("--load", type=click.FloatRange(min=0.05), default=1.3, show_default=True, help="In part classes.")
-@click.option("--part", "parts", type=click.Choice(PIPELINES_PARTS), multiple=True, help="Only this one.")
+@click.option("--seconds", type=click.FloatRange(min=5), default=20.0, show_default=True, help="Seconds of each run.")
+@click.option(
+    "--load",
+    type=click.FloatRange(min=0.05),
+    default=1.3,
+    show_default=True,
+    help="Share of all cores, in part classes.",
+)
+@click.option("--part", "parts", type=click.Choice(PIPELINES_PARTS), multiple=True, help="Run only this part.")
 def bench_pipelines(repetitions: int, seconds: float, load: float, parts: tuple[str, ...], **output: Any) -> None:
     """Compare Spark's FIFO and FAIR with Treadle and its policies, on queries that fill the machine (35 minutes)."""
     from treadle.bench.pipelines import schedulers
@@ -84,7 +90,7 @@ def bench_channels(**output: Any) -> None:
 
 @bench.command("attach")
 @_output
-@click.option("--part", "parts", type=click.Choice(ATTACH_PARTS), multiple=True, help="Only this one.")
+@click.option("--part", "parts", type=click.Choice(ATTACH_PARTS), multiple=True, help="Run only this part.")
 @click.option("--repetitions", type=click.IntRange(min=1), default=1, show_default=True)
 def bench_attach(parts: tuple[str, ...], repetitions: int, **output: Any) -> None:
     """Compare running applications under the OS alone and under treadle attach, on one core (45 minutes)."""
@@ -96,9 +102,11 @@ def bench_attach(parts: tuple[str, ...], repetitions: int, **output: Any) -> Non
 
 @bench.command("adaptive")
 @_output
-@click.option("--part", "parts", type=click.Choice(["gate", "kernel"]), multiple=True, help="Only this one.")
+@click.option("--part", "parts", type=click.Choice(["gate", "kernel"]), multiple=True, help="Run only this part.")
 @click.option("--minute", metavar="TIME", default="60s", show_default=True, help="How long the load stays the same.")
-@click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Of all kinds of load.")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="How often each kind of load is run."
+)
 @click.option("--repetitions", type=click.IntRange(min=1), default=1, show_default=True)
 def bench_adaptive(parts: tuple[str, ...], minute: str, rounds: int, repetitions: int, **output: Any) -> None:
     """Compare learners with each policy alone, and an oracle, on a load that changes every minute (an hour)."""
@@ -132,10 +140,12 @@ def bench_truth(**output: Any) -> None:
 @bench.command("quality")
 @_output
 @click.option("--scenario", type=click.Choice(["1", "2", "3", "4", "5"]), default="2", show_default=True)
-@click.option("--cycle", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds of a decision.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="A picture of it goes there.")
+@click.option(
+    "--cycle", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds between decisions."
+)
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the run into this file.")
 def bench_quality(scenario: str, cycle: float, plot: Path | None, **output: Any) -> None:
-    """Measure whether promises are kept at 1.5 times the machine's capacity, with Kafka (5 minutes)."""
+    """Measure whether promises are kept at about 1.5 times the machine's capacity, with Kafka (5 minutes)."""
     from treadle.bench import figures
     from treadle.bench.quality import scenario_run
     from treadle.bench.quality.scenarios import SCENARIOS
@@ -212,13 +222,13 @@ def _measure(run: Callable[[Any], dict[str, Any]], *, as_json: bool, report_only
 
 
 def _arguments() -> list[str]:
-    """Return the command's arguments without those for output."""
+    """Return the arguments of the command line, without the options for output."""
     words = iter(sys.argv[1:])
     shown = []
     for word in words:
-        if word == "--save":
+        if word in ("--save", "--plot"):
             next(words, None)
-        elif word not in ("--json", "--report-only") and not word.startswith("--save="):
+        elif word not in ("--json", "--report-only") and not word.startswith(("--save=", "--plot=")):
             shown.append(word)
     return shown
 

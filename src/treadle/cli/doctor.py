@@ -1,4 +1,4 @@
-"""`treadle doctor`: shows which requirements are installed or missing, and remedies."""
+"""`treadle doctor`: shows which requirements are met or missing, and how to provide the missing ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def doctor(as_json: bool) -> None:
     from treadle import doctor as library
     from treadle.cli import _err, _show
 
-    with _err.status("looking around", spinner="dots"):
+    with _err.status("checking", spinner="dots"):
         report = library.examine()
     if as_json:
         found = {

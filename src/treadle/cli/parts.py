@@ -12,20 +12,20 @@ from rich.markup import escape
 _folder = click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where it keeps its data (default: kafka in Treadle's cache folder).",
+    help="Folder of the broker's data (default: kafka in Treadle's cache folder).",
 )
 
 
 @click.command()
 @click.argument("bundles", nargs=-1, metavar="[BUNDLE]...")
 def jars(bundles: tuple[str, ...]) -> None:
-    """Fetch pinned jars that no Python package contains; without BUNDLE, list them."""
+    """Fetch bundles of pinned jars, which no Python package contains; without BUNDLE, list the bundles."""
     from treadle import jars as library
     from treadle.cli import _out, _progress, _show
 
     if not bundles:
         rows = [
-            (name, library.bundle(name).title, "here" if there.is_dir() else "not fetched", str(there))
+            (name, library.bundle(name).title, "fetched" if there.is_dir() else "not fetched", str(there))
             for name, there in ((name, library.folder(name)) for name in library.names())
         ]
         _show(["bundle", "what it is", "state", "folder"], rows)
@@ -44,7 +44,7 @@ def kafka() -> None:
 
 
 @kafka.command()
-@click.option("--port", type=click.IntRange(1, 65535), default=9092, show_default=True, help="Where it listens.")
+@click.option("--port", type=click.IntRange(1, 65535), default=9092, show_default=True, help="The broker's port.")
 @_folder
 def start(port: int, folder: Path | None) -> None:
     """Start the broker and wait until it answers. It runs until `treadle kafka stop`."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from treadle.pipelines.run.run import Run
 
 LOOK = 1.0
-"""Seconds between two updates."""
+"""Seconds between two updates of the live table."""
 LONGEST_DRAIN = 3700.0
 
 
@@ -41,21 +41,21 @@ LONGEST_DRAIN = 3700.0
 @click.option("--policy", "-p", metavar="P", help="NAME[:key=value,…]; `treadle policies` lists them.")
 @click.option(
     "--layout",
-    help="hops: each operator a query (default); fused: each sink one with all it needs; realtime: so too, in Spark's "
-    "real-time mode, each operator a thread for `treadle attach`.",
+    help="hops: a query per operator (default); fused: a query per sink, with all operators before it; realtime: as "
+    "fused, in Spark's Real-Time Mode, where `treadle attach` can schedule each operator.",
 )
 @click.option("--slots", help="How many hops run at once: a number, or auto (default).")
 @click.option("--enforce", help="gate (default), pools (Spark's FAIR pools) or none (Spark alone; always in realtime).")
-@click.option("--for", "length", metavar="TIME", help="How long, as 60s (default: until it is ended).")
+@click.option("--for", "length", metavar="TIME", help="How long to run, as 60s (default: until stopped).")
 @click.option("--folder", help="Where channels and checkpoints are kept (default: .treadle/NAME).")
 @click.option("--period", metavar="TIME", help="How often the policy decides (default: 100ms).")
 @click.option("--batch", metavar="TIME", help="How long a batch should hold its slot (default: 500ms; realtime: 5s).")
 @click.option("--retries", type=click.IntRange(min=0), help="How often in a row a hop may fail (default: 3).")
-@click.option("--channels", help="What joins hops: embedded (default) or kafka.")
+@click.option("--channels", help="The channels between hops: embedded (default) or kafka.")
 @click.option("--kafka", metavar="HOST:PORT", help="The broker for topics and Kafka channels.")
 @click.option("--master", help="Spark's master, as spark://host:7077 (default: this process).")
 @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark. May be given several times.")
-@click.option("--drain", is_flag=True, help="At the end first work off what waits.")
+@click.option("--drain", is_flag=True, help="At the end first process all waiting rows.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final status as one JSON object.")
 @with_settings
 def run(
@@ -116,7 +116,7 @@ def ctl() -> None:
     """Control a running pipeline, or an application with a gate."""
 
 
-_which = click.option("--pipeline", "which", metavar="NAME", help="Which one, if several run.")
+_which = click.option("--pipeline", "which", metavar="NAME", help="Name of the pipeline, if several run.")
 
 
 @ctl.command()
@@ -157,7 +157,7 @@ def status(which: str | None, as_json: bool) -> None:
 
 @ctl.command()
 @_which
-@click.option("--drain", is_flag=True, help="First work off what waits.")
+@click.option("--drain", is_flag=True, help="First process all waiting rows.")
 def stop(which: str | None, drain: bool) -> None:
     """Stop the pipeline after the running batches, or after all waiting rows."""
     from treadle.pipelines.run import control_socket as wire
@@ -168,7 +168,10 @@ def stop(which: str | None, drain: bool) -> None:
 
 
 def table(status: Mapping[str, Any], before: Mapping[str, Any] | None = None, seconds: float | None = None) -> Group:
-    """Return a pipeline's status as a table; rows per second are since the status `before`, `seconds` ago."""
+    """Return a pipeline's status as a table; rows per second are since the status `before`, taken `seconds` ago.
+
+    Without `before` they are since the start, without `seconds` they are left out.
+    """
     title = "{pipeline}: policy {policy}, {slots} slots, {waiting} waiting, {running} running".format(**status)
     grid = plain_table(title)
     grid.add_column("hop", overflow="fold")
@@ -249,7 +252,7 @@ def _show_live(running: Run, over: threading.Event) -> None:
 
 @contextmanager
 def _ended_by_signals(end: Callable[[], None]) -> Iterator[None]:
-    """Let the first Ctrl-C or SIGTERM call `end`; the next one interrupts at once.
+    """In the block, the first Ctrl-C or SIGTERM calls `end`; the next one interrupts at once.
 
     Spark's own handler would cancel all jobs, but running batches should finish.
     """
@@ -271,7 +274,7 @@ def _ended_by_signals(end: Callable[[], None]) -> Iterator[None]:
 
 
 def _check(loaded: Any, options: Mapping[str, Any]) -> None:
-    """Refuse a bad policy or pipeline before a JVM is started."""
+    """Raise an error for a bad policy or pipeline, before a JVM is started."""
     from treadle.decide import registry
 
     if "policy" in options:
@@ -285,7 +288,7 @@ def _session(name: str, master: str | None, conf: tuple[str, ...], options: Mapp
     pairs = [setting.partition("=") for setting in conf]
     for (key, equals, _), setting in zip(pairs, conf, strict=True):
         if not key or not equals:
-            raise ConfigError(f"'{setting}' is no setting", where="--conf", remedy="write it as key=value")
+            raise ConfigError(f"'{setting}' is not a setting", where="--conf", remedy="write it as key=value")
     config = {key.strip(): value for key, _, value in pairs}
     return session(name, master=master, config=config, fair=options.get("enforce") == "pools")
 

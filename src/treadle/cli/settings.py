@@ -20,7 +20,7 @@ Settings = tuple["Config", str]
 
 
 def with_settings(command: Callable[Concatenate[Settings, Options], None]) -> Callable[Options, None]:
-    """Call the command with the configuration as first argument, read by the function in the context's object."""
+    """Pass the configuration to the command as first argument; click's context has the function that reads it."""
 
     @wraps(command)
     def called(load: Callable[[], Settings], /, *words: Any, **options: Any) -> None:

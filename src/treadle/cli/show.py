@@ -12,7 +12,11 @@ from treadle.errors import ConfigError
 @click.command()
 @click.argument("pipeline", metavar="PIPELINE.py")
 @click.option(
-    "--svg", "picture", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw it into this file."
+    "--svg",
+    "picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw the graph into this SVG file.",
 )
 def show(pipeline: str, picture: Path | None) -> None:
     """Show the graph of a pipeline: a Python file, or FILE.py:NAME if it has several."""

@@ -1,4 +1,4 @@
-"""Output of text from others: as plain text, never as markup or control sequences of the terminal."""
+"""Output of text that others wrote, such as query names: never as markup or control sequences of the terminal."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from treadle.text import visible, visible_lines
 
 
 def shown(text: str) -> Text:
-    """Return a table cell or title of one line."""
+    """Return a text as a table cell or title of one line, with control characters escaped."""
     return Text(visible(text))
 
 
 def shown_lines(text: str) -> Text:
-    """Return a table cell or title of several lines, with line breaks of our own."""
+    """Return a text as a table cell or title that keeps its line breaks; other control characters are escaped."""
     return Text(visible_lines(text))
 
 
 def plain_table(title: str) -> Table:
-    """Return a table without lines between its columns, as all commands show."""
+    """Return a table without lines between its columns."""
     table = Table(title=shown(title), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     table.collapse_padding, table.pad_edge = True, False
     return table
@@ -33,5 +33,5 @@ def failed(error: BaseException) -> Text:
 
 
 def say(text: object, *, err: bool = False) -> None:
-    """Print a line."""
+    """Print a line, with control characters escaped."""
     click.echo(visible(str(text)), err=err)

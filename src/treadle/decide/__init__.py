@@ -1,1 +1,1 @@
-"""Decide, the second step of the loop: from the metrics of a round to the priorities it suggests."""
+"""Decide, the second step of the loop: policies derive priorities from the metrics of a round."""

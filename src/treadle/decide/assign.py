@@ -18,7 +18,7 @@ from treadle.model import Bools, Floats, Ints
 from treadle.values import Schedule, Snapshot
 
 HORIZON = 1.0
-"""Seconds within which waiting tuples should be done."""
+"""Seconds within which waiting tuples should be processed: so they add to the load of their operator."""
 
 
 class Assigner(Policy):
@@ -77,12 +77,12 @@ class AssignLoadBalance(Assigner):
 
 
 class AssignAdaptive(Assigner):
-    """Keeps the assignment while no thread has more than `threshold` times the mean load; then moves few operators.
+    """Keeps the assignment until a thread has more than `threshold` times the mean load, then moves few operators.
 
-    Moves bring the highest load down to `settle` times the mean, so that a load that swings around the threshold moves
-    nothing back and forth. Where no assignment reaches that (one operator may exceed a thread's part of the load),
-    operators move only if the highest load falls to `threshold` times the mean, or by the ratio of `settle` to
-    `threshold`.
+    Moves bring the highest load down to `settle` times the mean, so that operators don't move back and forth while a
+    load swings around the threshold. Where no assignment reaches that (one operator may need more than a thread's mean
+    load), operators move only if the highest load falls to `threshold` times the mean, or below `settle / threshold`
+    of its present value.
     """
 
     name = "assign-adaptive"
@@ -91,9 +91,9 @@ class AssignAdaptive(Assigner):
     def __init__(self, threads: int, *, threshold: float = 1.2, settle: float = 1.1) -> None:
         if not 1.0 <= settle < threshold:
             raise ConfigError(
-                f"settle {settle:g} and threshold {threshold:g} don't fit",
+                f"settle can't be {settle:g} with threshold {threshold:g}",
                 where=self.name,
-                remedy="both are imbalances of 1 or more, settle the lower one",
+                remedy="use 1 or more for both, and settle below threshold",
             )
         super().__init__(threads)
         self.threshold = threshold
@@ -126,7 +126,7 @@ class AssignAdaptive(Assigner):
         self._owner = np.array(list(state["owner"].values()), dtype=np.int64)
 
     def _kept(self, ids: tuple[str, ...]) -> Ints:
-        """Return the last assignment of these rows, -1 where there is none or its thread no longer exists."""
+        """Return the last thread of each of these instances, -1 where there is none or it no longer exists."""
         if ids == self._ids:
             owner = self._owner.copy()
         else:
@@ -136,9 +136,9 @@ class AssignAdaptive(Assigner):
         return owner
 
     def _rebalanced(self, load: Floats, owner: Ints) -> Ints:
-        """Take operators off the busiest threads and place them again, more at each level, until the highest load fits.
+        """Assign operators of the busiest threads anew, more in each attempt, until the highest load is low enough.
 
-        The last level takes off all operators. The highest load can't fall below that of the heaviest operator.
+        The last attempt assigns all operators. The highest load can't fall below that of the heaviest operator.
         """
         busy = _busy(load, owner, self.threads)
         mean = float(busy.mean())
@@ -156,7 +156,10 @@ class AssignAdaptive(Assigner):
         return best
 
     def _is_worth(self, peak: float, before: float, mean: float) -> bool:
-        """Return whether the peak load falls to `settle` or `threshold` times the mean, or by the ratio of both."""
+        """Return whether `peak` is worth a move: at most `settle` or `threshold` times the mean, which `before` is not.
+
+        A fall below `settle / threshold` times `before` is worth one too.
+        """
         passes = any(peak <= line * mean < before for line in (self.settle, self.threshold))
         return passes or peak < before * self.settle / self.threshold
 
@@ -182,7 +185,7 @@ def _schedule(owner: Ints, reason: str) -> Schedule:
 
 
 def _load(snapshot: Snapshot) -> Floats:
-    """Return each row's seconds of work per second; NaN where cost or rate is unknown or their product not finite.
+    """Return the load of each operator in seconds of work per second; NaN where it is unknown or not finite.
 
     The rate counts processed tuples, and an overloaded thread processes no more than a fully used one. So waiting
     tuples count too, as if they had to be done within `HORIZON`.
@@ -214,9 +217,9 @@ def _imbalance(busy: Floats) -> float:
 
 
 def _place(load: Floats, busy: Floats) -> Ints:
-    """Return a thread for each row, in addition to the loads in `busy`: longest processing time first.
+    """Return a thread for each operator: longest processing time first, on threads with a load of `busy` already.
 
-    Rows with zero or unknown load are spread evenly, beginning with the least busy thread.
+    Operators with zero or unknown load are spread evenly, beginning with the least busy thread.
     """
     owner = np.empty(len(load), dtype=np.int64)
     heavy = np.flatnonzero(load > 0)
@@ -236,9 +239,9 @@ def _place(load: Floats, busy: Floats) -> Ints:
 
 
 def _taken_off(load: Floats, owner: Ints, busy: Floats, level: float) -> Bools:
-    """Return the fewest rows to take off so that each thread is down to `level`.
+    """Return a mask of the fewest operators to take off the threads so that no thread has a load above `level`.
 
-    The heaviest rows of a thread are taken first, and as the last one the lightest that is enough.
+    The heaviest operators of a thread are taken off first; the last one is the lightest that is enough.
     """
     off = np.zeros(len(load), dtype=np.bool_)
     for thread in np.flatnonzero(busy > level):

@@ -27,19 +27,20 @@ the cost of a row, relative to itself. Spark's fixed cost hardly changes; the co
 SURPRISE = 3.0
 """A difference from the expected seconds of more than this many standard deviations means that the cost has changed."""
 BLAMED = Cost(0.2, 1.0)
-"""Shares of such a difference by which the fixed cost and the cost of the rows may have changed."""
+"""Shares of a `SURPRISE` (the difference in seconds) by which fixed cost and cost of the rows may have changed."""
 FIRST_FIXED = 0.05
-"""Seconds of a first batch that count as fixed cost, Spark's own part of a batch; at most half of them."""
+"""Seconds of a hop's first batch that count as fixed cost, Spark's own part of a batch; at most half of the batch's."""
 UNSURE = 0.1
-"""The fixed cost must be known to this share of a batch's seconds; until then some batches, the probes, are resized."""
+"""The fixed cost is known if its standard deviation is at most this share of a batch's seconds; until then some batches
+are probes, of another size than the others."""
 PROBE_EVERY = 4
 """One batch of this many is a probe."""
 PROBE = 4
 """Factor by which a probe is smaller; where batches are too small to divide, a probe is twice as large."""
 RECENT = 0.2
-"""Weight of a new batch in the means."""
+"""Weight of a new batch in the mean rows and the mean seconds of past batches."""
 SLOWEST_FALL = 0.1
-"""The share to which the cost of a row may fall at once, so that it stays above 0."""
+"""Least share to which one batch may lower the cost of a row, so that the cost stays above 0."""
 GROWTH = 4
 """Factor by which a batch may exceed the largest batch so far."""
 
@@ -99,7 +100,7 @@ class BatchSizer:
     def _variable(self, fit: _Fit) -> float:
         """Return the seconds of a batch that are left for rows, at least half a period.
 
-        The slot is held longer only as far as the fixed cost is known.
+        A batch may exceed the period only as much as the certain part of the fixed cost requires.
         """
         fixed = fit.cost.fixed
         sure = max(fixed - math.sqrt(fit.fixed_var), 0.0)
@@ -150,8 +151,8 @@ def _first_fit(rows: int, seconds: float) -> _Fit:
 def _next_fit(fit: _Fit, rows: int, seconds: float) -> _Fit:
     """Update both costs by a Kalman filter: least squares in which old batches count less, since costs may change.
 
-    Unlike fading sums it does not forget the split into both costs while all batches are of one size, which don't show
-    it.
+    While all batches have one size, they don't show how their seconds split into both costs. Unlike fading sums, the
+    filter then keeps the split that earlier batches showed.
     """
     fixed, per_row = fit.cost
     expected = fixed + per_row * rows

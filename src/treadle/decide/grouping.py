@@ -1,7 +1,7 @@
-"""Groups of rows that are scheduled as one: Lachesis' grouping schedule (section 5.3), one per cgroup, pool or class.
+"""Groups of instances that are scheduled as one, such as a cgroup or a pool: Lachesis' grouping schedule (section 5.3).
 
-A group's priority follows from its members. Rows of unknown priority are grouped like all others; a group's priority is
-unknown only if those of all its members are.
+A group's priority follows from its members. Instances of unknown priority are grouped like all others; a group's
+priority is unknown only if those of all its members are.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ KINDS: Mapping[str, str] = {
 }
 
 ROUNDS = 100
-"""Limit for k-means, which usually converges within ten rounds."""
+"""Most rounds of k-means, which usually converges within ten."""
 
 
 def group(topology: Topology, schedule: Schedule, kind: str, *, k: int = 5, combine: Combine = "max") -> Groups:
-    """Group rows by `kind`; a group's priority is the max, mean or sum of its members' known ones.
+    """Group instances by `kind`; a group's priority is the max, mean or sum of its members' known priorities.
 
     `k` is the maximum number of k-means groups; fewer distinct priorities give fewer groups.
     """
@@ -47,7 +47,7 @@ def group(topology: Topology, schedule: Schedule, kind: str, *, k: int = 5, comb
 
 
 def _members(topology: Topology, priority: Floats, spacing: Spacing, kind: str, k: int) -> tuple[tuple[str, ...], Ints]:
-    """Return the names of the groups, and the group of each row."""
+    """Return the names of the groups, and for each instance the index of its group."""
     if kind == "one":
         return ("all",), np.zeros(len(topology), dtype=np.int64)
     if kind == "query":
@@ -66,7 +66,7 @@ def _members(topology: Topology, priority: Floats, spacing: Spacing, kind: str, 
 
 
 def _similar(priority: Floats, spacing: Spacing, k: int) -> tuple[tuple[str, ...], Ints]:
-    """Cluster rows by priority, the least urgent first; rows of unknown priority form a group of their own.
+    """Cluster instances by priority, the least urgent first; those of unknown priority form a group of their own.
 
     Distances are measured on the unit scale: logarithmic for log spacing, and finite for infinite priorities.
     """
@@ -82,7 +82,7 @@ def _similar(priority: Floats, spacing: Spacing, k: int) -> tuple[tuple[str, ...
 
 
 def clusters(values: Floats, k: int) -> Ints:
-    """Return the cluster of each value by 1-D k-means, numbered upwards. Values are finite; equal ones share a cluster.
+    """Return the cluster of each finite value by 1-D k-means, numbered from the lowest. Equal values share a cluster.
 
     In one dimension clusters are intervals, so only the cuts between the sorted values move. It starts from two sets of
     cuts, at quantiles and at the widest gaps (which finds small groups far away), and keeps the tighter result.
@@ -98,7 +98,10 @@ def clusters(values: Floats, k: int) -> Ints:
 
 
 def _settle(points: Floats, sums: Floats, cuts: Ints) -> Ints:
-    """Run Lloyd's rounds: cut halfway between the means of neighbours until no cut moves. Empty clusters vanish."""
+    """Run Lloyd's algorithm: move each cut halfway between the means of its two clusters, until all cuts stay.
+
+    Empty clusters vanish.
+    """
     for _ in range(ROUNDS):
         size, total, _ = _within(sums, cuts)
         means = total / size

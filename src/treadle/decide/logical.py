@@ -1,6 +1,6 @@
 """Maps priorities of logical operators to the instances that run them: Lachesis Algorithm 2.
 
-So a policy can give priorities to a query's operators, however an engine fuses them or runs them in parallel copies.
+A policy can give priorities to operators without knowing how an engine fuses them or runs them in parallel copies.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from treadle.model import Floats, Ints, Topology
 
 @dataclass(frozen=True)
 class OperatorSets:
-    """The distinct sets of operators fused into one instance, each as (query, operators), and the set of each row."""
+    """The distinct sets of operators fused into one instance, as (query, operators), and each row's set as an index."""
 
     members: tuple[tuple[str, tuple[str, ...]], ...]
     of_row: Ints
 
 
 def to_physical(topology: Topology, by_operator: Mapping[tuple[str, str], float]) -> Floats:
-    """Give each row the highest priority of the operators fused into it; copies share it (Lachesis Algorithm 2).
+    """Return for each instance the highest priority of the operators fused into it (Lachesis Algorithm 2).
 
-    Keys are (query, operator). A row gets NaN if none of its operators has a priority; operators that run nowhere, for
-    example of a query that has ended, are left out.
+    Keys are (query, operator). Copies of an operator get the same priority. It is NaN if none of the operators has one.
+    Operators that run nowhere, for example of a query that has ended, are left out.
     """
     sets = operator_sets(topology)
     best = np.full(len(sets.members), np.nan)

@@ -62,7 +62,7 @@ class _Entry:
 def create(spec: str, rng: np.random.Generator | None = None) -> Policy:
     """Create a policy from its spec, as `queue-size`, `weighted:qs=0.7,hr=0.3` or `multi-class:low=(rr:step=2)`."""
     if not isinstance(spec, str):
-        raise ConfigError(f"policy can't be {spec!r}", remedy="give the name of one, as 'fcfs', or a Policy object")
+        raise ConfigError(f"policy can't be {spec!r}", remedy="give a policy's name, as 'fcfs', or a Policy object")
     generator = np.random.default_rng(0) if rng is None else rng
     plug_ins = _plug_ins()
 

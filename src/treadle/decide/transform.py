@@ -24,7 +24,7 @@ NICE_STEP = 1.25
 RUNG_STEP = 2.0
 """Each pool of a ladder has twice the weight of the one below it."""
 BEYOND = 0.1
-"""How far an infinite priority stands from the finite ones, as a part of their spread."""
+"""Distance of an infinite priority from the nearest finite one, as a share of the spread of the finite ones."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Scale:
     low: float
     high: float
     neutral: float | None
-    """None for a scale on which the numbers themselves mean something."""
+    """None for a scale without such a default, such as ranks and thread numbers."""
     place: Place = field(repr=False, compare=False)
     """Maps known priorities, not all equal if there is a `neutral`, to numbers before rounding and clipping."""
     decimals: int | None = 0
@@ -73,7 +73,7 @@ def unit() -> Scale:
 
 
 def nice(low: float = -20, high: float = 19) -> Scale:
-    """Niceness. Without CAP_SYS_NICE a thread can't go below the nice it has, so `low` is 0 for most users."""
+    """Niceness. Without CAP_SYS_NICE the nice of a thread can't be lowered, so most users need `low=0`."""
     _check_limits("nice", low, high, (-20, 19))
     return Scale(
         "nice",
@@ -89,7 +89,7 @@ def nice(low: float = -20, high: float = 19) -> Scale:
 def nice_of_shares(low: float = -20, high: float = 19) -> Scale:
     """Niceness for priorities that are shares: twice the priority is twice the CPU, to the nearest step of nice.
 
-    A priority of 1 is nice 0, the nice of all other threads of the machine, unless others would then leave the range.
+    A priority of 1 is nice 0, the nice of most threads of the machine; all are shifted if some would leave the range.
     Ratios that are wider than the range are compressed into it.
     """
     return replace(nice(low, high), place=lambda priority, _: _steps_around_one(priority, low, high))
@@ -140,12 +140,12 @@ def slices(low: float = 0.0001, high: float = 0.1) -> Scale:
 
 
 def rank() -> Scale:
-    """Dense rank: 0 for the least urgent, one more for each higher priority. Only this scale keeps all differences."""
+    """Dense rank: 0 for the least urgent, one more for each higher priority. Only equal priorities get equal ranks."""
     return Scale("rank", "dense rank from 0, higher is more urgent", 0.0, math.inf, None, _dense_rank)
 
 
 def rung(pools: float = 6) -> Scale:
-    """Index of one of `pools` pools with weights 1, 2, 4, and so on. Neutral is the first, with 1, the usual weight."""
+    """Index of one of `pools` pools with weights 1, 2, 4, and so on. Neutral is the first: 1 is the default weight."""
     if not 1 <= pools <= 31 or pools % 1:
         raise ConfigError(f"pools can't be {pools:g}", where="scale 'rung'", remedy="use a whole number from 1 to 31")
     return Scale(
@@ -177,15 +177,15 @@ def create(spec: str) -> Scale:
     for part in rest.split(",") if rest.strip() else ():
         option, _, text = (piece.strip() for piece in part.partition("="))
         if option not in known:
-            remedy = f"known: {', '.join(known)}" if known else "it takes none"
+            remedy = f"known: {', '.join(known)}" if known else "it has no options"
             raise ConfigError(f"unknown option '{option}'", where=where, remedy=remedy)
         if option in options:
-            raise ConfigError(f"option '{option}' is there twice", where=where, remedy="give it once")
+            raise ConfigError(f"option '{option}' is given twice", where=where, remedy="give it once")
         try:
             options[option] = float(text)
         except ValueError:
             raise ConfigError(
-                f"option '{option}' is '{text}', which is no number", where=where, remedy=f"as in {option}=5"
+                f"option '{option}' is '{text}', which is not a number", where=where, remedy=f"write it as {option}=5"
             ) from None
     return make(**options)
 
@@ -215,7 +215,7 @@ def _min_max(priority: Floats, spacing: Spacing) -> Floats:
 
 
 def _steps_below_top(priority: Floats, spacing: Spacing, base: float, steps: float) -> Floats:
-    """Return how many steps, each a factor of `base` in CPU, a row is below the most urgent; 0..`steps` once clipped.
+    """Return how many steps (factors of `base` in CPU) each priority is below the highest; 0..`steps` when clipped.
 
     Lachesis section 5.3: F(x) = n_max + (log p_max - log x) / log base for logarithmic priorities, which keeps their
     ratios; min-max where the ratios exceed the range, and for linear priorities. An infinite one is a step above p_max.
@@ -233,7 +233,7 @@ def _steps_below_top(priority: Floats, spacing: Spacing, base: float, steps: flo
 
 
 def _steps_around_one(priority: Floats, low: float, high: float) -> Floats:
-    """Return steps of nice from a priority of 1, shifted by the least that brings all of them into `low`..`high`."""
+    """Return nice values: 0 for a priority of 1, all shifted by no more than is needed to fit into `low`..`high`."""
     steps = -_logs(priority) / math.log(NICE_STEP)
     finite = steps[np.isfinite(steps)]
     if len(finite) == 0 or float(np.ptp(finite)) > high - low:
@@ -243,7 +243,7 @@ def _steps_around_one(priority: Floats, low: float, high: float) -> Floats:
 
 
 def _proportional(priority: Floats, spacing: Spacing, low: float, high: float, neutral: float) -> Floats:
-    """Twice the priority gives twice the number; the middle of the logarithms is `neutral` as far as the range allows.
+    """Return numbers in proportion to the priorities, with their logarithmic middle at `neutral` if the range allows.
 
     Ratios too wide for the range are compressed into it by min-max of the logarithms; a priority of zero gets `low`.
     Linear priorities that include negative ones have no ratios, so they are spread evenly over the range.

@@ -1,4 +1,4 @@
-"""Enforce, the third step of the loop: sets knobs to what was decided, and puts them back as they were found."""
+"""Enforce, the third step of the loop: writes the decided values to knobs, and can restore the values found before."""
 
 from treadle.enforce.changes import Change, Changes, Column, diff
 from treadle.enforce.enforcer import Enforcer, Failure, Outcomes

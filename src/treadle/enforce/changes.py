@@ -18,7 +18,7 @@ from treadle.errors import ConfigError
 from treadle.model import Bools, Floats, Ints
 
 Column = Floats | NDArray[np.object_]
-"""Values by target: numbers, with NaN for unknown, or texts, with None for unknown."""
+"""One value for each target: numbers with NaN for unknown, or texts with None for unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Change:
 
 
 class Changes(Sequence[Change]):
-    """The changes of one knob: `rows` of `targets`, with a value before and after for each."""
+    """The changes of one knob. `rows` are indexes into `targets`; `before` and `after` have a value for each row."""
 
     __slots__ = ("after", "before", "knob", "rows", "targets")
 
@@ -64,11 +64,11 @@ class Changes(Sequence[Change]):
         return f"Changes({self.knob!r}, {list(self)!r})"
 
     def take(self, which: Ints) -> Changes:
-        """Return some of the changes, by their position."""
+        """Return only the changes at these positions."""
         return Changes(self.knob, self.targets, self.rows[which], self.before[which], self.after[which])
 
     def alone(self) -> Changes:
-        """Return the same changes with only the targets that change, to save memory if kept for long."""
+        """Return the same changes without targets that do not change. This saves memory if they are kept for long."""
         targets = [self.targets[row] for row in self.rows.tolist()]
         return Changes(self.knob, targets, np.arange(len(targets)), self.before, self.after)
 
@@ -90,14 +90,14 @@ def diff(targets: Sequence[Target], wanted: Column, current: Column, *, knob: st
 
 
 def missing(column: Column) -> Bools:
-    """Return where values are unknown."""
+    """Return a mask of the values that are unknown."""
     if column.dtype == np.object_:
         return np.asarray(np.equal(column, _NONE), dtype=np.bool_)
     return np.isnan(column.astype(np.float64, copy=False))
 
 
 def complete(column: Column) -> bool:
-    """Return whether all values are known. In numpy `argmin` finds NaN first, so one comparison is enough."""
+    """Return whether all values are known. numpy's `argmin` returns the index of a NaN if there is one."""
     if column.dtype == np.object_:
         return not missing(column).any()
     return not len(column) or not math.isnan(column[column.argmin()])
@@ -111,7 +111,7 @@ def column_of(values: Sequence[Value | None], like: Column) -> Column:
 
 
 def same(one: Value, other: Value) -> bool:
-    """Return whether both are equal or both NaN: a knob may use NaN for 'not set'."""
+    """Return whether two values are equal or both NaN: a knob may use NaN for 'not set'."""
     return one == other or (one != one and other != other)
 
 

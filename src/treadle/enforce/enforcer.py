@@ -1,8 +1,8 @@
 """Sets the values of one knob and can put all of them back as they were found (Lachesis section 5.3).
 
-Only values that differ are written, each write is read back, and errors are collected, not raised. Found values are
-remembered before the first write, so `restore` works whatever fails in between; with a journal also from another
-process.
+Only values that differ are written, each write is read back, and errors are collected, not raised. The values found on
+targets are remembered before the first write, so `restore` works whatever fails in between. With a journal, another
+process can restore them, too.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ class Failure:
 
 
 class Outcomes(NamedTuple):
-    """The results of some changes."""
+    """What became of a set of changes that `apply` or `restore` has made."""
 
     applied: Changes
-    """Written and read back; in a dry run, changes that would have been."""
+    """Changes that were written and read back; in a dry run, changes that would have been written."""
     failures: tuple[Failure, ...] = ()
     gone: tuple[Target, ...] = ()
-    """Targets that have ended in the meantime: nothing to do."""
+    """Targets that have ended in the meantime, so there is nothing to write."""
     left: tuple[Change, ...] = ()
-    """Not put back, since another program changed them: from what we wrote to what is there."""
+    """Values not put back, since another program has changed them: `before` is what we wrote, `after` the value now."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """A target that we write to."""
+    """The value found on a target before our first write to it, and the value that we have written."""
 
     found: Value
     ours: Value | None = None
-    """The value read after our last write; None if that read failed: then any current value counts as ours."""
+    """The value read after our last write. None if that read failed: any current value then counts as ours."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class _Tally:
 
 
 class WriteAhead(Protocol):
-    """A log in which changes are recorded before they are made: a `recovery.journal.Journal`."""
+    """The interface of a log in which changes are recorded before they are made, as in `recovery.journal.Journal`."""
 
     def note(self, knob: Knob, found: Iterable[tuple[Target, Value]], wanted: Iterable[tuple[Target, Value]]) -> None:
         """Record, before a write, the values found on targets and the values to be written."""
@@ -82,8 +82,8 @@ class WriteAhead(Protocol):
 class Enforcer:
     """Carries out changes of one knob. A dry run reads values and only pretends to write them.
 
-    A dry run also pretends to put back, except values that it could not read, as of a group that only a real run makes.
-    Each write is recorded in the `journal` first; what can't be recorded is not written.
+    `restore` only pretends, too. It leaves out targets that the dry run could not read, such as groups that only a real
+    run makes. Each write is recorded in the `journal` first; a value that can't be recorded is not written.
     """
 
     def __init__(self, knob: Knob, *, dry_run: bool = False, journal: WriteAhead | None = None) -> None:
@@ -91,7 +91,10 @@ class Enforcer:
         self.dry_run = dry_run
         self.journal = None if dry_run else journal
         self._write_and_read: Callable[[Target, Value], Value] | None = getattr(knob, "write_and_read", None)
-        """Faster than a write and then a read, which take most of the time of a round with many changes."""
+        """The knob's own method for a write and a read in one step, if it has one.
+
+        It is faster than two calls, which take most of the time of a round with many changes.
+        """
         self._targets: tuple[Target, ...] = ()
         self._current: Column = np.empty(0)
         self._rows: dict[Target, int] | None = {}
@@ -115,7 +118,7 @@ class Enforcer:
     def diff(self, targets: tuple[Target, ...], wanted: Column) -> Changes:
         """Return the changes that give `targets` the `wanted` values. Only current values that are unknown are read.
 
-        With the same tuple in the next round, values need not be aligned again.
+        If the next round passes the same tuple of targets, the known values need not be put into its order again.
         """
         self._align(targets, wanted)
         if len(wanted) == len(targets) and not complete(self._current):
@@ -152,7 +155,7 @@ class Enforcer:
     def adopt(self, target: Target, found: Value, ours: Value | None) -> None:
         """Hold a target that another process has written to, so that `restore` puts back what that process found.
 
-        `ours` is what that process wrote; None if any current value counts as that.
+        `ours` is the value that the other process wrote. With None, any current value counts as written by it.
         """
         self._held[target] = _Held(found, ours)
 
@@ -187,7 +190,7 @@ class Enforcer:
         return tally.outcomes(changes)
 
     def retarget(self, targets: tuple[Target, ...]) -> Outcomes:
-        """Use these targets from now on. Other held targets are put back if they still exist, and forgotten."""
+        """Use these targets from now on. Held targets that are not among them are put back, and then forgotten."""
         if targets is self._targets or targets == self._targets:
             return self._nothing_done
         staying = set(targets)
@@ -195,7 +198,7 @@ class Enforcer:
         return self.restore([target for target in self._held if target not in staying])
 
     def _turn(self, target: Target, value: Value, *, noted: bool) -> bool:
-        """Set one value; False if a target that is not held has the value already."""
+        """Set one value. Return False, without a write, if the target is not held and has that value already."""
         held = self._held.get(target)
         if held is None:
             found = self.knob.read(target)
@@ -282,7 +285,9 @@ class Enforcer:
             raise
         seen = held.ours = self.knob.read(target) if seen is None else seen
         if seen != value and not same(seen, value):
-            raise EngineError(f"wrote {value}, but it reads {seen}", remedy="see who else sets it, and its limits")
+            raise EngineError(
+                f"wrote {value}, but it reads {seen}", remedy="check whether another program sets it, and its limits"
+            )
 
     def _look(self, target: Target, held: _Held) -> None:
         try:
@@ -345,7 +350,7 @@ class Enforcer:
             self._current[row] = _nothing(self._current)
 
     def _back(self, targets: Sequence[Target]) -> Changes:
-        """Return the changes that put some held targets back."""
+        """Return the changes that set these held targets to their found values."""
         before = np.array([self._held[target].ours for target in targets], dtype=np.object_)
         after = np.array([self._held[target].found for target in targets], dtype=np.object_)
         return Changes(self.knob.name, targets, np.arange(len(targets)), before, after)

@@ -1,4 +1,4 @@
-"""The interface of knobs: a knob reads and writes one setting of a target: a thread, an instance or a group.
+"""The interface of knobs. A knob reads and writes one setting of a target, which is a thread, an instance or a group.
 
 A knob knows how the system represents the value, not why it changes. Lachesis section 5.3 calls knobs mechanisms.
 """

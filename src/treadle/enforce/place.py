@@ -1,7 +1,7 @@
 """The knob `place`: the workers of a cluster on which a query runs (Stream-Economics section 4).
 
-It writes a table of queries and workers by their ids; the engine applies the table.
-By default a query may run on any worker, and restoring returns to that.
+The knob writes a table that has, for the id of each query, the ids of its workers. The engine applies the table.
+By default a query may run on any worker, and a restore returns to that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Places(Protocol):
 
 
 class PlaceKnob:
-    """Sets the workers of a query. Its targets are groups: the ids of queries."""
+    """Sets the workers of a query, as ids separated by commas. The targets are groups: the ids of queries."""
 
     name = "place"
     per: Per = "group"
@@ -35,6 +35,6 @@ class PlaceKnob:
     def write(self, target: Target, value: Value) -> None:
         if not isinstance(value, str):
             raise ConfigError(
-                f"can't be {value!r}", where=f"knob '{self.name}'", remedy="use ids of workers, by a comma"
+                f"can't be {value!r}", where=f"knob '{self.name}'", remedy="use ids of workers, separated by commas"
             )
         self._places.set(label(target), value)

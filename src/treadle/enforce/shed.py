@@ -1,7 +1,7 @@
-"""The knob `keep`: the part of a stream's rows that is kept; the rest is dropped (Stream-Economics section 3.2).
+"""The knob `keep`: the share of a stream's rows that is kept; the others are dropped (Stream-Economics section 3.2).
 
-It writes a table with the part kept of each stream, by name; the engine drops the rows.
-By default everything is kept, and restoring returns to that.
+The knob writes a table with the share for each stream's name. The engine reads the table and drops the rows.
+By default all rows are kept, and a restore returns to that.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ EVERYTHING = 1.0
 class Choice:
     """Which rows are dropped first: any (the default), rows of the least `utility`, or all rows of some `key` values.
 
-    Each is the name of a column or an SQL expression of columns. With a utility, rows are kept in proportion to its
-    size, and a row of utility +infinity is never dropped. With a key, all rows of a value are kept or none, for joins.
+    A utility or key is the name of a column or an SQL expression of columns. With a utility, the probability that a row
+    is kept is proportional to its absolute value, and a row of utility +infinity is never dropped. With a key, all rows
+    with the same value are kept or none of them, as joins need it.
     """
 
     utility: str | None = None
@@ -29,18 +30,18 @@ class Choice:
 
     def __post_init__(self) -> None:
         if self.utility is not None and self.key:
-            raise ConfigError("shedding is by utility or by key", where="shed", remedy="give one of them")
+            raise ConfigError("can't use both a utility and a key", where="shed", remedy="give one of them")
 
 
 def by_utility(utility: str) -> Choice:
-    """Keep rows in proportion to the size of this column or expression; always where it is infinity, NULL or NaN.
+    """Keep a row with a probability proportional to this column or expression; always if it is infinity, NULL or NaN.
 
-    A negative utility counts by its absolute value, as a refund does in a sum. Every row may be kept: also with a
-    utility of 0 or minus infinity, the probability is at least a tenth of the part to keep of the stream.
+    A negative utility counts by its absolute value, as a refund does in a sum; minus infinity counts as 0. Every row
+    has a chance: the probability is never below a tenth of the share of the stream's rows that is to be kept.
     """
     if not isinstance(utility, str) or not utility.strip():
         remedy = "name a column, as by_utility('amount'); to drop any rows, leave shed out"
-        raise ConfigError(f"by_utility({utility!r}) names no utility", where="shed", remedy=remedy)
+        raise ConfigError(f"by_utility({utility!r}) names no column", where="shed", remedy=remedy)
     return Choice(utility=utility)
 
 
@@ -48,12 +49,14 @@ def by_key(*key: str) -> Choice:
     """Keep all rows with the same values in these columns or expressions, or none of them."""
     if not key or not all(isinstance(each, str) and each.strip() for each in key):
         remedy = "name the columns, as by_key('card'); to drop any rows, leave shed out"
-        raise ConfigError(f"by_key{key!r} names no key" if key else "by_key() has no key", where="shed", remedy=remedy)
+        raise ConfigError(
+            f"by_key{key!r} has an empty name" if key else "by_key() names no column", where="shed", remedy=remedy
+        )
     return Choice(key=key)
 
 
 class Count(NamedTuple):
-    """Rows of a stream so far: rows that were checked, and rows that were kept."""
+    """Numbers of rows of a stream so far: `seen` rows were checked, and `kept` of them were not dropped."""
 
     seen: int
     kept: int
@@ -63,12 +66,12 @@ class Count(NamedTuple):
 
     @property
     def part(self) -> float:
-        """The part that was kept; 1 if there were no rows."""
+        """The share of the checked rows that was kept; 1 if there were no rows."""
         return min(self.kept / self.seen, EVERYTHING) if self.seen else EVERYTHING
 
 
 class Table(Protocol):
-    """The parts to keep of streams, by which the engine decides for each row."""
+    """The share of rows to keep for each stream. The engine reads this share for each row, and counts the rows."""
 
     def get(self, stream: str, /) -> float: ...
 
@@ -78,7 +81,7 @@ class Table(Protocol):
 
 
 class ShedKnob:
-    """Sets the part kept of a stream. Its targets are groups: the names of streams, for all readers."""
+    """Sets the share of a stream's rows that is kept, for all its readers. The targets are groups: names of streams."""
 
     name = "keep"
     per: Per = "group"

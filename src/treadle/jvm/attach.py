@@ -1,8 +1,8 @@
 """HotSpot's attach protocol: find the JVMs of this machine, and have a JVM run a command over its unix socket.
 
-It knows processes, rights and the protocol, not the meaning of answers. On SIGQUIT, a JVM that finds a trigger file
-opens its socket. SIGQUIT ends any other program, so it is sent only to a process that surely is a HotSpot JVM with a
-handler for it. A JVM in a container is reached in its own /tmp, under its process id inside the container.
+It knows processes, rights and the protocol, not the meaning of answers. A JVM opens its socket when it gets SIGQUIT and
+finds a trigger file. SIGQUIT ends any other program, so it is sent only to a process that surely is a HotSpot JVM with
+a handler for it. The socket of a JVM in a container is in the container's /tmp, with the JVM's id in that container.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from treadle.linux.thread_times import start_time
 from treadle.text import excerpt
 
 TIMEOUT = 5.0
-"""Seconds. An idle JVM answers in a millisecond; a safepoint takes long if threads get no CPU."""
+"""Seconds to wait for an answer. An idle JVM needs a millisecond, but much longer if its threads get no CPU."""
 
 _PAUSE = 0.002
 """Seconds between two checks whether the JVM has opened its socket."""
 _LONGEST_ANSWER = 1 << 25
-"""Bytes. A dump has some kilobytes per thread, and there may be thousands of threads."""
+"""Most bytes of an answer. A thread dump has some kilobytes per thread, and there may be thousands of threads."""
 _ANSWER_DUE = 30.0
-"""Up to this age in seconds, a trigger file means that the JVM got its signal and has not handled it yet."""
+"""Up to this age in seconds, a trigger file means that the JVM got SIGQUIT and has not handled it yet."""
 _WAKING: dict[int, threading.Lock] = {}
-"""For each process the lock of the thread that wakes it."""
+"""Process id -> the lock held by the thread that wakes this JVM, which means that it sends SIGQUIT."""
 _UNANSWERED: set[int] = set()
-"""Processes that had not handled their signal when we gave up; their trigger files still exist."""
+"""Ids of JVMs that had not handled SIGQUIT when we gave up; their trigger files still exist."""
 _FEWEST_THREADS = 4
-"""Every JVM has more threads than this from its start."""
+"""A process with fewer threads than this is no JVM: a JVM has more from its start."""
 _MOST_ARGUMENTS, _LONGEST_ARGUMENT = 3, 1024  # of protocol version 1
 
 
@@ -129,7 +129,7 @@ def _temporary_folder(facts: Facts) -> Iterator[TargetFolder]:
             folder = stack.enter_context(temporary_folder(facts.pid))
         except OSError as error:
             checks.check_hotspot(facts)
-            remedy = "see that it is a folder that its user can write"
+            remedy = "check that it is a folder that the process can write to"
             raise EngineError(
                 f"its /tmp can't be opened: {error.strerror}", where=facts.where, remedy=remedy
             ) from error
@@ -187,8 +187,8 @@ def _check_peer(connection: socket.socket, facts: Facts) -> None:
     """Check that the JVM itself listens, since every user can make sockets in /tmp."""
     listener = peer(connection).pid
     if listener != facts.pid:
-        remedy = f"find out what process {listener} is" if listener else "find out whose it is"
-        raise EngineError("another process listens in its place", where=facts.where, remedy=remedy)
+        remedy = f"find out what process {listener} is" if listener else "find out which process that is"
+        raise EngineError("another process listens on its attach socket", where=facts.where, remedy=remedy)
 
 
 def _wake(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket:
@@ -222,7 +222,7 @@ def _wake(folder: TargetFolder, facts: Facts, deadline: float) -> socket.socket:
 
 @contextmanager
 def _alone(pid: int, deadline: float) -> Iterator[None]:
-    """Let only one thread of ours at a time wake this JVM."""
+    """Hold the lock with which only one thread of this process at a time wakes the JVM."""
     lock = _WAKING.setdefault(pid, threading.Lock())
     if not lock.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
         raise TimeoutError
@@ -233,7 +233,7 @@ def _alone(pid: int, deadline: float) -> Iterator[None]:
 
 
 def _is_woken(folder: TargetFolder, facts: Facts) -> bool:
-    """Whether the JVM recently got a signal, from us or another process, and has not handled it."""
+    """Whether the JVM recently got SIGQUIT from a process that attaches, and has not handled it yet."""
     with suppress(OSError):
         about = folder.about(facts.trigger)
         return about.st_uid == facts.uid and abs(time.time() - about.st_mtime) < _ANSWER_DUE
@@ -243,7 +243,7 @@ def _is_woken(folder: TargetFolder, facts: Facts) -> bool:
 def _make_room(folder: TargetFolder, facts: Facts) -> None:
     """Remove the socket that an ended JVM with the same id left behind, if it belongs to another user.
 
-    The JVM can replace a socket of its own user, but not of another one, and would then not answer.
+    The JVM can replace a socket of its own user. It can't replace one of another user, and would not answer.
     """
     try:
         if folder.uid(facts.socket) != facts.uid:
@@ -252,12 +252,12 @@ def _make_room(folder: TargetFolder, facts: Facts) -> None:
         return
     except PermissionError as error:
         path = f"/tmp/{facts.socket}"
-        why = f"its socket can't be opened: another user has left {path} behind"
+        why = f"its attach socket can't be opened: another user has left {path} behind"
         raise RightsError(why, where=facts.where, remedy=f"as root: rm {path}") from error
 
 
 def _has_our_id(facts: Facts) -> bool:
-    """Whether the JVM has the same id inside as outside, so that no other process uses its names."""
+    """Whether the JVM's id in its own pid namespace is the same as in ours, so no other process uses its file names."""
     return facts.inner == facts.pid
 
 
@@ -267,7 +267,7 @@ def _await(folder: TargetFolder, facts: Facts, process: int, deadline: float) ->
     ends.register(process, select.POLLIN)
     while time.monotonic() < deadline:
         if ends.poll(_PAUSE * 1000):
-            raise TargetGone("ended while it was attached to", where=facts.where)
+            raise TargetGone("ended during the attach", where=facts.where)
         if connection := _connect(folder, facts, deadline):
             return connection
     raise TimeoutError
@@ -328,12 +328,12 @@ def _request(command: str, arguments: tuple[str, ...]) -> bytes:
 
 
 def _broken(facts: Facts, error: ConnectionError | None) -> EngineError | TargetGone:
-    """The error for a JVM that closed the connection, as it does for users that it does not trust."""
+    """The error for a JVM that closed the connection. JVMs do this to users that they do not trust."""
     if is_ending(facts.pid):
         return TargetGone("ended in the middle of its answer", where=facts.where)
     why = f": {error.strerror}" if error else ""
     remedy = f"try again; if that does not help, run as {facts.user}"
-    return EngineError(f"hung up without an answer{why}", where=facts.where, remedy=remedy)
+    return EngineError(f"disconnected without an answer{why}", where=facts.where, remedy=remedy)
 
 
 def _silence(facts: Facts, timeout: float) -> EngineError:

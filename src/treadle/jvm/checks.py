@@ -16,8 +16,10 @@ def check_rights(facts: Facts) -> None:
         remedy = f"run as {facts.user} or as root" if facts.uid else "run as root"
         raise RightsError(f"belongs to another user, {facts.user}", where=facts.where, remedy=remedy)
     if facts.gid != os.getegid():
-        remedy = "run in that group, or as root"
-        raise RightsError(f"has another group ({facts.gid}), and would not answer", where=facts.where, remedy=remedy)
+        remedy = "run with that group id, or as root"
+        raise RightsError(
+            f"runs with another group id ({facts.gid}), so it would not answer", where=facts.where, remedy=remedy
+        )
 
 
 def check_hotspot(facts: Facts) -> None:
@@ -37,18 +39,18 @@ def check_hotspot(facts: Facts) -> None:
 
 
 def check_willing(facts: Facts) -> None:
-    """Raise an error unless the JVM would open its socket on SIGQUIT; it is checked before the signal is sent."""
+    """Raise an error unless the JVM would open its socket on SIGQUIT. Call this before the signal is sent."""
     if facts.stopped:
         raise EngineError("is stopped", where=facts.where, remedy=f"let it go on: kill -CONT {facts.pid}")
     switches = [word for word in given(facts.pid) if word.endswith("DisableAttachMechanism")]
     if switches and switches[-1] == "-XX:+DisableAttachMechanism":
         remedy = "start it without -XX:+DisableAttachMechanism"
-        raise EngineError("refuses to be attached to", where=facts.where, remedy=remedy)
+        raise EngineError("does not allow attaching", where=facts.where, remedy=remedy)
     if not facts.catches_quit:
         remedy = "if it has just been started, try again; else start it without -Xrs"
-        raise EngineError("does not take the signal by which to attach", where=facts.where, remedy=remedy)
+        raise EngineError("does not handle SIGQUIT, which attaching needs", where=facts.where, remedy=remedy)
 
 
 def locked(facts: Facts) -> RightsError:
     """The error for a process that only root may inspect."""
-    return RightsError("may not be looked into", where=facts.where, remedy="run as root")
+    return RightsError("can't be inspected by this user", where=facts.where, remedy="run as root")

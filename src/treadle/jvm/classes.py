@@ -1,6 +1,7 @@
 """Treadle's own Java classes: compiled on first use with the installed JDK, and stored with the other jars.
 
-A jar's file name has two checksums: that of the sources, to find the jar, and that of the jar, checked at each use.
+A jar's file name has two checksums: one of the sources, to find the jar, and one of the jar, which is checked at each
+use.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from treadle.linux.files import trusted
 
 
 def jar(name: str, sources: Path, *, path: str = "", key: str = "", manifest: str = "") -> Jar:
-    """The jar with the classes of the folder `sources`, compiled against a class `path`; `key` is its version."""
+    """The jar with the compiled classes of the folder `sources`.
+
+    `path` is the class path for the compiler, and `key` the version of the classes on this path.
+    """
     files = sorted(sources.glob("*.java"))
     sums = hashlib.sha256(key.encode() + manifest.encode())
     for source in files:
@@ -34,7 +38,7 @@ def jar(name: str, sources: Path, *, path: str = "", key: str = "", manifest: st
 
 
 def spark_jar(name: str, sources: Path, *, manifest: str = "") -> Jar:
-    """As `jar`, for classes that use Spark's: compiled against the installed PySpark."""
+    """As `jar`, for classes that use Spark's classes: they are compiled against the installed PySpark."""
     version = metadata.version("pyspark")  # raises an error that says so if PySpark is missing
     import pyspark
 
@@ -57,7 +61,7 @@ def _file_name(begin: str, contents: bytes) -> str:
 
 
 def _compile(sources: Sequence[Path], folder: Path, begin: str, path: str, manifest: str) -> Jar:
-    """Compile and rename the jar, so that two processes may do so at once."""
+    """Compile in a temporary folder and then rename the jar, so that two processes may compile at once."""
     compiler = shutil.which(str(Path(java()).resolve().parent / "javac"))
     if compiler is None:
         raise EngineError(

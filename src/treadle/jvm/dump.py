@@ -16,7 +16,7 @@ from treadle.jvm.attach import TIMEOUT, ask
 
 FRAMES = 6
 MOST, LONGEST_NAME = 1 << 16, 1 << 12
-"""Limits: threads of a dump, and characters of a name."""
+"""The most threads that a dump may have, and the most characters that are kept of a thread's name."""
 
 
 class JavaThread(NamedTuple):
@@ -38,9 +38,9 @@ class JavaThread(NamedTuple):
 def dump(
     pid: int, *, frames: int = FRAMES, stack_of: Callable[[str], bool] | None = None, timeout: float = TIMEOUT
 ) -> list[JavaThread]:
-    """All threads of a JVM, its own included. A thread that is just starting or ending may be missing.
+    """All threads of a JVM, also its own such as the GC's. A thread that is just starting or ending may be missing.
 
-    Stacks are half of the cost of parsing: `stack_of` says by a thread's name whether its stack is wanted.
+    Stacks are half of the cost of parsing: `stack_of` gets a thread's name and says whether its stack is wanted.
     """
     text, inner = ask(pid, "threaddump", timeout=timeout)
     threads = parse(text, frames=frames, stack_of=stack_of)
@@ -86,14 +86,14 @@ _HEADER = re.compile(
     r" (?:#([0-9]{1,18}) |os_prio=)[^\n]* tid=(0x[0-9a-f]{1,16}) nid=(0x[0-9a-f]{1,7}|[0-9]{1,9}|NA) [^\n]*\n"
     r"(?:   java\.lang\.Thread\.State: ([A-Z_]+))?"
 )
-"""The text after a name: two lines, or one for the JVM's own threads."""
+"""The text of a dump after a thread's name: two lines, or one for the JVM's own threads."""
 
 _INNER: dict[int, dict[int, int]] = {}
-"""For each process and thread the thread's id in its container."""
+"""Process id -> thread id -> the thread's id inside its container."""
 
 
 def _outer_ids(pid: int) -> dict[int, int]:
-    """Our thread id for each id inside the container. Both never change, so each thread is read only once."""
+    """Id inside the container -> our id of the thread. These ids never change, so each thread is read only once."""
     alive = _alive(pid)
     known = _INNER.get(pid, {})
     _INNER[pid] = found = {tid: known.get(tid) or _inner_id(pid, tid) for tid in alive}

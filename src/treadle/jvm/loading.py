@@ -1,6 +1,6 @@
 """Loads an agent into a running JVM, also in a container, from a jar at a path that the JVM can read.
 
-If necessary the jar is copied into the JVM's /tmp. The command is HotSpot's `load`.
+If necessary the jar is copied into the JVM's /tmp. The agent is loaded by the attach command `load` of HotSpot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from treadle.text import excerpt
 
 
 def load(pid: int, jar: Jar, options: str, *, timeout: float = TIMEOUT) -> None:
-    """Load an agent, which starts with these options."""
+    """Load the agent of this jar into the process, and start it with these options."""
     said = execute(pid, "load", "instrument", "false", f"{_within_reach(pid, jar)}={options}", timeout=timeout)
     if said.split() != ["return", "code:", "0"]:
         remedy = "the standard error of that JVM says why"
@@ -41,7 +41,7 @@ def file(pid: int, contents: bytes, suffix: str) -> Iterator[str]:
 
 
 def _within_reach(pid: int, jar: Jar) -> str:
-    """A path at which the JVM can read the jar. A copy stays, since the JVM continues to read it."""
+    """A path at which the JVM can read the jar. A copy is never removed, since the JVM continues to read it."""
     user = facts_of(pid).uid
     is_here = os.path.samestat(os.stat(f"/proc/{pid}/root/"), os.stat("/"))
     if is_here and user == os.geteuid() and jar.is_out_of_reach and not {"=", ","} & set(str(jar.path)):

@@ -34,7 +34,7 @@ from treadle.linux.thread_times import start_time
 from treadle.text import excerpt
 
 Beans = dict[str, dict[str, Any]]
-"""For each MBean name its attributes and their values."""
+"""MBean name -> attribute -> value."""
 
 TIMEOUT = 5.0
 """Seconds for one read; an idle JVM needs about a millisecond."""
@@ -49,9 +49,9 @@ _CLONE_NEWNET = 0x40000000
 
 
 class MBeans:
-    """Reads MBeans of one JVM over one kept connection.
+    """Reads MBeans of one JVM over one connection that is kept open.
 
-    The constructor loads the agent, unless an earlier run has loaded it; without `load` that is an error instead.
+    The constructor loads the agent, unless an earlier run has done so. With `load=False`, a missing agent is an error.
     """
 
     def __init__(self, pid: int, *, timeout: float = TIMEOUT, load: bool = True) -> None:
@@ -68,15 +68,16 @@ class MBeans:
                 return
             self._wire.close()
         if not load:
-            raise NoAgentError("no agent is loaded", where=self._where, remedy="let one be loaded")
+            raise NoAgentError("no Jolokia agent is loaded", where=self._where, remedy="add --agent (agent=True)")
         agent = _load(pid)
         _remember(pid, began, agent)
         self._wire = _Wire(pid, agent, timeout)
 
     def read(self, requests: Sequence[tuple[str, Sequence[str]]]) -> list[Beans]:
-        """For each (name or pattern, attributes) the MBeans that exist, with the attributes that could be read.
+        """For each request, the MBeans that exist, with the attributes that could be read.
 
-        No attributes means all of them. A pattern gives names as they were registered; NaN becomes None.
+        A request is a name or pattern and a list of attributes; an empty list means all of them. The MBeans that match
+        a pattern have the names under which they were registered. A value of NaN becomes None.
         """
         if requests != self._requests:
             self._body = json.dumps([_wish(*request) for request in requests]).encode()
@@ -112,12 +113,16 @@ class MBeans:
         except OSError as error:
             if is_ending(self.pid):
                 raise TargetGone("the process has ended", where=self._where) from error
-            raise EngineError(f"the agent is gone: {error}", where=self._where, remedy="attach again") from error
+            raise EngineError(
+                f"the agent has disconnected: {error}", where=self._where, remedy="attach again"
+            ) from error
 
     def _problem(self, status: int, answer: bytes) -> ConfigError | EngineError:
         said = excerpt(answer.decode(errors="replace"))
         if status == 400:
-            return ConfigError(f"not a name of an MBean: {said}", where=self._where, remedy="domain:key=value,…")
+            return ConfigError(
+                f"not the name of an MBean: {said}", where=self._where, remedy="write domain:key=value,…"
+            )
         return EngineError(f"the agent says {status} {said}", where=self._where, remedy="attach again")
 
 
@@ -140,7 +145,7 @@ class _Wire:
         self._connection = _Connection(pid, agent.port, timeout)
 
     def post(self, body: bytes) -> tuple[int, bytes]:
-        """Return status and contents of the answer. Connect again if the agent has closed an idle connection."""
+        """Return HTTP status and contents of the answer. Connect again if the agent has closed an idle connection."""
         if self._connection.sock is not None:
             with suppress(ConnectionError):
                 return self._ask(body)
@@ -165,7 +170,7 @@ class _Wire:
 
 
 class _Connection(HTTPConnection):
-    """A connection that is made in the network of the JVM, with a time limit on each question and its answer."""
+    """A connection made in the network namespace of the JVM, with a time limit on each request and its answer."""
 
     sock: _Socket | None
 
@@ -188,10 +193,10 @@ class _Connection(HTTPConnection):
 
 
 class _Socket(socket.socket):
-    """A socket with a limit on the time of a whole answer, which acknowledges at once what it receives."""
+    """A socket with a time limit on a whole answer. It sends TCP acknowledgements without delay."""
 
     end = math.inf
-    """When the answer must be there (monotonic)."""
+    """Time on the monotonic clock at which the answer must be complete."""
 
     def recv_into(self, *args: Any, **kwargs: Any) -> int:
         with suppress(OSError):
@@ -215,11 +220,11 @@ def parse(names: Sequence[str], answer: bytes) -> list[Beans]:
     try:
         return [_beans(name, reply) for name, reply in zip(names, replies, strict=True)]
     except (AttributeError, TypeError, ValueError) as error:
-        raise EngineError("the agent's answer can't be understood") from error
+        raise EngineError("the agent's answer can't be parsed") from error
 
 
 def _beans(name: str, reply: Mapping[str, Any]) -> Beans:
-    """The attributes that could be read. The others have an error instead of a value, and are left out."""
+    """The MBeans in a reply, without attributes that could not be read: these have an error instead of a value."""
     value = reply.get("value") or {}
     is_pattern = re.search(r"(?<!\\)[*?]", name)
     found = {
@@ -237,7 +242,7 @@ def _dial(pid: int, port: int, timeout: float) -> socket.socket:
         space = os.open(network, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if ctypes.CDLL(None, use_errno=True).setns(space, _CLONE_NEWNET) != 0:
-                raise OSError(ctypes.get_errno(), "its network can't be entered")
+                raise OSError(ctypes.get_errno(), "its network namespace can't be entered")
         finally:
             os.close(space)
         return _connected(port, timeout)
@@ -268,7 +273,7 @@ def _load(pid: int) -> _Agent:
         while (port := _announced(pid)) in (before, None):
             if time.monotonic() > deadline:
                 remedy = "the standard error of that JVM says why"
-                raise EngineError(f"the agent is not up after {START:g} s", where=where, remedy=remedy)
+                raise EngineError(f"the agent has not started within {START:g} s", where=where, remedy=remedy)
             time.sleep(0.01)
     assert port is not None
     return _Agent(port, password)
@@ -280,7 +285,7 @@ def _jar() -> jars.Jar:
 
 
 def _announced(pid: int) -> int | None:
-    """The port of the agent that was loaded last."""
+    """The port of the agent that was loaded last, from the JVM's system properties; None without an agent."""
     said = execute(pid, "properties", timeout=START)
     port = re.search(r"^jolokia\.agent=http[^\s/]{0,9}//[^\s/]{1,300}?([0-9]{1,5})/", said, re.MULTILINE)
     return int(port[1]) if port else None
@@ -300,7 +305,7 @@ def _remembered(pid: int, began: int) -> _Agent | None:
 
 
 def _remember(pid: int, began: int, agent: _Agent) -> None:
-    """Store port and password so that only this user can read them. If that fails, a later run loads another agent."""
+    """Store port and password, readable only by this user. If that fails, a later run loads another agent."""
     path = _record(pid, began)
     with suppress(OSError, RightsError):
         trusted.make_folder(path.parent, mode=0o700)

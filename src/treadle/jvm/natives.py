@@ -16,17 +16,17 @@ from collections.abc import Iterable, Sequence
 from treadle.jvm.dump import JavaThread
 
 REACH = 1024
-"""Bytes of each record that are searched."""
+"""Bytes of the first record that are searched for addresses; of each second record, a quarter of this number."""
 FEWEST, MOST = 4, 12
-"""The least number of threads for which an offset must be right, and the number that is tried: the oldest ones."""
+"""Offsets are searched with the `MOST` oldest threads, and must be right for at least `FEWEST` of them."""
 
 
 SAME = 7
-"""Bytes of a thread's name that the kernel's short name also has, in all versions of HotSpot."""
+"""Number of leading bytes that a Java thread's name and the kernel's `comm` share in all versions of HotSpot."""
 
 
 class Natives:
-    """Finds thread ids in a JVM's memory, by a dump of it."""
+    """Finds thread ids in a JVM's memory, at offsets that are learned from the `threads` of one dump."""
 
     def __init__(self, pid: int, threads: Iterable[JavaThread]) -> None:
         self._pid = pid
@@ -35,13 +35,13 @@ class Natives:
 
     @property
     def known(self) -> bool:
-        """Whether the offsets are known."""
+        """Whether the offsets were found; without them every id is unknown."""
         return self._offsets is not None
 
     def find(self, address: int, name: str = "") -> int | None:
         """The id of the thread with a record at `address`; 0 if it has ended; None if unknown or `name` does not match.
 
-        Before its first run a thread has the name of the thread that started it: call without `name` then.
+        A thread that has not run yet has the name of the thread that started it: for such a thread, leave out `name`.
         """
         if self._offsets is None or not address:
             return None

@@ -17,12 +17,12 @@ from treadle.linux import stat
 from treadle.linux.identity import status
 
 LONGEST = 1 << 24
-"""Limit on the bytes read of a file in /proc: a JVM with 30,000 mappings needs a quarter."""
+"""Limit on the bytes read of a file in /proc. The mappings of a JVM with 30,000 of them need a quarter of it."""
 _EXITING = 0x4  # PF_EXITING of the kernel
 
 
 class Facts(NamedTuple):
-    """The values of /proc/<pid>/status of a process."""
+    """What /proc/<pid>/status says of a process."""
 
     pid: int
     inner: int
@@ -88,7 +88,7 @@ def _facts(pid: int, lines: dict[bytes, bytes]) -> Facts:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process has ended or is ending: then its sockets are closed, also in the middle of an answer."""
+    """Whether a process has ended or is ending. Its sockets are closed then, even in the middle of an answer."""
     try:
         found = stat.read(pid, last=stat.FLAGS)
     except (FileNotFoundError, ProcessLookupError):
@@ -103,7 +103,7 @@ def libraries(pid: int) -> tuple[bool, bool]:
 
 
 def given(pid: int) -> Iterable[str]:
-    """All options of a JVM, in the order in which the JVM applies them."""
+    """All words of a JVM's command line and option variables, in the order in which the JVM applies them."""
     known = dict(word.partition("=")[::2] for word in words_of(pid, "environ"))
     yield from known.get("JAVA_TOOL_OPTIONS", "").split()
     yield from known.get("JDK_JAVA_OPTIONS", "").split()

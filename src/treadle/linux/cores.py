@@ -1,6 +1,7 @@
 """CPU time that some processes and their descendants have used, and CPU time of all other processes of the machine.
 
-It reads /proc. Stream-Economics, Alg. 1 line 2: cpu(tm) including all processes that are not ours, and tCpu(tm).
+It reads /proc. These are cpu(tm), here with all processes that are not ours, and tCpu(tm) of Stream-Economics, Alg. 1,
+line 2.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from treadle.linux.pressure import Pressure
 
 
 class Used(NamedTuple):
-    """Core seconds since `Cores` was made."""
+    """CPU seconds since `Cores` was made: of the given processes and their descendants, and of all other processes."""
 
     ours: float
     others: float
 
 
 class Cores:
-    """Counts the CPU time of some processes and their descendants since its creation; `keep` sets other processes."""
+    """Counts CPU time from its creation on. The processes that count as ours, with descendants, are set by `keep`."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self.count = len(os.sched_getaffinity(0))
@@ -36,11 +37,14 @@ class Cores:
         self.keep(pids)
 
     def keep(self, pids: Iterable[int]) -> None:
-        """Count these processes from now on."""
+        """From now on count these processes as ours, and no others. What was counted before stays counted."""
         self._last = {pid: self._last[pid] if pid in self._last else tree_seconds(pid) for pid in pids}
 
     def read(self) -> Used:
-        """Call it about every second. CPU time of others is the busy time of the cores without ours."""
+        """Return the CPU time so far. Call this about every second.
+
+        The CPU time of others is the busy time of the usable cores less ours.
+        """
         now = time.monotonic()
         busy = self._pressure.sample().busy
         self._all += (0.0 if busy != busy else busy) * self.count * (now - self._time)  # NaN: unknown
@@ -55,7 +59,7 @@ class Cores:
 
 
 def tree_seconds(pid: int) -> float:
-    """CPU seconds of a process and its descendants; an ended one counts with the process that waited for it."""
+    """CPU seconds of a process and its descendants. Those of an ended child are counted by the parent that waited."""
     total, left = 0.0, [pid]
     while left:
         each = left.pop()

@@ -20,7 +20,7 @@ from treadle.errors import EngineError, RightsError
 Result = TypeVar("Result")
 
 LONGEST_STATUS = 1 << 20
-"""Bytes per read of /proc/<pid>/status: its longest line, the groups, may have 65,536 numbers."""
+"""Bytes per read of /proc/<pid>/status. The longest line of this file lists up to 65,536 groups."""
 
 _SET_IDS = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147)}
 """The numbers of setgroups, setresgid and setresuid."""

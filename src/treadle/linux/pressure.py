@@ -19,7 +19,7 @@ from treadle.errors import EngineError
 STAT = Path("/proc/stat")
 PSI = Path("/proc/pressure/cpu")
 ROOM = 1 << 16
-"""Bytes read at once: more than the lines of the cores need."""
+"""Bytes read of /proc/stat: more than the lines of all cores have."""
 
 
 class Load(NamedTuple):
@@ -32,7 +32,9 @@ class Load(NamedTuple):
 
 
 class Pressure:
-    """Reads both files with one system call each and keeps them open. `cores` are counted, by default all usable ones.
+    """Samples the load. The busy share is that of `cores`, by default all usable ones; the stall share is of all cores.
+
+    Each of the two files is kept open, so that a read is one system call.
 
     /proc/stat counts in hundredths of a second, so samples should be a tenth of a second apart at least.
     """
@@ -59,7 +61,7 @@ class Pressure:
             os.pread(self._psi, 1, 0)  # with `psi=0` it can be opened, but not read
         self._before = self._read()
         self.source: Literal["psi", "stat"] = "stat" if math.isnan(self._before.stalled) else "psi"
-        """The available shares: both with `psi`, only the busy one with `stat`."""
+        """Which shares are known: both if `psi`, only the busy share if `stat`."""
 
     def sample(self) -> Load:
         """Both shares since the last sample, at first since the creation of `Pressure`."""

@@ -50,7 +50,7 @@ def claim(pid: int, start_time: int) -> int | None:
             handle = os.open("environ", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)
         except PermissionError as error:
             remedy = "run as the user of that process, or as root (in a container with CAP_SYS_PTRACE)"
-            raise RightsError("may not be looked into by this user", where=f"process {pid}", remedy=remedy) from error
+            raise RightsError("can't be inspected by this user", where=f"process {pid}", remedy=remedy) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -58,5 +58,5 @@ def claim(pid: int, start_time: int) -> int | None:
             return None
         except OSError as error:
             os.close(handle)
-            raise EngineError(f"can't be claimed: {error.strerror}", where=f"process {pid}/environ") from error
+            raise EngineError(f"can't be locked: {error.strerror}", where=f"process {pid}/environ") from error
         return handle

@@ -41,7 +41,7 @@ def get_attributes(tid: int) -> Attributes:
 
 
 def set_attributes(tid: int, wanted: Attributes) -> None:
-    """Set all attributes at once."""
+    """Set all attributes of a thread in one call; 0 is the calling thread."""
     wanted.size = ctypes.sizeof(wanted)
     number, _ = _numbers()
     _call(number, tid, ctypes.byref(wanted), 0)

@@ -1,4 +1,4 @@
-"""Sockets: the process at the other end, whether a process listens, and a connect that waits for a free backlog."""
+"""Sockets: the process at the other end, whether a process listens, and a connect that waits for room in a backlog."""
 
 from __future__ import annotations
 

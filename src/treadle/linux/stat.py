@@ -11,11 +11,11 @@ STATE, PARENT, FLAGS, NICE, STARTED, REALTIME, POLICY = 0, 1, 6, 16, 19, 37, 38
 """Indexes into the result of `fields`: index 0 is field 3 of the man page."""
 _TIMES = slice(11, 15)
 _ROOM = 2048
-"""Bytes: longer than any such file."""
+"""Number of bytes to read: more than any `stat` file has."""
 
 
 def fields(text: bytes, last: int = POLICY) -> list[bytes]:
-    """The fields after the process name, up to `last`. The name may contain any character, also brackets."""
+    """The fields after the process name, up to index `last`. The name may contain any character, also brackets."""
     return text[text.rindex(b")") + 2 :].split(None, last + 1)[: last + 1]
 
 
@@ -32,5 +32,5 @@ def start_time(text: bytes) -> int:
 
 
 def tree_times(found: list[bytes]) -> float:
-    """CPU seconds that a process has used, including its ended children."""
+    """CPU seconds of a process and of its ended children that it has waited for, from the fields of its `stat`."""
     return sum(map(int, found[_TIMES])) * TICK

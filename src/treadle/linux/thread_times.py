@@ -19,7 +19,7 @@ from treadle.linux.files.open_files import KeptFiles
 
 Floats = NDArray[np.float64]
 Threads = tuple[tuple[int, int], ...]
-"""(process id, thread id) of each."""
+"""(process id, thread id) of each thread."""
 
 _ROOM = 4096
 """Bytes read at once: more than a `status` file has."""
@@ -55,14 +55,16 @@ def start_time(pid: int, tid: int) -> int:
 class ThreadTimes:
     """Samples many threads at once. Files of threads that are not in the last sample are closed.
 
-    If a thread has ended and a new one has its id, the new thread is unknown for one round. If its file could not be
-    kept open, since too many are, the new thread is instead read as if it were the old one.
+    If a thread has ended and a new one has its id, the new thread is NaN in one sample. But if there were too many open
+    files to keep the old thread's file open, the new thread is read as if it were the old one.
     """
 
     def __init__(self) -> None:
         if not os.path.exists("/proc/self/schedstat"):
             remedy = "use a kernel with CONFIG_SCHED_INFO, as those of all distributions are"
-            raise EngineError("this kernel does not count what threads wait for", where="schedstat", remedy=remedy)
+            raise EngineError(
+                "this kernel does not record how long threads wait for a CPU", where="schedstat", remedy=remedy
+            )
         self._times = KeptFiles("schedstat", 128)
         self._status = KeptFiles("status", _ROOM)
 

@@ -1,4 +1,4 @@
-"""Asks a question in a thread of its own, so that a slow answer delays nobody else."""
+"""Calls functions in a thread of their own, so that a slow call does not delay the caller."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 SIGNALS = 0.2
-"""Seconds within which a signal is handled, whichever thread the kernel has given it to."""
+"""Longest single wait in seconds. Python handles a signal that the kernel gave to another thread between two waits."""
 
 
 class Asker(Generic[T]):
-    """A thread that calls functions, one at a time. It ends when it is dismissed, or this object is collected."""
+    """A thread that calls functions, one at a time. It ends at `dismiss`, or when this object is garbage-collected."""
 
     def __init__(self, name: str) -> None:
         self._questions: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
@@ -28,9 +28,9 @@ class Asker(Generic[T]):
         self._questions.put(question)
 
     def answer(self, timeout: float) -> T | BaseException | None:
-        """Return the answer, or the exception that was raised; None if there is neither in time.
+        """Return what the function returned, or the exception that it raised; None if it has not ended in time.
 
-        A signal that the kernel gives to another thread does not interrupt this wait, so the wait is cut into pieces.
+        A signal that the kernel gives to another thread does not interrupt a wait, so no single wait exceeds `SIGNALS`.
         """
         end = time.monotonic() + timeout
         while True:

@@ -14,7 +14,7 @@ from treadle.errors import ConfigError
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """One policy and the knob that it turns.
+    """One policy and the knob that it turns every `period` seconds; a `scale` of None is the knob's own.
 
     `queries` are patterns (`*`, `?`, `[ab]`) of query names, with or without their engine (`spark/*`). If several
     bindings of one knob match a query, the first one decides for it. `grouping` is for knobs of groups only.
@@ -38,7 +38,7 @@ class Binding:
                 f"unknown grouping '{self.grouping}'", where=self.where, remedy=f"use one of {', '.join(KINDS)}"
             )
         if not self.queries:
-            raise ConfigError("it is for no query", where=self.where, remedy="use '*' for all")
+            raise ConfigError("names no queries", where=self.where, remedy="use '*' for all")
 
     @property
     def where(self) -> str:

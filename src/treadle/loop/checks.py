@@ -46,7 +46,7 @@ def _check_knob(binding: Binding, engines: Sequence[Engine]) -> None:
         raise EngineError(
             f"no engine has a knob '{binding.knob}'",
             where=binding.where,
-            remedy=have or f"its queries {', '.join(binding.queries)} fit no engine",
+            remedy=have or f"its queries {', '.join(binding.queries)} match no engine",
         )
     if binding.grouping and all(engine.knobs()[binding.knob].per != "group" for engine in carriers):
         raise ConfigError(
@@ -76,7 +76,7 @@ def vetted(schedule: Schedule, snapshot: Snapshot) -> Schedule:
     grouped = rows if schedule.groups is None else len(schedule.groups.of_row)
     if not len(schedule.priority) == helpers == grouped == rows:
         raise ConfigError(
-            f"decided {len(schedule.priority)} rows, {helpers} helpers and {grouped} members of {rows}",
-            remedy="a schedule has a row for each row of the snapshot",
+            f"decided {len(schedule.priority)} rows, {helpers} helpers and {grouped} group members for {rows} rows",
+            remedy="return a value for each row of the snapshot",
         )
     return schedule

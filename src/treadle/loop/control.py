@@ -1,7 +1,7 @@
-"""The main loop of Lachesis (Alg. 1): sample the engines, let the policies that are due decide, carry that out, sleep.
+"""The main loop of Lachesis (Alg. 1): sample the engines, run the policies that are due, apply their decisions, sleep.
 
-A failure of one engine or one policy does not affect the others. A round that is too late is left out, never made up
-for. All changes are undone when the loop ends, in whichever way.
+A failure of one engine or one policy does not affect the others. Rounds that the loop missed are skipped, not made up
+for. All changes are undone at the end of the loop's `with` block, also after an error or a signal.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from treadle.values import Schedule, Snapshot
 log = logging.getLogger("treadle.loop")
 
 SLIVER = 1e-6
-"""The part of a period by which a round may start early."""
+"""Share of its period by which a policy may run early."""
 NAP = 0.2
 """Seconds between checks of the stop event."""
 
@@ -49,15 +49,16 @@ NAP = 0.2
 class Loop:
     """The control loop. As a context manager it puts back what it found: on exit, on errors and on signals.
 
-    `stale_after` is the number of a policy's rounds for which a decision stays if the priority of its target becomes
-    unknown; `sample_timeout` the seconds in which an engine must answer (None, or an `in_process` engine: no limit);
-    `patience` the seconds that a round waits for the answer before it goes on with the last sample (None: until the
-    answer is there); `longest_pause` the most seconds between two tries of what fails; `log_size` the number of
-    decisions that are kept; `tau` and `forget` are those of `Provider`: the seconds over which metrics are averaged,
-    and for which a metric that is no longer measured keeps its average. `metrics` are computed in addition to what the
-    policies need, so that a later policy (`rebind`) finds their history. The values that were found are written to the
-    `journal`, from which another process puts them back if this one is killed. With `quality` the loop also decides
-    which part of its rows each query keeps.
+    - `log_size`: how many decisions are kept.
+    - `stale_after`: for how many of a policy's rounds a decision stays while the priority of its target is unknown.
+    - `sample_timeout`: the seconds within which an engine must answer; None, or an `in_process` engine: no limit.
+    - `patience`: the seconds that a round waits for an answer before it uses the last sample; None: until it arrives.
+    - `longest_pause`: the longest pause in seconds before what failed is tried again.
+    - `tau`, `forget`: the seconds over which metrics are averaged, and for which a metric that is no longer measured
+      keeps its average (see `Provider`).
+    - `metrics`: computed in addition to those that the policies need, so that a later policy (`rebind`) has a history.
+    - `journal`: where the values found are written, so that another process puts them back if this one is killed.
+    - `quality`: if given, the loop also decides which share of its rows each query keeps.
     """
 
     def __init__(
@@ -125,8 +126,10 @@ class Loop:
 
     @property
     def next_due(self) -> float:
-        """When the next policy is due; now, if none has run yet. Promises wait for a round."""
+        """Clock time at which a policy or the step for quality of data is due next; now, if none has run yet."""
         dues = [rule.due for rule in self._rules if not math.isnan(rule.due)]
+        if self._quality is not None and math.isfinite(self._quality.next_due):
+            dues.append(self._quality.next_due)
         return min(dues) if dues else self.clock.now()
 
     def run(
@@ -143,7 +146,10 @@ class Loop:
             self._sleep(min(self.next_due, end), stop)
 
     def round(self, *, force: bool = False) -> tuple[DecisionBatch, ...]:
-        """Run the policies that are due now (all of them with `force`) and carry out what they decide."""
+        """Run the step for quality of data if it is due, and the policies that are due now (with `force`, all of them).
+
+        Carry out what the policies decide, and return their changes.
+        """
         self.keep_promises()
         now = self.clock.now()
         due = [rule for rule in self._rules if self._take_turn(rule, now, force=force)]
@@ -164,13 +170,13 @@ class Loop:
         return tuple(batches)
 
     def keep_promises(self) -> None:
-        """The part of a round that concerns quality of data, if that is due."""
+        """Run only the step for quality of data, if it is due."""
         if self._quality is not None:
             self._quality.round(self.clock.now())
 
     @property
     def settled(self) -> bool:
-        """Whether the next round has nothing to do unless an engine has news."""
+        """Whether no policy has anything to do in the next round unless an engine has news."""
         return all(rule.is_settled() for rule in self._rules)
 
     def put_off(self, until: float) -> None:
@@ -180,7 +186,7 @@ class Loop:
                 rule.due += math.ceil((until - rule.due) / rule.binding.period - SLIVER) * rule.binding.period
 
     def rebind(self, policy: Policy, number: int = 0) -> None:
-        """Let this policy decide for a binding from the next round on; raise an error if its metrics can't be had.
+        """Replace the policy of binding `number` from the next round on; raise an EngineError if a metric is missing.
 
         It may be called from another thread than the one that runs the rounds.
         """
@@ -191,7 +197,7 @@ class Loop:
             for name in policy.needs:
                 if name not in known:
                     raise EngineError(
-                        f"metric '{name}' was not asked for when the loop was made",
+                        f"metric '{name}' was not requested when the loop was made",
                         where=f"policy '{policy.name}'",
                         remedy="name it in Loop(metrics=…)",
                     )
@@ -202,7 +208,7 @@ class Loop:
         rule.trouble = self._troubles[at] = Trouble(rule.binding.where, rule.binding.period, rule.trouble.longest)
 
     def add(self, engine: Engine) -> None:
-        """Add an engine from the next round on, for all bindings that it can serve. Not while a round runs."""
+        """Add an engine for all bindings that it can serve. Must not be called while a round runs."""
         bindings = [rule.binding for rule in self._rules]
         engine = fitted(engine, {b.knob for b in bindings if b.may_concern(engine.name)})
         if engine.name in [watch.name for watch in self._watches]:
@@ -219,7 +225,7 @@ class Loop:
                 rule.watches += (watch,)
 
     def remove(self, name: str) -> None:
-        """Undo this engine's changes and remove the engine. Not while a round runs.
+        """Undo this engine's changes and remove the engine. Must not be called while a round runs.
 
         Changes that can't be undone now are tried again at the end.
         """
@@ -267,7 +273,7 @@ class Loop:
         return done
 
     def _restore_twice(self) -> None:
-        """Undo all changes at the end, while signals wait: failures are tried once more."""
+        """Undo all changes while signals wait; if any could not be undone, try once more."""
         with self._signals.hold("restore"):
             if any(outcomes.failures for outcomes in self.restore()):
                 self.restore()
@@ -279,7 +285,10 @@ class Loop:
                 return
 
     def _take_turn(self, rule: Rule, now: float, *, force: bool) -> bool:
-        """Return whether the rule is due (or `force`), and move its due time by whole periods into the future."""
+        """Return whether the rule is to run now, since it is due or by `force`, and set when it is due next.
+
+        A rule that is due keeps its times, so missed periods are skipped. A forced one is due again after one period.
+        """
         period = rule.binding.period
         if math.isnan(rule.due):
             rule.due = now
@@ -339,7 +348,10 @@ class Loop:
         return view
 
     def _controller_of(self, rule: Rule, order: Order) -> KnobController:
-        """Return the controller of a knob. Bindings share its enforcer, and so the found values, but not groups."""
+        """Return the controller of the order's knob, made if there is none yet.
+
+        Bindings share a knob's enforcer, and so the values found, unless the knob is for groups.
+        """
         watch = order.part.watch
         controller = rule.controllers.get((watch.name, order.knob))
         if controller is None:
@@ -356,7 +368,7 @@ class Loop:
         return controller
 
     def _weigh(self, looked: list[Watch], seconds: float) -> None:
-        """Add the durations of a round's parts, or that of a whole round without new samples."""
+        """Add the durations of a round's parts to the statistics; of a round without new samples, only the whole."""
         if not looked:
             self.stats.spent("quiet", seconds)
             return

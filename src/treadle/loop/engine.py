@@ -41,7 +41,7 @@ class Engine(Protocol):
     always the same thread as long as it answers in time. The attribute may change from round to round.
 
     An engine that knows at once whether a sample would contain anything new may have a method `news() -> bool`, which
-    the loop calls in each round in its own thread. While it is False, the last sample holds and the round is short.
+    the loop calls in each round, in the loop's thread. While it returns False, the last sample is used again.
     """
 
     @property
@@ -52,10 +52,10 @@ class Engine(Protocol):
         """The base metrics that it can measure."""
 
     def topology(self) -> Topology:
-        """What runs now. Its version changes whenever anything else in it does."""
+        """Return what runs now. The topology has a new version whenever anything else in it has changed."""
 
     def sample(self, wanted: frozenset[str], /) -> Sample:
-        """The wanted base metrics at this moment, a row for each instance of the topology."""
+        """Measure the wanted base metrics now: one value for each instance of the last topology, in its order."""
 
     def knobs(self) -> Mapping[str, Knob]:
         """The knobs that can be turned, by name."""

@@ -84,4 +84,6 @@ def _has_kernel_threads(engine: Engine) -> bool:
 def _kernel_thread(target: Target) -> ThreadRef:
     if isinstance(target, ThreadRef) and target.pid:
         return target
-    raise EngineError(f"{target} is no thread of the kernel", remedy="use a knob that the engine carries itself")
+    raise EngineError(
+        f"{target} is not a thread of the operating system", remedy="use a knob that the engine carries itself"
+    )

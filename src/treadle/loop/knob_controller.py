@@ -1,7 +1,7 @@
 """Controls one knob of one engine for one binding: carries out orders, and ends decisions that became stale.
 
-A target with an unknown priority keeps its last value; after too many such rounds it is put back as it was found. A
-target that serves another instance by then is put back at once, since its value was never meant for that instance.
+A target with an unknown priority keeps its last value; after too many such rounds it is put back as it was found. If it
+serves another instance meanwhile, it is put back at once, since its value was never meant for that instance.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ class KnobController:
         """Target -> our last value for it; another binding may have changed it since, as bindings share an enforcer."""
 
     def carry_out(self, order: Order, now: float) -> tuple[KnobTargets, list[AppliedChanges]]:
-        """Turn the knob. The returned targets may be more than the order's: held groups that it no longer names."""
+        """Write an order's values; return the targets and the changes.
+
+        The targets include groups that the order no longer names but that still have our values.
+        """
         aim, wanted = order.aim, order.wanted
         if self.enforcer.knob.per == "group":
             aim, wanted = self._with_absent(aim, wanted)
@@ -68,7 +71,7 @@ class KnobController:
             self._given[aim.targets[row]] = value
         stale = self._ages.step(aim, wanted)
         too_old = f"unknown for more than {self._stale_after} rounds"
-        for at, why in ((lost, "serves another"), (NONE if stale is None else stale, too_old)):
+        for at, why in ((lost, "serves another instance"), (NONE if stale is None else stale, too_old)):
             if len(at):
                 back = self._put_back(aim, at, f"{why}, put back as it was found")
                 failures += back.failures
@@ -83,7 +86,7 @@ class KnobController:
         return [some for some in turned if len(some.at) or some.failures]
 
     def _in_other_hands(self, order: Order) -> Ints:
-        """Return the targets that we turned and that now serve another instance, of unknown priority or not ours."""
+        """Return the positions of targets with our value that now serve an instance without a value in the order."""
         topology, aim = order.part.topology, order.aim
         if topology is self._topology:
             return NONE
@@ -103,7 +106,10 @@ class KnobController:
         return np.array(positions, dtype=np.int64)
 
     def _with_absent(self, aim: KnobTargets, wanted: Column) -> tuple[KnobTargets, Column]:
-        """Add held groups that an order does not name: a later one may name them, so they stay until they are stale."""
+        """Add groups that have our values and that the order does not name, with unknown priority.
+
+        A later order may name them again, so they keep their values until they are stale.
+        """
         if aim.targets != self._named:
             self._named = aim.targets
             self._absent = tuple(set(self.enforcer.held) - set(aim.targets))
@@ -133,7 +139,7 @@ def tell_left(outcomes: Outcomes) -> None:
     """Log the values that were not put back because another program or user had changed them."""
     for change in outcomes.left:
         log.warning(
-            "%s of %s is left at %s: somebody else has changed it since we set it to %s",
+            "%s of %s is left at %s: another program has changed it since Treadle set it to %s",
             change.knob,
             label(change.target),
             change.after,

@@ -1,7 +1,7 @@
-"""Maps rows to targets: to which threads, instances or groups of which engine a schedule's priorities apply.
+"""Maps priorities to targets: to which threads, instances or groups of which engine the rows of a schedule apply.
 
-The rows of all engines are in one view, so that one decision and one scale span them; targets keep the names that their
-own engine gave them. It implements the two formats of Lachesis section 5.3, single priorities and groups.
+A view joins the instances of all engines, so that one decision and one scale span them; targets keep the names that
+their own engine gave them. The two formats are those of Lachesis section 5.3, single priorities and groups.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class KnobTargets(NamedTuple):
     rows: Ints
     """For each target the row of the view that represents it (in a group the most urgent), or `NOBODY`."""
     mine: Bools
-    """Whether the target belongs to the binding; only then an unknown priority makes it stale."""
+    """True if the target belongs to the binding; an unknown priority makes only such targets stale."""
 
 
 class EngineRows:
@@ -53,7 +53,7 @@ class EngineRows:
         return KnobTargets(self.topology.ids, priority[self.rows], self._row_numbers, mine[self.rows])
 
     def threads(self, priority: Floats, helper: Floats | None, mine: Bools) -> KnobTargets:
-        """Return the threads. Helpers have the priorities that the policy gives them, otherwise that of their main."""
+        """Return the threads as targets. `helper` are the priorities of helper threads; None: those of their mains."""
         rows = self.rows.start + self.topology.thread_row
         urgency = priority[rows]
         if helper is not None:
@@ -77,7 +77,7 @@ class EngineRows:
 
     @cached_property
     def silent(self) -> Ints:
-        """The rows that have no thread now."""
+        """Rows of the view whose instance has no thread now."""
         return np.setdiff1d(self._row_numbers, self.rows.start + self.topology.thread_row)
 
     @cached_property
@@ -103,7 +103,7 @@ class View:
         self.everything.flags.writeable = False
 
     def shows(self, watches: Sequence[Watch]) -> bool:
-        """Whether it still has the current topologies of these engines."""
+        """Whether the view was made from the current topologies of these engines."""
         return all(map(is_, self._seen, [watch.topology for watch in watches]))
 
     def snapshot(self) -> Snapshot:
@@ -112,11 +112,11 @@ class View:
         return Snapshot.concat([part.watch.snapshot() for part in self.parts], self.topology)
 
     def answered(self) -> bool:
-        """Whether any engine with rows answered in this round."""
+        """Whether the last call to any engine that has instances succeeded."""
         return True in [part.watch.fresh and len(part.topology) > 0 for part in self.parts]
 
     def fresh(self) -> Bools:
-        """Return a mask of the rows of engines that answered in this round."""
+        """Return a mask of the rows of engines to which the last call succeeded."""
         fresh = [part.watch.fresh for part in self.parts]
         if all(fresh):
             return self.everything
@@ -138,7 +138,7 @@ class View:
 
 
 def memberships(aim: KnobTargets, groups: Groups) -> NDArray[np.object_]:
-    """Return for each target the name of its group; None where its priority is unknown, or it has no group."""
+    """Return for each target the name of its group; None for a target of unknown priority or without a group."""
     group_of = groups.of_row[aim.rows]
     known = ~np.isnan(aim.priority) & (group_of >= 0)
     wanted = np.full(len(aim.targets), None, dtype=np.object_)

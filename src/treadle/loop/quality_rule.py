@@ -1,7 +1,7 @@
-"""Quality of data in the loop: measure the queries, decide which part of its rows each keeps, have the rest dropped.
+"""Quality of data in the loop: measure the queries, decide which share of its rows each keeps, drop the other rows.
 
-These are the same three steps as for priorities. What measures and drops is a `Quality`: one for pipelines, one for
-applications that run already. Stream-Economics section 5.
+These are the same three steps as for priorities. A `Quality` measures and drops: there is one for pipelines, and one
+for applications that run already. Stream-Economics section 5.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:  # it needs compiled code, which takes as long to load as all 
     from treadle.decide.quality import Controller, Decision, Measured
 
 SLIVER = 1e-6
-"""The part of a period by which a step may start early."""
+"""Share of the period by which a step may start early."""
 ENDING = 30.0
-"""The most seconds to wait for the end of a step."""
+"""Seconds for which `QualityRule.rest` waits for the present step to end."""
 
 
 class Quality(Protocol):
@@ -34,23 +34,23 @@ class Quality(Protocol):
 
     @property
     def controller(self) -> Controller | None:
-        """What decides, for the queries that there are now."""
+        """The controller that decides for the current queries; None if there is none to decide for."""
 
     def measure(self, now: float, /) -> Measured | None:
-        """What the controller decides on; None if there is nothing to decide now."""
+        """Return the measurements on which the controller decides; None if there is nothing to decide now."""
 
     def carry_out(self, decision: Decision, now: float, /) -> None:
-        """Keep that part of the rows of each query, and drop the rest."""
+        """Keep the decided share of each query's rows, and drop the others."""
 
     def keep_all(self) -> None:
         """Drop nothing until the next decision. Called after a failure."""
 
 
 class QualityRule:
-    """Keeps promises at work: it calls `quality` each period. While that fails, nothing is dropped."""
+    """Runs a step (measure, decide, carry out) in each period of `quality`. While steps fail, nothing is dropped."""
 
     def __init__(self, quality: Quality, longest_pause: float) -> None:
-        self.due = -math.inf
+        self._due = -math.inf
         self.trouble = Trouble(
             "keeping promises", quality.period, longest_pause, "all rows are kept until it works again", traces=True
         )
@@ -58,16 +58,26 @@ class QualityRule:
         self._asker: Asker[bool] | None = None
         self._asked = False
 
+    @property
+    def next_due(self) -> float:
+        """Loop time of the next step; after a failure, not before its pause has ended."""
+        return max(self._due, self.trouble.retry_at)
+
     def round(self, now: float) -> None:
-        """Measure, decide and carry out, if that is due and the last time is over."""
+        """Run a step if one is due; skip it if the last one still runs."""
+        period = self._quality.period
         if self._asked:
             assert self._asker is not None
-            self._asked = self._asker.answer(0.0) is None
-        period = self._quality.period
-        if self._asked or now < self.due - SLIVER * period or self.trouble.waits(now):
+            answer = self._asker.answer(0.0)
+            self._asked = answer is None
+            if isinstance(answer, BaseException):
+                self.trouble.failed(now, answer)
+        if now < self.next_due - SLIVER * period:
             return
-        missed = math.floor((now - self.due) / period) if math.isfinite(self.due) else 0
-        self.due = (self.due if math.isfinite(self.due) else now) + (missed + 1) * period
+        begin = self._due if math.isfinite(self._due) else now
+        self._due = begin + (math.floor((now - begin) / period + SLIVER) + 1) * period
+        if self._asked:
+            return
         if self._quality.in_process:
             self._step(now)
         else:

@@ -90,7 +90,7 @@ class DecisionBatch:
 
 
 class DecisionLog:
-    """The latest decisions, oldest first: the last batch, and earlier ones up to `size` decisions in total."""
+    """The latest decisions, oldest first: at most `size`, but the last batch is always kept whole."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -119,7 +119,7 @@ def log_changes(count: int, batches: list[DecisionBatch], *, dry_run: bool) -> N
     """Log one line for a round with changes, and at DEBUG one line for each decision."""
     changed = [batch for batch in batches if len(batch)]
     log.info(
-        "%s %d: %s",
+        "%s %d values: %s",
         "would change" if dry_run else "changed",
         count,
         "; ".join(f"{len(b)} {b.knob} of {b.engine} by {b.policy} ({b.reason})" for b in changed),

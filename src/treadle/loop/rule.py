@@ -1,4 +1,4 @@
-"""A binding at work: the engines that it samples, the samples of its last decision, and what has failed."""
+"""The state of a binding in a running loop: its engines, the samples of its last decision, and its failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from treadle.values import Schedule, Snapshot
 
 @dataclass(eq=False)
 class Rule:
-    """A binding at work."""
+    """A binding in a running loop: when it is due, its engines, and what its last decision was based on."""
 
     number: int
     binding: Binding
@@ -34,13 +34,13 @@ class Rule:
     view: View | None = None
     mine: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     seen: tuple[int, ...] | None = None
-    """How many samples of each engine there were at its last decision; None if it must decide again in any case."""
+    """Number of samples of each engine at the last decision; None to decide again even without new samples."""
     took: tuple[float, float] = (0.0, 0.0)
-    """Seconds of the last decision, and of carrying it out."""
+    """Seconds that the last decision took, and seconds that it took to apply it."""
 
     @classmethod
     def of(cls, number: int, bindings: Sequence[Binding], watches: Iterable[Watch], longest_pause: float) -> Rule:
-        """Make the rule for the binding of this number, with the engines that can serve it."""
+        """Make the rule for `bindings[number]`; `watches` are those of the engines that can serve it."""
         binding = bindings[number]
         before = tuple(other for other in bindings[:number] if other.knob == binding.knob)
         trouble = Trouble(binding.where, binding.period, longest_pause)

@@ -22,7 +22,7 @@ ENDING: tuple[int, ...] = (
     *(getattr(signal, f"SIG{name}") for name in _OTHERS if hasattr(signal, f"SIG{name}")),
     *(range(signal.SIGRTMIN, signal.SIGRTMAX + 1) if hasattr(signal, "SIGRTMIN") else ()),
 )
-"""All signals that end a program if it does not handle them."""
+"""Signals that end a program if it does not handle them, except SIGKILL and those for faults (SIGSEGV and the like)."""
 
 
 class Signals:
@@ -33,13 +33,13 @@ class Signals:
         self._before: dict[int, Any] = {}
         self._phase: Literal["", "round", "restore"] = ""
         self._waiting: dict[int, Any] = {}
-        """The signals that wait, and the handler that each had before ours."""
+        """Signal that waits -> the handler that it had before ours."""
 
     def install(self) -> None:
         """Install our handlers; do nothing outside of the main thread, where Python does not allow it.
 
-        Signals that are ignored (as by nohup), or handled by the program itself or outside of Python, keep their
-        handlers. But for those in `ASKING` the program's own handlers are called only after everything is put back.
+        Signals that are ignored (as by nohup) or handled outside of Python keep their handlers. So do signals that the
+        program handles itself, except those in `ASKING`: our handler puts everything back, then calls the program's.
         """
         if threading.current_thread() is not threading.main_thread():
             return
@@ -87,7 +87,7 @@ class Signals:
 
 
 class _Hold:
-    """A phase in which signals wait. Not a generator, which would cost each round several times as much."""
+    """Context manager in which signals wait. A class, since a generator-based one costs several times as much."""
 
     def __init__(self, signals: Signals, phase: Literal["round", "restore"]) -> None:
         self._signals = signals

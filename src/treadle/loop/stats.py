@@ -27,7 +27,7 @@ class Stats:
     knob_failures: dict[str, int] = field(default_factory=dict)
     """By `engine/knob`: values that could not be set."""
     troubles: dict[str, str] = field(default_factory=dict)
-    """What fails now, with its last error."""
+    """Engine, policy, knob or other part that fails at the moment -> its last error."""
     cpu_seconds: float = 0.0
     """CPU time of the loop's own thread in all rounds, estimated from the rounds in which it was measured.
 
@@ -35,7 +35,7 @@ class Stats:
     """
     round_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
     phase_ms: dict[str, deque[float]] = field(default_factory=dict)
-    """Durations of the parts of rounds with new samples, of these rounds (`all`), and of rounds without (`quiet`)."""
+    """Latest durations: of each part of rounds with new samples, of these rounds (`all`), and of others (`quiet`)."""
     _cpu_weighed: float = field(default=0.0, repr=False)
     _weighed: int = field(default=0, repr=False)
 
@@ -56,7 +56,7 @@ class Stats:
 
 
 class _Round:
-    """A round in progress. Not a generator, which would cost each round several times as much."""
+    """Context manager of one round. A class, since a generator-based one costs each round several times as much."""
 
     def __init__(self, stats: Stats) -> None:
         self._stats = stats

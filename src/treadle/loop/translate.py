@@ -1,8 +1,8 @@
 """Translates a schedule into orders: the target values of each engine's knob (the translators of Lachesis section 5.3).
 
-One scale spans the targets of all engines, so that their priorities compare. Rows that have no thread at the moment and
-rows of an engine that did not answer are on the scale too: otherwise all other values would change whenever a query is
-between two batches or an application is late. Orders for membership come before those for the groups' own values, since
+One scale spans the targets of all engines, so that their priorities can be compared. Instances without a thread and
+those of an engine that failed are on the scale too: otherwise all other values would change whenever a query is between
+two batches or an application does not answer. Orders for membership come before those for the groups' own values, since
 writing the membership makes the group.
 """
 
@@ -21,7 +21,7 @@ from treadle.model import Bools, Floats
 from treadle.values import Groups, Schedule
 
 MEMBERSHIP = "group"
-"""The knob that says which group a thread or an instance is in."""
+"""Name of the knob that puts a thread or an instance into a group."""
 DEFAULT_GROUPING = "query"
 
 
@@ -35,7 +35,7 @@ class Order(NamedTuple):
 
 
 def translate(binding: Binding, view: View, mine: Bools, schedule: Schedule, suffix: str = "") -> list[Order]:
-    """Return the orders for the rows in `mine`. `suffix` keeps the groups of two bindings of one knob apart."""
+    """Return the orders for the instances in `mine`. `suffix` is added to group names, so that bindings share none."""
     priority, helper = schedule.scalar, schedule.helper
     fresh = view.fresh()
     if mine is not view.everything or fresh is not view.everything:
@@ -76,7 +76,7 @@ def _with_outer(
 ) -> list[Order]:
     """Add the outer groups to the orders, on a scale of their own: they compete with each other, not with inner groups.
 
-    `silent` are the priorities of outer groups in engines that did not answer; these are on the scale too.
+    `silent` are the priorities of outer groups in engines that failed; these are on the scale too.
     """
     aims = [order.part.groups(outer, priority, mine) for order in orders]
     values = binding.to_scale.apply(np.concatenate([*(aim.priority for aim in aims), silent]), "linear")

@@ -17,7 +17,7 @@ TENFOLDS = frozenset(10**power for power in range(1, 10))
 
 @dataclass
 class Trouble:
-    """A streak of failures, with retries after pauses that double from `pause` up to `longest`.
+    """A streak of failures, with retries after pauses that double from `pause` up to `longest` seconds.
 
     It logs the first failure (with a traceback if `traces`), the 10th, the 100th and so on, and the end of the streak.
     """
@@ -35,7 +35,7 @@ class Trouble:
     error: str = ""
     retry_at: float = -math.inf
     news: bool = True
-    """Whether it changed since the loop last counted failures."""
+    """True if a failure, or the end of a streak, was recorded since the loop last counted failures."""
 
     def waits(self, now: float) -> bool:
         return now < self.retry_at
@@ -62,12 +62,12 @@ class Trouble:
 
 
 class Attempts:
-    """The parts of a thread's work, done repeatedly. A part that fails pauses for a while, and the others go on."""
+    """Does the parts of a thread's repeated work. A part that fails is retried after pauses, and the others go on."""
 
     def __init__(self, pause: float, longest: float, log: logging.Logger) -> None:
         self._pause, self._longest, self._log = pause, longest, log
         self._troubles: dict[str, Trouble] = {}
-        """By part, only those that fail."""
+        """Part -> its failures, only for parts that fail at the moment."""
 
     def __call__(self, what: str, work: Callable[[], object]) -> bool:
         """Do this part unless it pauses after a failure; return whether it was done."""

@@ -1,7 +1,7 @@
 """Samples one engine in each round, and contains its failures: only the rows of this engine become unknown.
 
-A failing engine is retried after pauses that double. Each engine is called in a thread of its own, which is abandoned
-if the call hangs, unless the engine is `in_process`.
+A failing engine is retried after pauses that double. Unless an engine is `in_process`, it is called in a thread of its
+own, which is abandoned if the call hangs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from treadle.values import Sample, Snapshot
 
 
 class Watch:
-    """One engine and its last sample. `timeout` is the number of seconds it may take to answer, None for no limit.
+    """One engine and its last sample. The engine must answer within `timeout` seconds (None: no limit).
 
-    A round waits `patience` seconds for the answer; until a later answer comes, the last sample holds.
+    A round waits at most `patience` seconds for the answer and then uses the last sample (None: until `timeout`).
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Watch:
         return topology, sample
 
     def _ask_with_patience(self, timeout: float) -> tuple[Topology, Sample] | None:
-        """Return the answer to this call, or to the one that still runs; None if it may still arrive in time."""
+        """Call the engine, unless a call still runs, and return the answer; None if it may still arrive in time."""
         if self._hanging is not None and self._hanging.is_alive():
             raise EngineError("has still not answered", where=f"engine '{self.name}'")
         now = time.monotonic()

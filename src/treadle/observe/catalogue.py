@@ -16,10 +16,11 @@ from treadle.observe import graph
 from treadle.observe.metric import Formula, Inputs, Kind, Metric, Way
 
 LONGEST_PAUSE = 10.0
-"""Seconds. Counters may grow in steps, one for each message or batch. But if one counter stood still for longer than
-this, the growth of the other belongs to no tuple: an idle operator also uses the CPU at times."""
+"""Seconds for which a `ratio` keeps the growth of `top` while `bottom` stands still: counters may grow in steps, one
+for each message or batch. After a longer pause that growth belongs to no tuple: an idle operator also uses some CPU."""
 FINEST_COST = 1e-9
-"""Seconds. No clock resolves less, so a path that seems to cost nothing costs this much, and its rate stays finite."""
+"""Least cost of a path, in CPU seconds per tuple. Clocks resolve no less, and a cost of 0 would make the rate infinite.
+"""
 
 _OWN = Kind.DYNAMIC
 _MEASURED = Kind.DYNAMIC | Kind.INTRINSIC
@@ -91,7 +92,10 @@ def _global_selectivity(inputs: Inputs) -> Floats:
 
 
 def _next_cost(inputs: Inputs) -> Floats:
-    """Divide a batch's fixed cost among the rows that wait here and those that arrive once all upstreams have run."""
+    """Return the cost of a tuple with its part of the batch's fixed cost.
+
+    The fixed cost is divided among the tuples that wait here and those that arrive after all upstreams have run.
+    """
     topology, now = inputs.topology, inputs.now
     if np.isnan(now["batch_cost"]).all():
         return now["cost"].copy()

@@ -17,7 +17,7 @@ def explain(
     policy: str = "",
     metrics: Mapping[str, Metric] = METRICS,
 ) -> str:
-    """Show how each metric is obtained from an engine; raise the same error as the provider if one can't be."""
+    """Return text that shows how each metric is obtained; raise the provider's error if one can't be obtained."""
     wanted = list(dict.fromkeys(names))
     plan = make_plan(wanted, frozenset(offers), metrics=metrics, engine=engine_name, policy=policy)
     steps = {step.name: step for step in plan}

@@ -20,5 +20,8 @@ def features(names: Iterable[str], metrics: Mapping[str, Metric] = METRICS) -> d
 
 
 def intrinsic(names: Iterable[str], metrics: Mapping[str, Metric] = METRICS) -> frozenset[str]:
-    """Return the execution-intrinsic metrics: if there are any, an operator that did not run must run after delay d."""
+    """Return those metrics that are execution-intrinsic.
+
+    If there are any, an operator that has not run for Haren's delay d must run, so that they are measured again.
+    """
     return frozenset(name for name, kind in features(names, metrics).items() if Kind.INTRINSIC in kind)

@@ -1,7 +1,7 @@
-"""Computes along the edges of a topology: sums from upstream, and folds from the sinks upwards.
+"""Computes along the edges of a topology: sums from upstream, and path metrics from the sinks to the sources.
 
 It knows rows, edges and levels, and nothing of where numbers come from. Values of branches are added up, which is right
-also for a selectivity above 1 and for a stream with several readers. These are the path metrics of Lachesis Fig. 4.
+also for a selectivity above 1 and for a stream with several readers. The path metrics are those of Lachesis Fig. 4.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import numpy as np
 from treadle.model import Floats, Ints, Topology
 
 TRACE = 1e-9
-"""The part of its input that an engine reports as the output of a sink if it is known that nothing was put out. An
-output of exactly 0 would mean that the sink does not count its output."""
+"""Share of its input that an engine adds to the output that a sink counts. So a sink that has put out nothing differs
+from one that does not count its output: the latter reports exactly 0."""
 
 
 def global_selectivity(topology: Topology, selectivity: Floats) -> Floats:
     """S_i = s_i * sum_j share_ij * S_j: the results that leave the sinks for each tuple that enters i.
 
     A tuple that reaches a sink is a result, so a sink without a counted output has S = 1. A sink that counts its output
-    and has dropped all tuples so far reports a `TRACE`.
+    and has dropped all tuples so far reports a selectivity of `TRACE` and has S = 0.
     """
     sinks = topology.levels[0].rows
     at_sink = selectivity[sinks]

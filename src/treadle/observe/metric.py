@@ -60,4 +60,4 @@ class Metric:
     kind: Kind = Kind.DYNAMIC
     ways: tuple[Way, ...] = ()
     smooth: bool = False
-    """Noisy from round to round, so it is smoothed with the time-aware EMA."""
+    """True for a metric that is noisy from round to round: it is smoothed by a time-aware EMA (`observe/smooth.py`)."""

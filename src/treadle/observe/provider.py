@@ -40,9 +40,7 @@ class Provider:
         policy: str = "",
     ) -> None:
         if not tau >= 0.0 or not forget > 0.0:
-            raise ConfigError(
-                f"tau={tau}, forget={forget}: no such times", remedy="use tau >= 0 and forget > 0 seconds"
-            )
+            raise ConfigError(f"tau can't be {tau} with forget {forget}", remedy="use tau >= 0 and forget > 0 seconds")
         self.plan: tuple[Step, ...] = make_plan(
             wanted, frozenset(offers), metrics=metrics, engine=engine, policy=policy
         )
@@ -64,7 +62,7 @@ class Provider:
         return frozenset(step.name for step in self.plan)
 
     def update(self, topology: Topology, sample: Sample) -> Snapshot:
-        """Compute all columns of the plan for a round. No value in the data is an error, not even NaN or infinity."""
+        """Compute all columns of the plan for a round. Any number is accepted in a sample, also NaN and infinity."""
         now = {
             name: self._taken(name, sample.columns, len(topology)) for name in self.base
         }  # first, since it raises for a bad sample, which must change nothing
@@ -124,7 +122,7 @@ class Provider:
 
 
 def _without_warnings() -> Context:
-    """Return a context without warnings of numpy. Entering it costs a fraction of what `np.errstate` does."""
+    """Return a `contextvars` context in which numpy gives no warnings. It is entered much faster than `np.errstate`."""
     context = copy_context()
     context.run(np.seterr, all="ignore")
     return context

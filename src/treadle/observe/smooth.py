@@ -53,5 +53,5 @@ class Smoother:
 
 
 def realign(column: Floats, source: Ints) -> Floats:
-    """The rows of a column in a new order; NaN where `source` is -1."""
+    """Return a column in a new order: the new row i is the old row `source[i]`, or NaN where that is -1."""
     return np.append(column, np.nan)[source]

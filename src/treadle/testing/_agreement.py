@@ -1,10 +1,10 @@
 """Consistency checks between the metrics of an engine: they detect a driver that guesses one of them.
 
-Rows are conserved: an operator's queue holds the rows that its upstreams have put out and it has not taken in. The
-copies of an operator are summed up, since it is unknown how a stream is divided among them. Values that are unknown or
-marked as estimates are left out.
+Data rows are conserved: an operator's queue holds the rows that its upstreams have put out and it has not taken in. The
+instances of an operator are summed up, since it is unknown how a stream is divided among them. Values that are unknown
+or marked as estimates are left out.
 
-`apart` is the time in seconds by which two values of one sample may differ. Counters never fall, so a counter that was
+Two values of one sample may be read up to `apart` seconds after each other. Counters never fall, so a counter that was
 read up to `apart` earlier or later lies between its values in the samples around that time: these bound a queue.
 """
 
@@ -26,11 +26,11 @@ NOT_NEGATIVE = ("tuples_in", "tuples_out", "queue", "external_queue", "output_qu
 ROUNDING = 1e-9
 """The relative error that sums of floats may have."""
 INSTANT = 1e-6
-"""Seconds, and rows, that count as zero."""
+"""A difference of up to this many seconds, or rows, counts as zero."""
 
 
 def check_agreement(looks: Sequence[Look], apart: float, who: str) -> None:
-    """Run all checks on the samples of a run, in the order of time."""
+    """Run all checks on the samples of a run, which are in the order of time."""
     for topology, sample in looks:
         _check_signs(topology, sample, who)
         _check_empty(topology, sample, who)
@@ -60,7 +60,7 @@ def _check_empty(topology: Topology, sample: Sample, who: str) -> None:
 
 
 class _Course:
-    """The samples of one topology: a `column` has a line for each sample and a value for each row."""
+    """The samples of one topology: a `column` is an array with a line per sample and, in each, a value per instance."""
 
     def __init__(self, looks: Sequence[Look], apart: float) -> None:
         self.topology = looks[0][0]
@@ -79,7 +79,7 @@ class _Course:
 
 
 class _Operators(NamedTuple):
-    """Sums over the copies of each operator."""
+    """Sums columns over the instances of each operator; `of_row` has the operator's number for each instance."""
 
     names: list[str]
     of_row: Ints
@@ -152,7 +152,10 @@ def _check_ages(course: _Course, who: str) -> None:
 
 
 def _fed_by_ends(topology: Topology) -> Bools:
-    """Rows whose upstreams are all last in their instances: inside fused operators, rows put out are not counted."""
+    """Mask of the instances whose upstream operators are all the last of their instances.
+
+    The output of other operators of a fused instance is not counted.
+    """
     ends = {(each.query, each.operators[-1]) for each in topology.instances}
     cut_off = {
         (query.name, op.name)
@@ -164,7 +167,7 @@ def _fed_by_ends(topology: Topology) -> Bools:
 
 
 def _measured(topology: Topology, sample: Sample, name: str) -> Floats:
-    """A column, NaN where the metric was not sampled or is an estimate."""
+    """The column of a metric; NaN where the metric was not sampled or is an estimate."""
     column = sample.columns.get(name)
     if column is None:
         return np.full(len(topology), np.nan)

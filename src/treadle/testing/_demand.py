@@ -14,7 +14,7 @@ def demand(holds: object, who: str, message: str) -> None:
 
 @contextmanager
 def blaming(who: str, what: str) -> Iterator[None]:
-    """Turn any exception in the block into a failure of `who`."""
+    """Turn any exception in the block into an AssertionError that names `who`; `what` is what was called."""
     try:
         yield
     except AssertionError:

@@ -23,7 +23,7 @@ class Case:
     snapshot: Snapshot
     label: str
     bounded: bool
-    """Whether the values give no reason for an infinite priority."""
+    """True if all priorities must be finite: no value is infinite, and none is zero except queues and ages."""
 
 
 def cases(rng: np.random.Generator, needs: Sequence[str], wants: Sequence[str]) -> Iterator[Case]:
@@ -55,7 +55,7 @@ def copy_of(snapshot: Snapshot) -> Snapshot:
 
 
 def with_row(snapshot: Snapshot, row: int, change: Callable[[Floats], float]) -> Snapshot:
-    """A copy with another value in one row of every column; `change` computes the value from the column."""
+    """A copy with another value for one instance in every column; `change` computes the value from the column."""
     changed = copy_of(snapshot)
     for column in changed.columns.values():
         column[row] = change(column)

@@ -42,9 +42,9 @@ def check_engine(
 
     `pass_time` lets time pass between two samples, for an engine with a clock that does not run by itself. `values` are
     the values to write to a knob, by the knob's name, if Treadle has no scale for the knob or the knob has narrower
-    limits. `metrics` are the names that the engine may offer. Measured metrics must agree (see `_agreement`). `apart`
-    is the time in seconds by which two values of one sample may differ: 0 for an engine that reads all values at one
-    moment. The rounds must last more than twice as long. Rows in `Sample.estimated` need not agree with anything.
+    limits. `metrics` are the names that the engine may offer. Measured metrics must agree (see `_agreement`); values
+    that are marked in `Sample.estimated` need not. Two values of one sample may be read up to `apart` seconds after
+    each other: 0 for an engine that reads all values at one moment. All rounds together must last over 2 x `apart`.
     """
     with blaming("engine", "making it"):
         engine = make()
@@ -84,7 +84,7 @@ def _check_rounds(engine: E, pass_time: Callable[[E], object], rounds: int, apar
     first, last = looks[0][1].time, looks[-1][1].time
     demand(last > first, who, f"its time stood still at {first}; let it pass with `pass_time`")
     demand(
-        last - first > 2.0 * apart, who, f"was looked at for {last - first:g} s; let more than {2.0 * apart:g} s pass"
+        last - first > 2.0 * apart, who, f"was observed for {last - first:g} s; let more than {2.0 * apart:g} s pass"
     )
     return looks
 
@@ -100,7 +100,7 @@ def _look(engine: Engine, wanted: frozenset[str], who: str) -> tuple[Topology, S
         demand(isinstance(sample, Sample), who, f"sample() gave {sample!r}")
         if engine.topology().version == topology.version:
             return topology, sample
-    raise AssertionError(f"{who}: its topology had another version in each of {TRIES} looks")
+    raise AssertionError(f"{who}: its topology had another version in each of {TRIES} samples")
 
 
 def _check_topology(topology: Topology, versions: dict[int, Topology], who: str) -> None:
@@ -174,7 +174,7 @@ def _check_knob(knob: Knob, targets: Sequence[Target], values: Sequence[Value]) 
 
 
 def _check_group_knob(engine: Engine, knob: Knob, values: Sequence[Value], who: str) -> None:
-    """Check a knob on groups. A group exists by its members, so some threads or instances are grouped meanwhile."""
+    """Check a knob on groups. A group exists only while it has members, so the check puts some targets into groups."""
     membership = engine.knobs().get(MEMBERSHIP)
     if membership is None:
         raise AssertionError(f"{who}: has knob '{knob.name}' per group, but no knob '{MEMBERSHIP}' that makes groups")

@@ -121,7 +121,7 @@ def _check_state(policy: Policy, make: Make, who: str, seed: int) -> None:
 
 
 def _check_unknown_rows(make: Make, who: str, seed: int) -> None:
-    """A row with unknown metrics affects no other query and, if the policy is row-wise, no other row."""
+    """An instance with unknown metrics affects no other query and, if the policy is row-wise, no other instance."""
 
     def decide(snapshot: Snapshot) -> Schedule:
         return _decide(make(np.random.default_rng(seed)), replace(case, snapshot=snapshot), who)
@@ -142,7 +142,7 @@ def _check_unknown_rows(make: Make, who: str, seed: int) -> None:
 
 
 def _is_row_wise(decide: Callable[[Snapshot], Schedule], whole: Snapshot, before: Schedule) -> bool:
-    """Whether a row's metrics, however large or small, never affect another row; false for policies on the graph."""
+    """Whether an instance's metrics, whatever their size, never affect another one; false for policies on the graph."""
     for row in range(len(whole.topology)):
         for change in (lambda column: column.max() * 10.0, lambda column: column.min() / 10.0):
             after = decide(with_row(whole, row, change))
@@ -152,7 +152,7 @@ def _is_row_wise(decide: Callable[[Snapshot], Schedule], whole: Snapshot, before
 
 
 def _others_that_differ(one: Schedule, other: Schedule, row: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Rows besides `row` in which two schedules differ; all of them if their shapes differ."""
+    """Mask of the rows other than `row` in which two schedules differ; all other rows if the shapes differ."""
     differs = np.zeros(len(one.priority), dtype=np.bool_)
     for mine, its in ((one.priority, other.priority), (one.helper, other.helper)):
         if mine is None and its is None:

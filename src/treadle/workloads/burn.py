@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TRIES = 3
-"""Calibration ends after so many runs in a row without a gain of 5 %."""
+"""Calibration ends after this many runs in a row that were not 5 % faster than the fastest before."""
 
 
 def burn(column: str, times: int) -> str:
@@ -21,7 +21,7 @@ def burn(column: str, times: int) -> str:
 
 
 def calibrate(spark: SparkSession, seconds: float = 0.6) -> float:
-    """Measure the cost of one hash in CPU seconds of a core, with all cores busy: the least of several runs.
+    """Return the cost of one hash in seconds of one core, with all cores busy: the least of several runs.
 
     The JVM's compilers make a hash several times cheaper in the first seconds, so runs go on until the cost is stable.
     """

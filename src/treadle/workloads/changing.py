@@ -1,8 +1,8 @@
 """A load with two phases, for learners: no single policy is best in both phases (AMoS section 2.3).
 
 In the first phase many cheap rows arrive beside few expensive ones: a policy by age makes the many wait for the few.
-In the second phase there are hardly any cheap rows: a policy that prefers cheaper rows makes one row in twenty wait
-until no other rows are left.
+In the second phase there are no cheap rows: a policy that prefers cheaper rows makes one row in sixteen wait until no
+other rows are left.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from treadle.enforce.gate.slots import usable_cores
 from treadle.workloads.multi_class import Chain
 
 LOAD = 0.7
-"""A share of all cores, without Spark's cost per batch. In bursts it is twice as high: more than all cores."""
+"""The mean load as a share of all cores, without Spark's cost per batch. In bursts the load is twice as high."""
 BURSTS = (2.0, 2.0)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of queries: their number, the cost of a row in seconds, and their part in the load of each phase."""
+    """A kind of queries: their number, the cost of a row in seconds, and by phase their share of the load."""
 
     queries: int
     row_cost: float

@@ -37,7 +37,7 @@ class Flow:
     off: float = 0.0
 
     def rows(self, start: float, end: float) -> float:
-        """The number of rows between two times, in seconds since the start."""
+        """The number of rows that are due between two times, given in seconds since the start."""
         return self.rate * (self._on_time(end) - self._on_time(start))
 
     def _on_time(self, moment: float) -> float:
@@ -63,7 +63,7 @@ class Generator:
         self.stop()
 
     def stop(self) -> list[int]:
-        """End the process; return the rows of each feed."""
+        """End the process; return the number of rows written to each feed."""
         out, _ = self._process.communicate()  # closes the standard input, which ends the process
         if self._process.returncode:
             raise EngineError("the generator failed", remedy="see its message above")

@@ -1,7 +1,7 @@
 """Fills topics with the rows of a workload at changing rates from a separate process, and reports the rows sent.
 
-Some thousands of rows are made from their numbers and sent repeatedly. The injector does not slow down with the readers
-and makes up for its own delays. It reports only rows that the broker has confirmed.
+`DIFFERENT` rows per topic are made in advance and sent repeatedly. The injector does not slow down when the readers do,
+and it makes up for its own delays. It reports only rows that the broker has confirmed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import numpy as np
 from treadle.errors import EngineError
 
 DIFFERENT = 4_000
-"""Different rows of each topic, which are then sent again."""
+"""Number of different rows for each topic; after the last one they are sent again."""
 INTERVAL = 0.01
 TELL = 0.1
 PATIENCE = 120.0
 
 
 class Sent(NamedTuple):
-    """The rows that each topic has got until `time` (monotonic)."""
+    """The number of confirmed rows of each topic until `time` (monotonic)."""
 
     time: float
     rows: Mapping[str, int]
@@ -104,7 +104,7 @@ class _Topics:
         self._partitions = {topic: len(self._producer.list_topics(topic).topics[topic].partitions) for topic in topics}
         self._begun = dict.fromkeys(topics, 0)
         self.sent = dict.fromkeys(topics, 0)
-        """Confirmed rows by topic."""
+        """By topic: the number of confirmed rows."""
 
     def send(self, topic: str, count: int) -> None:
         values, partitions, first = self._values[topic], self._partitions[topic], self._begun[topic]

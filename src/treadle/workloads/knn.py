@@ -26,7 +26,7 @@ COORDINATES = [f"x{number}" for number in range(DIMENSIONS)]
 
 
 def reference(size: int, seed: int = 1) -> tuple[Floats, Ints]:
-    """Labelled points, each around one of the centres."""
+    """`size` points, each drawn around one of the centres, and their labels: the numbers of these centres."""
     random = np.random.default_rng(seed)
     labels = random.integers(CENTRES, size=size)
     centres = np.eye(CENTRES, DIMENSIONS) * 4.0

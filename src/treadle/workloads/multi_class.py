@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from treadle.pipelines.run.run import Run
 LOAD = 1.3
-"""A share of all cores: too much for the machine, all the more with Spark's cost per batch."""
+"""The load as a share of all cores: more than the machine can process, even without Spark's cost per batch."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def chains(
 ) -> tuple[Chain, ...]:
     """Draw the queries. `unit` is the cost of one burn in seconds (`burn.calibrate`); `load` is a share of all cores.
 
-    All queries have the same part of the load, on average. `row_cost` is the mean cost of a row over a whole chain,
-    which differs by up to 16 times between queries. Urgent queries get bursts: `bursts` are the seconds on and off.
+    All queries have the same share of the load, averaged over time. The cost of a row over a whole chain is `row_cost`
+    seconds times 1/4 to 4, drawn for each query. Urgent queries get bursts: `bursts` are the seconds on and off.
     """
     if high < 0 or low < 0 or high + low < 1 or length < 1:
         raise ConfigError(f"high={high}, low={low}, length={length}", remedy="use at least one query and operator")

@@ -1,7 +1,7 @@
 """Payments with an expensive enrichment, a sink that detects fraud, and a sink that reports the sum paid.
 
-Rows are dropped by utility: a suspicious payment is never dropped, so fraud detection is exact, however few of the
-other rows are enriched. The report is corrected for dropped rows. In Stream-Economics all drops are random.
+Rows are dropped by utility: suspicious payments are never dropped, so fraud detection stays exact, however many of the
+other rows are dropped. The report is corrected for dropped rows. In Stream-Economics all drops are random.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Found:
     def __init__(self) -> None:
         self.suspicious: dict[int, int] = {}
         self.paid: dict[int, tuple[float, float]] = {}
-        """The corrected sum, and half of its interval."""
+        """By batch id: the corrected sum, and half the width of its confidence interval."""
 
     def figures(self, sent: int) -> dict[str, Any]:
-        """The results beside the true values of `sent` rows, which repeat."""
+        """The results, and the true values for `sent` rows, in which the first `DIFFERENT` payments repeat."""
         amounts = [payment(number)["amount"] for number in range(DIFFERENT)]
         rounds, rest = divmod(sent, DIFFERENT)
         truth = rounds * sum(amounts) + sum(amounts[:rest])

@@ -1,9 +1,9 @@
 """Fills topics at given rates from a separate process. A row is the time at which it was made, in nanoseconds.
 
-The last four bits of that time are replaced by those of the row's number, so that a filter can keep exactly some of
-sixteen rows.
+The last four bits of that time are replaced by those of the row's number, so that a filter can keep an exact number of
+every sixteen rows.
 
-The process reads lines with the rates of all topics, and answers each line with the number of rows sent so far.
+The process reads lines with the rates of all topics, and answers each line with each topic's number of rows so far.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Producer:
         self._process.communicate()  # closes the standard input, which ends the process
 
     def rates(self, rates: Mapping[str, float]) -> dict[str, int]:
-        """Set the rate of each topic in rows per second, none for others; return the rows sent so far."""
+        """Set the rate of each topic in rows per second; other topics get none. Return by topic all rows sent."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(dict(rates)) + "\n")

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chain:
-    """A query from the topic `<name>-in` to `<name>-out`. `costs` are the hashes for a row in each stage.
+    """A query from the topic `<name>-in` to `<name>-out`. `costs` are the hashes per row in each stage.
 
-    The first stage keeps `keeps` of sixteen rows.
+    The first stage keeps `keeps` of every sixteen rows.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Chain:
 
 
 class Started:
-    """A module of ours that runs as a Spark application in its own process; `pid` is the id of its JVM."""
+    """A module of ours that runs as a Spark application in its own process; `pid` is the process id of its JVM."""
 
     def __init__(self, module: str, order: Mapping[str, Any]) -> None:
         command = [sys.executable, "-m", module, json.dumps(order)]

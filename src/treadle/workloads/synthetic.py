@@ -36,11 +36,11 @@ DRAWN = (
     ((3306, 0.498), (3055, 0.498), (3000, 0.554)),
     ((14058, 0.634), (13302, 0.674), (12893, 0.605)),
 )
-"""For each query the cost and the selectivity of each operator; from 1 on all rows are kept."""
+"""For each query: the cost (in the paper's units) and the selectivity of each operator; 1.0 keeps all rows."""
 
 
 def chains(unit: float, load: float, count: int = len(DRAWN), *, cores: float | None = None) -> tuple[Chain, ...]:
-    """The first queries. `unit` is the cost of one burn in seconds (`burn.calibrate`), `load` a share of all cores."""
+    """The first `count` queries. `unit` is the seconds of one burn (`burn.calibrate`), `load` a share of all cores."""
     burns = [tuple(max(1, round(cost * STEP / unit)) for cost, _ in query) for query in DRAWN[:count]]
     keeps = [tuple(keep for _, keep in query) for query in DRAWN[:count]]
     reach = [np.cumprod([1.0, *each[:-1]]) for each in keeps]

@@ -30,7 +30,7 @@ BLOCKED = 60
 
 
 class Tapped(Started):
-    """The running application with one query, between the query's two topics; it writes its counts to `file`."""
+    """The running application, whose query reads `query.source` and writes `query.sink`; its counts go to `file`."""
 
     def __init__(self, query: Chain, servers: str, file: Path, *, batch: str, core: int | None = None) -> None:
         order = {"name": query.name, "servers": servers, "batch": batch, "core": core, "file": str(file)}

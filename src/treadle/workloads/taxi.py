@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 RIDES, FARES = "rides", "fares"
 BEGIN = 1_577_880_000
-"""2020-01-01T12:00Z; a ride begins every 20 s."""
+"""Time at which the first ride begins, 2020-01-01T12:00Z, in seconds since 1970; then one begins every 20 s."""
 BETWEEN = 20
 WEST, EAST, SOUTH, NORTH = -74.15, -73.6, 40.4, 41.1
 CELL_LON, CELL_LAT = 0.0014, 0.00125
-"""About 100 m."""
+"""Size of a cell in degrees: about 120 m by 140 m."""
 DRIVERS = 200
 EVENT = "ride long, at long, driver long, lon double, lat double, amount double"
 
@@ -125,7 +125,7 @@ def _driver(number: int) -> int:
 
 
 def _duration(number: int) -> float:
-    """A ride's minutes."""
+    """The duration of a ride in minutes."""
     return float(np.clip(np.random.default_rng([4, number]).normal(20.0, 40.0), 0.0, 600.0))
 
 

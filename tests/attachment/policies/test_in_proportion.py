@@ -10,7 +10,7 @@ from treadle.attachment.policies.threads import BatchStartThreadsFirst, InPropor
 from treadle.decide.policies import CongestionAware, QueueSize
 from treadle.decide.policy import Policy
 from treadle.decide.transform import NICE_STEP, nice
-from treadle.engines.spark.threads.naming import COMPILERS, STARTS
+from treadle.engines.spark.threads.thread_names import COMPILERS, STARTS
 from treadle.model import Instance, Operator, Query, Topology
 from treadle.values import Schedule, Snapshot
 

@@ -118,9 +118,9 @@ class TestQuality:
     ) -> None:
         model.cycles(40)
         assert model.parts == []
-        assert (model.query["promised"], model.query["keeps_all"]) == (1.0, "the lag of its source is not known")
+        assert (model.query["promised"], model.query["keeps_all"]) == (1.0, "its source reports no lag")
         said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-        assert said == ["'q' keeps all rows: the lag of its source is not known"]
+        assert said == ["query 'q' keeps all rows: its source reports no lag"]
 
     def test_rows_are_dropped_where_the_lag_is_known(self, model: Model) -> None:
         model.source = "KafkaV2[Subscribe[in]]"
@@ -147,7 +147,7 @@ class TestQuality:
         model.suspended = 0.0
         model.cycles(1)
         assert model.quality.status()["suspended"] == {"shop": 1}
-        assert "nothing was heard there from Treadle for 17 s" in caplog.text
+        assert "it received nothing from Treadle for 17 s" in caplog.text
 
     def test_a_cycle_that_fails_drops_nothing_and_ends_nothing(
         self, model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -173,7 +173,7 @@ class TestQuality:
         model.source = "KafkaV2[Subscribe[in]]"
         model.cycles(10)
         assert model.part < 1.0
-        assert caplog.text.count("the agent in 'odd' fails, nothing is dropped there: division by zero") == 1
+        assert caplog.text.count("the agent in 'odd' fails, no rows of its queries are dropped: division by zero") == 1
 
     def test_of_ended_applications_nothing_is_kept(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
         model.cycles(2)
@@ -184,7 +184,7 @@ class TestQuality:
 
 
 def test_without_agents_nothing_can_be_promised() -> None:
-    with pytest.raises(ConfigError, match="by an agent only"):
+    with pytest.raises(ConfigError, match="only an agent can drop rows"):
         attach("nobody", qod=PROMISES, agent=False)
 
 

@@ -80,7 +80,7 @@ class TestQuery:
     def test_nothing_is_dropped_where_its_last_batch_does_not_say_what_waits(self, query: Query) -> None:
         assert query.sheds
         query.hear(told(batch(100.0, 10, 0.1, source="FileStreamSource[/in]")))
-        assert (query.sheds, query.keeps_all) == (False, "the lag of its source is not known")
+        assert (query.sheds, query.keeps_all) == (False, "its source reports no lag")
         query.hear(told(batch(101.0, 0, 0.1)))
         assert not query.sheds  # one without rows says nothing
         query.hear(told(batch(102.0, 10, 0.1)))

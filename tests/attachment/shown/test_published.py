@@ -120,7 +120,7 @@ def test_a_folder_that_another_user_took_first_costs_only_the_view_from_elsewher
     os.chown(place, NOBODY, NOBODY)
     shown = Published(lambda: STATUS)
     shown.add([sleeper])
-    assert "can't show what is done here" in caplog.text
+    assert "`treadle top` can't show this attachment" in caplog.text
     assert ask(of(Process(os.getpid(), 1, False))) is None
     shown.close()
 
@@ -157,7 +157,7 @@ def test_only_root_ourselves_and_the_owner_of_the_process_are_believed(
             assert server.stdout.readline() == b"ready\n"
             os.chown(folder, NOBODY, NOBODY)
             if heard:
-                with pytest.raises(EngineError, match=f"process {server.pid}, which schedules it: its status can't"):
+                with pytest.raises(EngineError, match=f"^treadle process {server.pid}: its status can't"):
                     ask(of(sleeper))
             else:
                 assert ask(of(sleeper)) is None
@@ -186,7 +186,7 @@ def test_an_answer_without_end_is_a_clear_error(place: Path, sleeper: Process, m
 
         endless = threading.Thread(target=answer)
         endless.start()
-        with pytest.raises(EngineError, match="which schedules it: sends more than 1000 bytes"):
+        with pytest.raises(EngineError, match=f"^treadle process {os.getpid()}: sends more than 1000 bytes"):
             ask(of(sleeper))
         endless.join()
 
@@ -224,7 +224,7 @@ def test_a_status_that_fails_once_is_given_the_next_time(
         assert ask(of(sleeper)) == STATUS
     finally:
         shown.close()
-    assert "could not be given" in caplog.text
+    assert "the status could not be sent" in caplog.text
 
 
 def test_sockets_of_our_own_are_not_asked_when_others_are_added(place: Path, sleeper: Process) -> None:

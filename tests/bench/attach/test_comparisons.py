@@ -106,7 +106,7 @@ class Stuck:
     def measure(self, rates: dict[str, float], _: float) -> rig.Outcome:
         self.measured += 1
         if self.measured > 1:
-            raise rig.StalledError("what waits is not worked off in 120 s", remedy="see what else runs here")
+            raise rig.StalledError("waiting rows are not processed within 120 s", remedy="end other programs")
         none: dict[str, int] = dict.fromkeys(rates, 0)
         queued = dict.fromkeys(rates, np.zeros(2, dtype=np.int64))
         return rig.Outcome(dict.fromkeys(rates, np.ones(3)), dict.fromkeys(rates, 50), none, queued, 1.0)
@@ -117,7 +117,7 @@ def test_a_variant_that_dies_is_named_and_what_was_measured_before_stays(monkeyp
     monkeypatch.setattr(comparisons, "attached", lambda *_: nullcontext())
     monkeypatch.setattr(comparisons, "_saturation", lambda *_: 1000.0)
     found = comparisons.run(seconds=1.0)
-    why = "StalledError: what waits is not worked off in 120 s (see what else runs here)"
+    why = "StalledError: waiting rows are not processed within 120 s (end other programs)"
     assert found["died"] == {"contention: random": why, "chain: treadle at 950 rows/s": why}
     assert set(found["contention"]) == {"os"}
     assert set(found["chain"]["unfinished"]["950"]) == {"os"}

@@ -98,7 +98,8 @@ def test_a_consumer_that_counts_other_rows_than_were_said_and_a_late_stall_are_n
 
 
 @pytest.mark.parametrize(
-    ("hop", "why", "moved"), [("low", SHORT, True), ("high", SHORT, False), ("low", "more is of use there", False)]
+    ("hop", "why", "moved"),
+    [("low", SHORT, True), ("high", SHORT, False), ("low", "it can use more cores there", False)],
 )
 def test_it_is_noticed_who_leaves_a_worker_first_and_why(hop: str, why: str, *, moved: bool) -> None:
     with_ = course([0.21] * 30, 100.0, [50] * 30)

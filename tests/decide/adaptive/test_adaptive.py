@@ -253,7 +253,7 @@ def test_the_last_candidate_and_an_unknown_one_can_not_be_removed() -> None:
     policy = paper(First())
     with pytest.raises(ConfigError, match="last candidate"):
         policy.remove("first")
-    with pytest.raises(ConfigError, match=r"'nobody' is no candidate.*use one of first"):
+    with pytest.raises(ConfigError, match=r"'nobody' is not a candidate.*use one of first"):
         policy.remove("nobody")
 
 

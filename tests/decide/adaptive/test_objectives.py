@@ -70,7 +70,7 @@ def test_a_weight_must_be_positive_and_finite(weight: str) -> None:
 
 
 def test_an_objective_stands_once_and_there_is_at_least_one() -> None:
-    with pytest.raises(ConfigError, match="'latency' is there twice"):
+    with pytest.raises(ConfigError, match="'latency' is given twice"):
         parse_objectives(["min latency 1", "max latency 1"])
     with pytest.raises(ConfigError, match="no objective"):
         parse_objectives([])

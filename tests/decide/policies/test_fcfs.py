@@ -14,7 +14,7 @@ Seen = Callable[..., Snapshot]
 def test_the_oldest_head_is_the_most_urgent(line: Line, seen: Seen) -> None:
     schedule = Fcfs().decide(seen(Topology.of([line(2)]), head_age=[0.5, 3]))
     assert schedule.scalar.tolist() == [0.5, 3]
-    assert schedule.reason == "oldest tuple first; q.b[0] holds one of 3 s"
+    assert schedule.reason == "oldest tuple first; q.b[0] holds one 3 s old"
 
 
 def test_an_empty_queue_has_age_0_whatever_its_head_age_says(line: Line, seen: Seen) -> None:

@@ -122,8 +122,8 @@ def test_a_source_that_starts_anew_is_no_negative_rate() -> None:
 
 @pytest.mark.parametrize(
     ("promises", "message"),
-    [({"snk1": Promise(1, 1.2)}, "accuracy"), ({"nobody": Promise()}, "no such task"), ({"src1": Promise()}, "read it"),
-     ({"snk1": Promise(float("nan"), 0.1)}, "priority")],
+    [({"snk1": Promise(1, 1.2)}, "accuracy"), ({"nobody": Promise()}, "no such task"),
+     ({"src1": Promise()}, "not a sink: other tasks read it"), ({"snk1": Promise(float("nan"), 0.1)}, "priority")],
 )  # fmt: skip
 def test_a_promise_that_makes_no_sense_is_refused(promises: dict[str, Promise], message: str) -> None:
     with pytest.raises(ConfigError, match=message):

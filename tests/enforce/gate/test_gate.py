@@ -183,7 +183,7 @@ def test_a_grant_that_raises_gives_its_slot_to_the_next_and_is_told_once(caplog:
             assert hall.gate.stats.holding == ("c",)
             hall.gate.release("c")
             hall.offer("a")
-    assert [record.getMessage() for record in caplog.records] == ["'b' could not take its turn: no JVM there"]
+    assert [record.getMessage() for record in caplog.records] == ["hop 'b' could not start its batch: no JVM there"]
 
 
 def test_an_interrupt_within_a_grant_still_grants_the_next_and_goes_on() -> None:

@@ -94,5 +94,5 @@ def test_a_process_that_is_dead_but_not_waited_for_is_gone() -> None:
 
 
 def test_the_name_of_a_group_is_no_thread() -> None:
-    with pytest.raises(ConfigError, match="no thread"):
+    with pytest.raises(ConfigError, match="is not a thread"):
         alive("query")

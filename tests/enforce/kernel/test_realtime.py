@@ -288,7 +288,7 @@ def test_without_a_budget_there_is_one_clear_error_and_nothing_is_changed(
     apart.make(other)
     apart.write(other, "cpu.rt_runtime_us", "30000")
     knob, home = RealtimeKnob(cgroups=apart), apart.place(threads[0])
-    with pytest.raises(EngineError, match=r"none left for real-time threads.*cpu\.rt_runtime_us"):
+    with pytest.raises(EngineError, match=r"no budget left for real-time threads.*cpu\.rt_runtime_us"):
         knob.write(threads[0], 5.0)
     assert apart.children(apart.parent) == [other]
     assert apart.place(threads[0]) == home

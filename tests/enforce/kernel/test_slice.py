@@ -62,7 +62,7 @@ def test_a_kernel_that_ignores_slices_is_one_clear_error(
     """As before Linux 6.12: the call goes well, and 0 is read."""
     monkeypatch.setattr(kernel_slice, "_probed", lambda: (0, 0))
     for act in (lambda: SliceKnob().read(threads[0]), lambda: SliceKnob().write(threads[0], 0.01)):
-        with pytest.raises(EngineError, match=r"takes no time slices \(Linux 6.12 or later does"):
+        with pytest.raises(EngineError, match=r"has no settable time slices \(use Linux 6.12 or later"):
             act()
 
 

@@ -277,7 +277,7 @@ class TestStayingInPlace:
             shutil.rmtree(folder)
             folder.touch()
             monkeypatch.setattr("treadle.enforce.recovery.journal.journal_folders", list)
-            with pytest.raises(EngineError, match="can't be written anew"):
+            with pytest.raises(EngineError, match="can't be written again"):
                 loop.round(force=True)
         assert engine.nice() == 3.0
 

@@ -62,21 +62,21 @@ def chains(inside: str) -> str:
 
 BAD: dict[str, tuple[str, str, str, str]] = {
     # what is wrong: (text, place, part of the problem, part of the remedy)
-    "no TOML": ("title = \nseconds = 2", "line 1, column 9", "is no valid TOML: invalid value", "mend it there"),
-    "unclosed table": ('title = "t"\n[[query', "end of document", "is no valid TOML: expected ']]'", "mend it there"),
-    "key twice": ('title = "t"\ntitle = "u"\n', "line 2, column 12", "cannot overwrite a value", "mend it there"),
-    "number without end": (f"seed = {'9' * 5000}", "bad.toml", "a number of thousands of digits", "keep it simple"),
-    "nested without end": (f"x = {'[' * 5000}", "bad.toml", "lists in lists in lists", "keep it simple"),
+    "no TOML": ("title = \nseconds = 2", "line 1, column 9", "is not valid TOML: invalid value", "fix this place"),
+    "unclosed table": ('title = "t"\n[[query', "end of document", "is not valid TOML: expected ']]'", "fix this place"),
+    "key twice": ('title = "t"\ntitle = "u"\n', "line 2, column 12", "cannot overwrite a value", "fix this place"),
+    "number without end": (f"seed = {'9' * 5000}", "bad.toml", "a number has thousands of digits", "shorten the number"),
+    "nested without end": (f"x = {'[' * 5000}", "bad.toml", "lists are nested too deeply", "flatten the lists"),
     "nothing at all": ("", "title", "is missing", 'add title = "…"'),
     "nothing to run": ('title = "t"', "bad.toml", "there is nothing to run", "add a [[query]]"),
     "query without operators": ('title="t"\n[[query]]\nname="q"', "query[1].operator", "is missing", "[[query.operator]]"),
     "query with no operators": (plan(), "query[1].operator", "is empty", "[[query.operator]]"),
     "a table for a list": ('title="t"\n[query]\nname="q"', "query", "must be a list, not a table", "begin it with [[query]]"),
     "a text for a table": ('title="t"\nquery=["q"]', "query[1]", "must be a table, not 'q'", "write it as { … } or [query]"),
-    "unknown key on top": (GOOD.replace("seconds", "secconds"), "secconds", "is no known key", "did you mean seconds?"),
-    "unknown key below": (operator("selectivty = 0.5"), "query[1].operator[2].selectivty", "is no known key", "selectivity?"),
-    "unknown key in source": (source("rate = 1, colour = 3"), "query[1].operator[1].source.colour", "no known key", "known here are pattern, rate"),
-    "inner names are no keys": (f'folder = "x"\n{GOOD}', "folder", "is no known key", "known here are title"),
+    "unknown key on top": (GOOD.replace("seconds", "secconds"), "secconds", "is not a known key", "did you mean seconds?"),
+    "unknown key below": (operator("selectivty = 0.5"), "query[1].operator[2].selectivty", "is not a known key", "selectivity?"),
+    "unknown key in source": (source("rate = 1, colour = 3"), "query[1].operator[1].source.colour", "is not a known key", "known here are pattern, rate"),
+    "inner names are no keys": (f'folder = "x"\n{GOOD}', "folder", "is not a known key", "known here are title"),
     "missing title": (GOOD.replace('title = "t"', ""), "title", "is missing", 'add title = "…"'),
     "missing cost": (plan('name = "a", source = { rate = 1 }'), "query[1].operator[1].cost", "is missing", "add cost = 0.001"),
     "missing mean": (cost('{ distribution = "uniform" }'), "query[1].operator[2].cost.mean", "is missing", "add mean = 0.001"),
@@ -100,9 +100,9 @@ BAD: dict[str, tuple[str, str, str, str]] = {
     "upstream is no name": (plan(A, 'name = "b", cost = 1, upstream = ["a\\nb"]'), "query[1].operator[2].upstream[1]", "'a\\nb' can't be a name", "letters, digits"),
     "upstream no list": (plan(A, 'name = "b", cost = 1, upstream = "a"'), "query[1].operator[2].upstream", "must be a list, not 'a'", "put it in brackets"),
     "the same upstream twice": (plan(A, 'name = "b", cost = 1, upstream = ["a", "a"]'), "query 'q'", "operator 'b' reads twice from one upstream", "name it once"),
-    "operator twice": (plan(A, A), "query 'q'", "operator 'a' is there twice", "rename one of them"),
-    "query twice": (GOOD + GOOD.split("seconds = 2")[1], "query 'q'", "is there twice", "rename one of them"),
-    "chains named as a query": (GOOD + '[[chains]]\nname="z"\ncount=1\nlength=1\nbase_cost=1\nsource={rate=1}\n' + GOOD.split("seconds = 2")[1].replace('"q"', '"z-1"'), "query 'z-1'", "is there twice", "rename one of them"),
+    "operator twice": (plan(A, A), "query 'q'", "operator 'a' is defined twice", "rename one of them"),
+    "query twice": (GOOD + GOOD.split("seconds = 2")[1], "query 'q'", "is defined twice", "rename one of them"),
+    "chains named as a query": (GOOD + '[[chains]]\nname="z"\ncount=1\nlength=1\nbase_cost=1\nsource={rate=1}\n' + GOOD.split("seconds = 2")[1].replace('"q"', '"z-1"'), "query 'z-1'", "is defined twice", "rename one of them"),
     "no source": (plan('name = "a", cost = 1, upstream = ["b"]', 'name = "b", cost = 1, upstream = ["a"]'), "query 'q'", "has no source", "cut an edge"),
     "no sink": (plan(A, 'name = "b", cost = 1, upstream = ["a", "c"]', 'name = "c", cost = 1, upstream = ["b"]'), "query 'q'", "has no sink", "cut an edge"),
     "neither upstream nor source": (plan('name = "a", cost = 1'), "query 'q'", "operator 'a' has neither upstream nor source", "add upstream"),
@@ -111,7 +111,7 @@ BAD: dict[str, tuple[str, str, str, str]] = {
     "name with a dot": (GOOD.replace('"q"', '"q.1"'), "query[1].name", "'q.1' can't be a name", "none of . : + [ ]"),
     "name that can't be seen": (GOOD.replace('"q"', '"\\u0000"'), "query[1].name", "'\\x00' can't be a name", "letters, digits"),
     "empty name": (GOOD.replace('"q"', '""'), "query[1].name", "is empty", 'add name = "…"'),
-    "endless name": (GOOD.replace('"q"', f'"{"q" * 81}"'), "query[1].name", "is too long", "keep to 80"),
+    "endless name": (GOOD.replace('"q"', f'"{"q" * 81}"'), "query[1].name", "is too long", "use at most 80"),
     "name a number": (GOOD.replace('"q"', "7"), "query[1].name", "must be a text, not 7", "put it in quotes"),
     "parallelism 0": (operator("parallelism = 0"), "query[1].operator[2].parallelism", "can't be 0", "use at least 1"),
     "half a copy": (operator("parallelism = 1.5"), "query[1].operator[2].parallelism", "must be a whole number, not 1.5", "write a whole number"),
@@ -124,9 +124,9 @@ BAD: dict[str, tuple[str, str, str, str]] = {
     "blocking for certain and more": (operator("blocking = { probability = 1.1, seconds = 1 }"), "query[1].operator[2].blocking.probability", "can't be 1.1", "use at most 1"),
     "blocking without seconds": (operator("blocking = { probability = 0.1 }"), "query[1].operator[2].blocking.seconds", "is missing", "add seconds"),
     "fused unknown": (plan(A, query='fused = [["a", "x"]]'), "query 'q'", "fused a+x: there is no operator 'x'", "use a"),
-    "fused but no neighbours": (plan(A, 'name = "b", cost = 1, upstream = ["a"]', 'name = "c", cost = 1, upstream = ["b"]', query='fused = [["a", "c"]]'), "query 'q'", "fused a+c: 'a' and 'c' don't follow each other", "fuse neighbours"),
-    "fused at a branch": (plan(A, 'name = "b", cost = 1, upstream = ["a"]', 'name = "c", cost = 1, upstream = ["a"]', query='fused = [["a", "b"]]'), "query 'q'", "don't follow each other alone", "fuse neighbours"),
-    "fused against the stream": (plan(A, 'name = "b", cost = 1, upstream = ["a"]', query='fused = [["b", "a"]]'), "query 'q'", "don't follow each other", "in the order of the data"),
+    "fused but no neighbours": (plan(A, 'name = "b", cost = 1, upstream = ["a"]', 'name = "c", cost = 1, upstream = ["b"]', query='fused = [["a", "c"]]'), "query 'q'", "fused a+c: 'a' and 'c' are not connected only to each other", "fuse neighbours"),
+    "fused at a branch": (plan(A, 'name = "b", cost = 1, upstream = ["a"]', 'name = "c", cost = 1, upstream = ["a"]', query='fused = [["a", "b"]]'), "query 'q'", "are not connected only to each other", "fuse neighbours"),
+    "fused against the stream": (plan(A, 'name = "b", cost = 1, upstream = ["a"]', query='fused = [["b", "a"]]'), "query 'q'", "are not connected only to each other", "in the order of the data"),
     "fused twice": (plan(A, 'name = "b", cost = 1, upstream = ["a"]', query='fused = [["a", "b"], ["b"]]'), "query 'q'", "operator 'b' is fused twice", "name it in one chain"),
     "fused of unlike parallelism": (plan(A, 'name = "b", cost = 1, upstream = ["a"], parallelism = 2', query='fused = [["a", "b"]]'), "query 'q'", "fused a+b: parallelism differs", "the same"),
     "fused join": (plan(A, A.replace('"a"', '"b"'), 'name = "c", cost = 1, upstream = ["a", "b"], window = 1', 'name = "d", cost = 1, upstream = ["c"]', query='fused = [["c", "d"]]'), "query 'q'", "fused c+d: 'c' is a join", "leave it out"),
@@ -151,7 +151,7 @@ BAD: dict[str, tuple[str, str, str, str]] = {
     "poisson with both": (source('pattern = "poisson", rate = 1, between = [1, 2]'), "query[1].operator[1].source", "a poisson source has a rate and a range", "remove rate or between"),
     "between reversed": (source('pattern = "poisson", between = [9, 1]'), "query[1].operator[1].source", "between is from high to low", "swap"),
     "between of one": (source('pattern = "poisson", between = [9]'), "query[1].operator[1].source.between[2]", "is missing", "add it"),
-    "between of three": (source('pattern = "poisson", between = [1, 2, 3]'), "query[1].operator[1].source.between", "is too long", "keep to 2"),
+    "between of three": (source('pattern = "poisson", between = [1, 2, 3]'), "query[1].operator[1].source.between", "is too long", "use at most 2"),
     "trace without file": (source('pattern = "trace"'), "query[1].operator[1].source", "a trace source needs a file", 'add file = "arrivals.txt"'),
     "ticks without counts": (source('pattern = "ticks"'), "query[1].operator[1].source", "a ticks source needs counts", "add counts"),
     "ticks of less than nothing": (source('pattern = "ticks", counts = [1, -1]'), "query[1].operator[1].source.counts[2]", "can't be -1", "use at least 0"),
@@ -184,10 +184,10 @@ RUNTIME: dict[str, tuple[str, str, str]] = {
     # what is wrong with a source that only a run finds: (inside of the source, part of the problem, part of the remedy)
     "missing trace": ('pattern = "trace", file = "none.txt"', "none.txt': No such file", "beside the scenario"),
     "a folder as trace": ('pattern = "trace", file = "."', "Is a directory", "beside the scenario"),
-    "garbage in the trace": ('pattern = "trace", file = "garbage.txt"', "garbage.txt', line 3: 'three' is no time", "one time in seconds a line"),
-    "trace with NaN": ('pattern = "trace", file = "nan.txt"', "nan.txt', line 2: 'nan' is no time", "one time in seconds a line"),
+    "garbage in the trace": ('pattern = "trace", file = "garbage.txt"', "garbage.txt', line 3: 'three' is not a time", "one time in seconds per line"),
+    "trace with NaN": ('pattern = "trace", file = "nan.txt"', "nan.txt', line 2: 'nan' is not a time", "one time in seconds per line"),
     "trace out of order": ('pattern = "trace", file = "back.txt"', "back.txt', line 3: 1 is earlier", "sort it"),
-    "trace that is no text": ('pattern = "trace", file = "binary.txt"', "binary.txt' is no text", "write a time a line"),
+    "trace that is no text": ('pattern = "trace", file = "binary.txt"', "binary.txt' is not a text file", "write one time per line"),
     "huge rate": ("rate = 1e12", "2e+12 tuples would arrive here", "lower the rate"),
     "huge poisson": ('pattern = "poisson", rate = 1e300', "2e+300 tuples would arrive here", "lower the rate"),
     "huge ticks": ('pattern = "ticks", every = 1, counts = [1000000000]', "1e+09 tuples would arrive", "lower the rate"),
@@ -253,7 +253,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_bytes('title = "Zürich"'.encode("latin-1"))
-    _check_line(lambda: scenarios.load(str(path)), path, "", "is no UTF-8 text", "save it as UTF-8")
+    _check_line(lambda: scenarios.load(str(path)), path, "", "is not UTF-8 text", "save it as UTF-8")
 
 
 @pytest.mark.parametrize("name", ["sin", "", ".", "../syn", "x" * 5000, "a\0b", "two\nlines"])

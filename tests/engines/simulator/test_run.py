@@ -124,7 +124,7 @@ def test_shares_take_a_grouping() -> None:
     }
     assert len(targets["instance"]) == 3
     assert len(targets["query"]) == 2
-    with pytest.raises(ConfigError, match="knows no groups"):
+    with pytest.raises(ConfigError, match="has no groups"):
         simulate(small(), "qs@nice/query")
     with pytest.raises(ConfigError, match="unknown grouping 'qwery'"):
         simulate(small(), "qs@shares/qwery")

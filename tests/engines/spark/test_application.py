@@ -64,7 +64,7 @@ def test_no_process_and_no_application_are_clear_errors(attached: SparkProcess) 
     gone.wait()
     with pytest.raises(EngineError, match="there is no such process"):
         Application.find(pid=gone.pid)
-    with pytest.raises(EngineError, match=r"no Spark application is called 'nobody'.*running here: .*reads numbers"):
+    with pytest.raises(EngineError, match=r"no Spark application is called 'nobody'.*runs here: .*reads numbers"):
         Application.find(name="nobody")
     with pytest.raises(EngineError, match="does not answer"):
         Application.find(ui="http://127.0.0.1:1")
@@ -120,8 +120,8 @@ def test_a_process_of_another_user_that_looks_like_an_executor_is_left_alone(
     for _ in range(3):
         assert [process.pid for process in found.look_again()] == [mine.pid]
     assert [record.getMessage() for record in caplog.records] == [
-        f"processes of user {users.name(NOBODY)} look like executors of app-7, which belongs to root: left alone "
-        "(--pid takes one)"
+        f"processes of user {users.name(NOBODY)} look like executors of app-7, which belongs to root: they are skipped "
+        "(add one by --pid)"
     ]
     assert Application("app-7", "shop", "", ()).look_again() == ()
 
@@ -153,7 +153,7 @@ def test_a_name_means_applications_of_one_user_and_nobody_elses_jvm_is_looked_in
     assert Application.find(name="shop").processes[0].pid == foreign.pid
     monkeypatch.setenv("SUDO_UID", "12345")
     everybody = ", ".join(sorted(["root", users.name(NOBODY)]))
-    with pytest.raises(EngineError, match=rf"called 'shop' \(none of user 12345 runs here.*{everybody}.*--user"):
+    with pytest.raises(EngineError, match=rf"called 'shop' \(user 12345 runs none here.*{everybody}.*--user"):
         Application.find(name="shop")
     assert set(looked) == {foreign.pid}
 

@@ -99,5 +99,5 @@ def test_no_agent_is_loaded_where_none_may_be(broker: Broker) -> None:
     pulse._read()
     assert pulse._failed.keys() == {broker.pid}
     assert "jolokia" not in execute(broker.pid, "properties")
-    with pytest.raises(NoAgentError, match="no agent is loaded"):
+    with pytest.raises(NoAgentError, match="no Jolokia agent is loaded"):
         MBeans(broker.pid, load=False)

@@ -194,7 +194,7 @@ class TestRefusedDefinitions:
             (lambda p: p.sink(name="s", priority="high")(take("a")), "priority is 'high'"),
             (lambda p: p.sink(name="s", priority=float("nan"))(take("a")), "priority is nan"),
             (lambda p: p.sink(name="s", priority=True)(take("a")), "priority is True"),
-            (lambda p: p.sink(name="s", latency_goal="soon")(take("a")), "latency_goal is no length of time: 'soon'"),
+            (lambda p: p.sink(name="s", latency_goal="soon")(take("a")), "latency_goal is not a duration: 'soon'"),
             (lambda p: p.sink(name="s", latency_goal=0)(take("a")), "latency_goal must be above zero"),
             (lambda p: p.sink(name="s", min_accuracy=90)(take("a")), "min_accuracy is 90"),
             (lambda p: p.sink(name="s", min_accuracy="0.9")(take("a")), "min_accuracy is '0.9'"),
@@ -233,7 +233,7 @@ class TestRefusedGraphs:
                 "did you mean payments?",
             ),
             (build(feeds="a", operators={"o": "spark a"}, sinks={"s": "o"}), "reads 'spark'", "df.sparkSession"),
-            (build(feeds="a", sinks={"s": "a", "t": "s"}), "reads 's', but a sink gives nothing on", "use one of a"),
+            (build(feeds="a", sinks={"s": "a", "t": "s"}), "reads 's', but a sink has no output", "use one of a"),
             (
                 build(feeds="a", operators={"x": "a z", "y": "x", "z": "y"}, sinks={"s": "z"}),
                 "operator 'x' (test_pipeline.py:",
@@ -245,7 +245,7 @@ class TestRefusedGraphs:
             (build(feeds="a"), "nothing reads 'a'", "add a sink"),
             (
                 build(feeds="a b", sinks={"s": "a b", "t": "b"}),
-                "takes 'b' where the batch id comes",
+                "takes 'b' as second parameter, which is the batch id",
                 "join them in an operator",
             ),
         ],

@@ -236,7 +236,7 @@ def test_policy_and_slots_change_while_it_runs_also_from_another_process(
     assert control_socket.ask(path, "slots", count=3) == 3 == gate.slots
     with pytest.raises(ConfigError, match="slots"):
         gate.set_slots(0)
-    with pytest.raises(ConfigError, match="stopped by itself"):
+    with pytest.raises(ConfigError, match="can't stop an application with a gate"):
         control_socket.ask(path, "stop")
     until(lambda: "running" in control_socket.ask(path, "status")["hops"])
     count = len(done)

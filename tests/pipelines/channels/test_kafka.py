@@ -246,7 +246,7 @@ def test_rows_that_come_late_make_a_query_start_anew_without_them(session: Spark
 
     writer = rows.writeStream.foreachBatch(batch).option("checkpointLocation", str(place.checkpoint("reader")))
     query = writer.trigger(availableNow=True).start()
-    with pytest.raises(Exception, match="void rows"):
+    with pytest.raises(Exception, match="rows of a failed attempt"):
         query.awaitTermination()
     assert raised == [Replan]
     assert sorted(row.a for row in read(session, channel, place)) == [1, 2]
@@ -300,7 +300,7 @@ def test_a_second_writer_is_noticed(session: SparkSession, place: Place) -> None
     thread = threading.Thread(target=disturb)
     thread.start()
     try:
-        with pytest.raises(EngineError, match="somebody else writes to it"):
+        with pytest.raises(EngineError, match="another program writes to it"):
             channel.append(numbers(session, 1), 0, NOW)
     finally:
         over.set()

@@ -55,7 +55,7 @@ def test_rows_are_read_back_exactly_as_sliced(ten: Path) -> None:
         assert read(ten, start, end).column("id").to_pylist() == list(range(start, end))
     assert read(ten).schema == SCHEMA
     for start, end in ((0, 101), (5, 4), (-1, 3)):
-        with pytest.raises(EngineError, match="there are 0 to 100"):
+        with pytest.raises(EngineError, match="it has 0 to 100"):
             read(ten, start, end)
 
 

@@ -166,9 +166,9 @@ def test_what_does_not_fit_the_schema_is_an_error_that_names_the_column(rows: Ro
 
 
 def test_a_column_that_is_there_twice_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'id' is there more than once"):
+    with pytest.raises(ConfigError, match="'id' is given more than once"):
         conform(pa.table([[1], [2], ["a"]], names=["id", "id", "name"]), SCHEMA, "")
-    with pytest.raises(ConfigError, match="'id' is there more than once"):
+    with pytest.raises(ConfigError, match="'id' is given more than once"):
         arrow_schema(pa.schema([("id", pa.int64()), ("id", pa.int64())]))
 
 

@@ -32,9 +32,9 @@ def test_a_period_of_dropping_is_logged_from_its_begin_to_its_end(caplog: pytest
         drops.update(np.array([1.0, 1.0, 1.0]), counts(400, 250))
     drops.close(counts(500, 350))
     assert [(record.levelname, record.message) for record in caplog.records] == [
-        ("WARNING", "sink 'low' gets 70% of its rows from now on: the CPU is short (promised: 5%)"),
+        ("WARNING", "sink 'low' gets 70% of its rows from now on: there is too little CPU (promised: 5%)"),
         ("INFO", "sink 'low' gets 30% of its rows now (promised: 5%)"),
-        ("WARNING", "sink 'low' gets all of its rows again: it was given 75% in 0 s (promised: 5%)"),
+        ("WARNING", "sink 'low' gets all of its rows again, after 75% for 0 s (promised: 5%)"),
         ("WARNING", "sink 'low' was given 70% of its rows in this run (promised: 5%)"),
     ]
     assert drops.since("low") is None

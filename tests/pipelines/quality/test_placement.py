@@ -180,7 +180,7 @@ def test_a_query_whose_worker_dies_in_the_middle_of_its_move_ends_up_on_another_
             until(lambda sink=sink, before=before: len(placed.rows(sink)) > before)  # type: ignore[misc]
             assert placed.runs_on(sink, "second")
     assert placed.complete()
-    assert placed.ask("status")["moves"][-1]["why"] == "its worker is gone"
+    assert placed.ask("status")["moves"][-1]["why"] == "its worker was lost"
 
 
 class NoWorkers:
@@ -213,9 +213,9 @@ def test_a_placed_run_makes_promises_once_and_leaves_nothing_of_them(
         run.feed("rows").append([{"id": 1}])
         until(lambda: run.hops["out"].batches, run)
     assert not [stream for stream in made[0]._shedding.counts() if stream.startswith(p.name)]
-    with pytest.raises(ConfigError, match=r"'nobody' is no query of this run.*use one of out"):
+    with pytest.raises(ConfigError, match=r"'nobody' is not a query of this run.*use one of out"):
         p.start(spark, folder=tmp_path, placement=treadle.place(prefer={"nobody": ["first"]}))
-    with pytest.raises(ConfigError, match=r"instances: 'nobody' is no query of this run.*use one of out"):
+    with pytest.raises(ConfigError, match=r"instances: 'nobody' is not a query of this run.*use one of out"):
         p.start(spark, folder=tmp_path, placement=treadle.place(instances={"nobody": 2}))
     with pytest.raises(ConfigError, match=r"instances: 'out' can't have 0.*use a whole number from 1 on"):
         treadle.place(instances={"out": 0})

@@ -264,7 +264,7 @@ def test_of_a_source_that_does_not_report_its_lag_nothing_is_dropped_and_that_is
         until(fill, run)
         assert promised(run, "out") == 1.0
         assert sinks(run)["out"]["kept"] == 1.0
-    assert [record.message for record in caplog.records if "nothing is dropped of source 'rows'" in record.message]
+    assert [record.message for record in caplog.records if "no rows of source 'rows' are dropped" in record.message]
 
 
 def test_an_accuracy_about_a_sum_sheds_as_far_as_the_sum_stays_known(spark: SparkSession, tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_an_accuracy_about_a_column_that_is_not_there_is_refused(spark: SparkSes
     p = treadle.Pipeline(named("sums"))
     p.feed("rows", schema="id long")
     p.write("out", reads="rows", format="noop", min_accuracy=0.9, accuracy=treadle.relative_error("amount"))
-    with pytest.raises(ConfigError, match=r"'amount', which it does not get.*use one of id"):
+    with pytest.raises(ConfigError, match=r"'amount', which its input does not have.*use one of id"):
         p.start(spark, folder=tmp_path)
 
 
@@ -302,8 +302,8 @@ def test_an_accuracy_about_a_column_that_is_not_there_is_refused(spark: SparkSes
     [
         ("amount", 0.9, "accuracy is 'amount'"),
         (treadle.relative_error(), None, "an accuracy without a min_accuracy"),
-        (lambda kept: 1.0 - kept.part, 0.9, "never less where more is kept"),
-        (lambda kept: 2.0 * kept.part, 0.9, "let it be 0 to 1"),
+        (lambda kept: 1.0 - kept.part, 0.9, "never less for a larger part"),
+        (lambda kept: 2.0 * kept.part, 0.9, "return 0 to 1"),
         (lambda kept: kept.fraction, 0.9, "AttributeError"),
     ],
 )

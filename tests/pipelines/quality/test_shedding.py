@@ -163,7 +163,7 @@ def test_the_knob_restores_everything(shedding: Shedding) -> None:
 
 
 def test_by_utility_and_by_key_at_once_is_refused() -> None:
-    with pytest.raises(ConfigError, match="by utility or by key"):
+    with pytest.raises(ConfigError, match="both a utility and a key"):
         Choice(utility="a", key=("b",))
 
 

@@ -267,10 +267,13 @@ def with_state(numbers: DataFrame) -> DataFrame:
         (in_pandas, "runs Python"),
         (in_arrow, "runs Python"),
         (with_state, "runs Python"),
-        (lambda numbers: numbers.groupBy("a").count().groupBy("count").count(), "keeps state.*Kafka topic between"),
+        (
+            lambda numbers: numbers.groupBy("a").count().groupBy("count").count(),
+            "has a stateful operator after another one.*Kafka topic between",
+        ),
         (lambda numbers: numbers.union(numbers.where("a > 1")), "reads one source in two ways.*under two names"),
-        (lambda numbers: numbers.limit(3), ".*does not take GlobalLimit"),
-        (lambda numbers: numbers.coalesce(1), ".*does not take Coalesce"),
+        (lambda numbers: numbers.limit(3), "uses GlobalLimit, which real-time mode does not support"),
+        (lambda numbers: numbers.coalesce(1), "uses Coalesce, which real-time mode does not support"),
     ],
 )
 def test_an_operator_that_real_time_mode_can_not_run_is_named(
@@ -285,8 +288,11 @@ def test_an_operator_that_real_time_mode_can_not_run_is_named(
     ("function", "message"),
     [
         (lambda numbers, others: numbers.join(others, "a"), "joins two streams.*static table"),
-        (lambda numbers, others: numbers.groupBy("a").count().union(others.selectExpr("a", "a")), "unites .* state"),
-        (lambda numbers, others: numbers.repartition(1).union(others), "unites rows after repartition"),
+        (
+            lambda numbers, others: numbers.groupBy("a").count().union(others.selectExpr("a", "a")),
+            "has a union after a stateful operator",
+        ),
+        (lambda numbers, others: numbers.repartition(1).union(others), "has a union after repartition"),
     ],
 )
 def test_two_streams_that_can_not_be_one_query_are_named(
@@ -309,7 +315,10 @@ def test_sources_and_sinks_that_do_not_stream_rows_are_refused(
     assert re.search("feed 'rows'.*embedded feed.*channels='kafka'", refused(fed, None, broker, tmp_path))
     called = written()
     called.sink(name="batches", inputs="wrong")(lambda rows, batch_id: None)
-    assert re.search("sink 'batches'.*function of batches.*p.write", refused(called, None, broker, tmp_path))
+    assert re.search(
+        "sink 'batches'.*a sink function gets its rows only when a batch ends.*p.write",
+        refused(called, None, broker, tmp_path),
+    )
     limited = treadle.Pipeline(named("limited"))
     limited.topic("numbers", topic="realtime-there", format="raw", options={"maxOffsetsPerTrigger": 5})
     limited.write("sent", reads="numbers", format="noop")

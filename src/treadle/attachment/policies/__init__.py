@@ -1,1 +1,1 @@
-"""Small policies that wrap others: what an enforcer needs of priorities beyond what the policy itself decides."""
+"""Policies that wrap another policy and adapt its priorities to what an enforcer needs."""

@@ -1,6 +1,6 @@
-"""Small policies that wrap others: what an enforcer needs of priorities beyond what the policy itself decides.
+"""Policies that wrap another policy and adapt its priorities to what an enforcer needs.
 
-They know rows and priorities, and no knob. `Seen` keeps the last decision, to show it.
+They know instances and priorities, and no knob. `Seen` keeps the last decision, so that it can be shown.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Around(Policy):
 
 
 class Seen(Around):
-    """Keeps the last snapshot with the decision on it, and also wants the metrics that are `SHOWN`."""
+    """Keeps the last snapshot and the decision on it. It also wants the metrics in `SHOWN`."""
 
     def __init__(self, inner: Policy) -> None:
         super().__init__(inner)
@@ -63,8 +63,8 @@ class Seen(Around):
 class AdaptiveUnderAttach(Around):
     """A learner that judges its candidates by what can be measured of an application from outside (AMoS section 3.2).
 
-    Throughput is the rows that the application is done with in a second; the total queue is the rows that wait in Kafka
-    or are being processed (`engines.spark.kafka.flow`). The age of rows is unknown.
+    Throughput is the number of rows that the application finishes per second. The total queue is the number of rows
+    that wait in Kafka or are being processed (`engines.spark.kafka.flow`). The age of rows is unknown.
     """
 
     COLUMNS: ClassVar[Mapping[str, str]] = {
@@ -72,7 +72,7 @@ class AdaptiveUnderAttach(Around):
         "total_queue": "external_queue",
         "queue_variance": "queue",
     }
-    """By the metric of an objective: a column that is measured together with it."""
+    """Metric of an objective -> metric of instances to request, since an engine measures both together."""
 
     def __init__(self, inner: Adaptive, offers: Collection[str]) -> None:
         """Refuse candidates and objectives for which not enough is measured."""
@@ -82,7 +82,7 @@ class AdaptiveUnderAttach(Around):
             if missing := [metric for metric in policy.needs if not plannable(metric, offers)]:
                 served = [each.name for each in registry.describe() if all(plannable(n, offers) for n in each.needs)]
                 raise ConfigError(
-                    f"candidate '{label}' needs {' and '.join(missing)}, which can't be had of {what}",
+                    f"candidate '{label}' needs {' and '.join(missing)}, which {what} don't provide",
                     where=f"policy '{self.name}'",
                     remedy=f"use some of {', '.join(n for n in served if n not in (self.name, 'weighted'))}",
                 )
@@ -115,7 +115,7 @@ class ByShare(Around):
 
 
 def bounded(priority: Floats, ratio: float, *, strict: bool) -> Floats:
-    """Return priorities above 0, none more than `ratio` times another; see `ByShare`. Unknown ones stay unknown."""
+    """Return positive priorities, of which none is more than `ratio` times another (see `ByShare`). NaN stays NaN."""
     room = math.log(ratio)
     if strict:
         rank = dense_rank(priority[:, None])
@@ -131,7 +131,10 @@ def bounded(priority: Floats, ratio: float, *, strict: bool) -> Floats:
 
 
 class WithinQuery(Around):
-    """Compares priorities only within a query, each query over the whole scale: for threads in groups by query."""
+    """Spreads the priorities of each query over the whole scale.
+
+    For threads in one cgroup per query: the kernel compares only threads of the same cgroup.
+    """
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         schedule = self.inner.decide(snapshot)
@@ -152,7 +155,10 @@ class WithinQuery(Around):
 
 
 class Grouped(Around):
-    """Sets the groups of rows itself, with flat names: a "/" in a query's name must not make a nested group."""
+    """Groups the instances by query, operator or class, unless the wrapped policy has set groups.
+
+    A "/" in a name is escaped: it must not make a nested group.
+    """
 
     def __init__(self, inner: Policy, kind: str) -> None:
         super().__init__(inner)
@@ -167,7 +173,7 @@ class Grouped(Around):
 
 
 class Nested(Around):
-    """A group for each query, with the user's priority, and in it one for each operator, with that of the policy.
+    """Makes a group for each query, with the user's priority, and in it a group for each operator, with the policy's.
 
     `ratio` and `strict` are those of `ByShare`.
     """
@@ -206,7 +212,7 @@ class Caps(Policy):
         return self._decided[1]
 
     def _cap(self, query: str) -> float:
-        """Match the query's name, also with its application's in front, as when two applications use the name."""
+        """Return the cap of a query, named `query`, or `application/query` if two applications use the name."""
         for pattern, cpus in self._caps.items():
             if fnmatchcase(query, pattern) or fnmatchcase(query, f"*/{pattern}"):
                 return cpus
@@ -214,5 +220,5 @@ class Caps(Policy):
 
 
 def flat(name: str) -> str:
-    """Escape "/" in a name, so that it has no parts."""
+    """Escape "/" in a name, so that a group with this name is not nested."""
     return name.replace("%", "%25").replace("/", "%2F") if "/" in name else name

@@ -1,6 +1,7 @@
-"""Policies that wrap others and treat some threads differently: those that answer, start tasks, read sources, or help.
+"""Policies that wrap another policy and change the priorities of some kinds of threads.
 
-They know what a thread is for, and no knob.
+The kinds are: service threads of the JVM, threads that start batches, stages that read sources, and helper threads.
+These policies know what a thread is for, and no knob.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from treadle.attachment.policies.around import Around
 from treadle.decide.policy import Policy
 from treadle.decide.transform import SCALES
 from treadle.engines.spark.threads.layout import PLANS, of_driver
-from treadle.engines.spark.threads.naming import ANSWERS, COMPILERS, STARTS
+from treadle.engines.spark.threads.thread_names import ANSWERS, COMPILERS, STARTS
 from treadle.model import Floats, Topology
 from treadle.values import Schedule, Snapshot, dense_rank
 
 LEVELS = 30
-"""Steps of priority among the rows of one kind in `SourcesLast`: more than the benchmarks need, fewer than nice has."""
+"""Number of steps to which `SourcesLast` rounds priorities: more than the benchmarks need, fewer than nice has."""
 
 
 class _AroundJvmServiceThreads(Around):
-    """Finds the rows of the threads by which a JVM answers requests, once for each topology."""
+    """Finds the instances of the threads by which a JVM answers requests, once for each topology."""
 
     def __init__(self, inner: Policy) -> None:
         super().__init__(inner)
@@ -36,9 +37,9 @@ class _AroundJvmServiceThreads(Around):
 
 
 class JvmServiceThreadsFirst(_AroundJvmServiceThreads):
-    """Makes the threads by which a JVM answers requests, and pauses to collect garbage, as urgent as the most urgent.
+    """Gives the highest priority to the threads by which a JVM answers requests and pauses for garbage collection.
 
-    They have little to do, but the whole JVM waits for it, and so does a dump of its threads.
+    They have little to do, but the whole JVM waits for them, and so does a thread dump.
     """
 
     def decide(self, snapshot: Snapshot) -> Schedule:
@@ -53,10 +54,11 @@ class JvmServiceThreadsFirst(_AroundJvmServiceThreads):
 
 
 class JvmServiceThreadsUnchanged(_AroundJvmServiceThreads):
-    """Leaves the threads by which a JVM answers requests as they are: for real-time priorities.
+    """Does not change the threads by which a JVM answers requests. For real-time priorities.
 
-    They run code of all kinds and wait for locks by yielding. A real-time thread does not yield to ordinary ones, so
-    one that waited for a lock of an ordinary stage kept the stage from releasing it: the application stood still.
+    These threads run code of all kinds and wait for locks by yielding. A real-time thread does not yield to ordinary
+    ones. So when it waited for a lock of an ordinary stage, that stage could not release the lock, and the application
+    stood still.
     """
 
     def decide(self, snapshot: Snapshot) -> Schedule:
@@ -71,7 +73,7 @@ class JvmServiceThreadsUnchanged(_AroundJvmServiceThreads):
 
 
 class BatchStartThreadsFirst(Around):
-    """Makes the threads that start a batch as urgent as the most urgent one, and compilers less urgent.
+    """Gives the highest priority to the threads that start a batch, and a low one to the JVM's JIT compilers.
 
     If the policy itself sets priorities for the threads that start a batch, these hold, and compilers are left alone.
     Between two batches all stages wait for their planner, a single thread. At that time the JVM's compilers have most
@@ -79,7 +81,8 @@ class BatchStartThreadsFirst(Around):
     """
 
     HELD_BACK = 0.25
-    """Where compilers are between the least urgent (0) and the most urgent (1): sources still wait for them."""
+    """The priority of compilers, between that of the least urgent (0) and the most urgent instance (1). It is above 0,
+    so that sources still wait for compilers."""
 
     def __init__(self, inner: Policy) -> None:
         super().__init__(inner)
@@ -110,7 +113,7 @@ def _starts(operator: str) -> bool:
 
 
 def _rows(topology: Topology, are: Callable[[str], bool]) -> list[int]:
-    """Return the rows of driver instances with a matching operator name."""
+    """Return the indices of the driver instances whose operator name matches."""
     rows = enumerate(topology.instances)
     return [row for row, each in rows if of_driver(each.query) and are(each.operators[0])]
 
@@ -118,17 +121,18 @@ def _rows(topology: Topology, are: Callable[[str], bool]) -> list[int]:
 class SourcesLast(Around):
     """Runs stages that read a source after all other stages; within each of the two kinds the policy decides.
 
-    A query with a single stage, as every query in micro-batches, is not affected: it takes rows from the source and is
-    done with them.
+    A query with a single stage, as every query in micro-batches, is not affected: no other stage of it has to process
+    what its source reads.
 
     A fetch from Kafka costs as much for one row as for many, so a source that waits until the other stages are done
     fetches many rows at once. And a priority holds until the next reading of the counters, some tenths of a second: a
     source that runs first has by then filled the queues behind it with rows that are younger than those to be served.
-    `by_class` does this within each class of users' priorities only. Only the order counts, in even steps: by
-    distances, a source with a large backlog would leave the others nothing, and HR's ratios would leave the most
-    expensive query a share that the cheapest one needs.
+    `by_class` does this within each class of users' priorities only. Only the order of priorities counts, in even
+    steps. With their distances, a source with a large backlog would leave nothing to the others; with the ratios of HR,
+    the most expensive query would get CPU that the cheapest one needs.
 
-    It is for knobs of threads. A query as a whole is as urgent as its most urgent stage, also if that is its source.
+    Use it only for knobs that act on threads. A knob that acts on whole queries gives a query the priority of its most
+    urgent stage, even if that stage is its source.
     """
 
     def __init__(self, inner: Policy, *, by_class: bool = False) -> None:
@@ -158,9 +162,9 @@ def _levels(schedule: Schedule) -> Floats:
 class InProportion(Around):
     """Gives a stage with twice as many waiting rows twice the weight, for policies that decide by queues.
 
-    By distances, the longest queue would be at the upper end of nice and nearly all others at the lower one. Its stage
-    would have the core to itself until the next reading of the counters, and its output would be the longest queue by
-    then. One row is added to each queue, so that an empty queue has a weight, too.
+    On a linear scale, the longest queue would be at the upper end of nice and nearly all others at the lower one. The
+    stage of that queue would have the core to itself until the next reading of the counters, and by that time its
+    output would be the longest queue. One row is added to each queue, so that an empty queue has a weight, too.
     """
 
     def decide(self, snapshot: Snapshot) -> Schedule:
@@ -198,10 +202,11 @@ class HelpersIfNamed(Around):
 
 
 class HelpersFirst(Around):
-    """Ranks each row's helpers just above its main: a main that waits for a helper must not keep it from running.
+    """Ranks each instance's helpers just above its main thread, which must not starve a helper that it waits for.
 
-    With `spare_least` the helpers of the least urgent rows have the rank of their mains, which stay ordinary threads. A
-    policy that leaves helpers as they are is overruled: with an ordinary helper under a real-time main, work stops.
+    With `spare_least` the helpers of the least urgent instances have the rank of their main threads, which stay
+    ordinary threads. A policy that leaves helpers as they are is overruled: with an ordinary helper under a real-time
+    main thread, work stops.
     """
 
     def __init__(self, inner: Policy, *, spare_least: bool = False) -> None:

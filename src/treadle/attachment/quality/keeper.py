@@ -1,8 +1,8 @@
 """Keeps promises for queries that run already: measures each query, asks the controller, and drops rows as it decides.
 
-The loop calls it in a thread of its own, in cycles of seconds, with an agent in each driver. The CPU use of a query is
-that of its threads, which the rounds measure. Nothing is dropped of queries in Real-Time Mode, nor where the rate of
-arriving rows is unknown (`Query.keeps_all`). Stream-Economics section 5.
+The loop calls the keeper in a thread of its own. A cycle takes `CYCLE` seconds, and an agent in each driver drops the
+rows. The CPU use of a query is that of its threads, which the rounds measure. Queries in Real-Time Mode keep all rows,
+and so do queries with an unknown rate of arriving rows (`Query.keeps_all`). Stream-Economics section 5.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from treadle.values import Snapshot
 log = logging.getLogger("treadle.attach")
 
 SAMPLES = 4
-"""Samples of each query's CPU use in a cycle."""
+"""Number of samples of each query's CPU use per cycle."""
 DRAIN = 4
 """Cycles in which the backlog should be processed."""
 SILENT = 5
-"""Cycles without a message from here after which an agent keeps all rows."""
+"""Number of cycles without a message from this process after which an agent keeps all rows."""
 LONGEST_PAUSE = 32
-"""The most cycles after which a failed agent is tried again."""
+"""Maximum number of cycles before a failed agent is loaded again."""
 WORTH = 0.1
-"""The least change of a query's kept part that is logged."""
+"""The smallest change of the share of rows that a query keeps for which a line is logged."""
 LAST = 1e9
-"""The priority of queries of which nothing may be dropped: their minimum is never lowered in favour of another's."""
+"""The priority of queries that must keep all rows: their minimum is never lowered in favour of another query's."""
 JUMP = 0.1
 """Seconds: if the wall clock and the monotonic clock diverge by more between two cycles, the wall clock was set."""
 
@@ -72,7 +72,7 @@ class PromiseKeeper:
         self._troubles: dict[str, Trouble] = {}
         """By application: the failures of its agent."""
         self._suspended: dict[str, int] = {}
-        """By application: how often its agent has kept all rows because it had received nothing from here."""
+        """By application: how often its agent has kept all rows because it had received nothing from this process."""
         self._queries: dict[Key, Query] = {}
         self._flowing: dict[Key, Query] = {}
         """The queries that the controller knows, in its order: those of which rows may be dropped."""
@@ -84,7 +84,7 @@ class PromiseKeeper:
         self._cores = Cores(())
         self._looks: deque[tuple[float, Used]] = deque(maxlen=WINDOW * SAMPLES + 1)
         self._samples = 0
-        """Since the last failure."""
+        """Number of samples since the start or the last failure."""
         self._ahead = time.time() - time.monotonic()
         """Seconds by which the wall clock, which Spark's reports use, is ahead of the monotonic one."""
 
@@ -119,7 +119,10 @@ class PromiseKeeper:
         }
 
     def measure(self, now: float) -> Measured | None:  # noqa: ARG002 - each query is measured at its own time
-        """Sample the CPU of the queries; once a cycle read all reports and return what they tell."""
+        """Sample the CPU use of the queries. Once per cycle also read all reports, and return the measured values.
+
+        None: this is not the time of a cycle, no query may drop rows, or too few samples are known.
+        """
         self._sample()
         self._samples += 1
         if self._samples % SAMPLES != 1:
@@ -181,18 +184,21 @@ class PromiseKeeper:
         if why is not None and why not in query.said and query.promise.accuracy < 1.0:
             query.said.add(why)
             extra = {"application": application, "query": query.name, "reason": why}
-            log.warning("'%s' keeps all rows: %s", visible(query.name), why, extra=extra)
+            log.warning("query '%s' keeps all rows: %s", visible(query.name), why, extra=extra)
 
     def _note_jumps(self) -> None:
         """Measure all queries anew if the wall clock was set."""
         before, self._ahead = self._ahead, time.time() - time.monotonic()
         if abs(self._ahead - before) > JUMP:
-            log.warning("the clock was set by %+.1f s: queries are measured anew", self._ahead - before)
+            log.warning("the wall clock was changed by %+.1f s: all queries are measured again", self._ahead - before)
             for query in self._queries.values():
                 query.forget(time.monotonic())
 
     def _timed(self, report: Report) -> Report:
-        """Convert times to the monotonic clock; one in the future is from before the clock was set: it is unknown."""
+        """Convert a report's times to the monotonic clock.
+
+        A time in the future was taken before the wall clock was set: it becomes NaN.
+        """
         latest = time.monotonic() + CYCLE
         began = [each.began - self._ahead for each in report.progress]
         known = [
@@ -202,10 +208,10 @@ class PromiseKeeper:
         return report._replace(progress=tuple(known))
 
     def _reports(self, name: str, processes: Sequence[Process]) -> list[Report]:
-        """Return the reports of one application; none if that fails, which is logged once."""
+        """Return the reports of one application; an empty list after a failure, which is logged once."""
         trouble = self._troubles.get(name)
         if trouble is None:
-            means = "nothing is dropped there"
+            means = "no rows of its queries are dropped"
             trouble = Trouble(f"the agent in '{visible(name)}'", CYCLE, LONGEST_PAUSE * CYCLE, means=means, log=log)
             self._troubles[name] = trouble
         if trouble.waits(time.monotonic()):
@@ -214,7 +220,7 @@ class PromiseKeeper:
             if name not in self._shedders:
                 driver = next((process.pid for process in processes if process.driver), None)
                 if driver is None:
-                    raise TargetGone("its driver is not on this host, and only there rows can be dropped")
+                    raise TargetGone("its driver is not on this host, and only an agent in the driver can drop rows")
                 self._shedders[name] = Shedder(driver, SILENT * CYCLE)
             reports = self._shedders[name].look()
         except Exception as error:  # whatever it is, other applications go on
@@ -223,12 +229,12 @@ class PromiseKeeper:
         trouble.worked()
         if silent := self._shedders[name].suspended:
             self._suspended[name] = self._suspended.get(name, 0) + 1
-            what = "all rows of '%s' were kept for a while: nothing was heard there from Treadle for %.0f s"
+            what = "the agent in '%s' has kept all rows for a while: it received nothing from Treadle for %.0f s"
             log.warning(what, visible(name), silent, extra={"application": name, "seconds": silent})
         return reports
 
     def _leave(self, application: str, error: Exception) -> None:
-        """Pause an application: its agent may be late because it gets no CPU."""
+        """Close the agent of an application until a later retry: it may be late because it gets no CPU."""
         if application in self._shedders:
             self._shedders.pop(application).close()
         # A newly loaded agent starts its counters at zero and drops nothing at first, so its queries start anew too.
@@ -236,7 +242,10 @@ class PromiseKeeper:
         self._troubles[application].failed(time.monotonic(), error)
 
     def _sample(self) -> None:
-        """Add each query's CPU time since the last sample: that of its threads, and a part of the rest by its tasks."""
+        """Add each query's CPU time since the last sample: that of its threads, and a share of all other CPU time.
+
+        The other CPU time of the processes is divided in proportion to the queries' numbers of tasks.
+        """
         now, used, snapshot = time.monotonic(), self._cores.read(), self._seen()
         self._looks.append((now, used))
         if len(self._looks) < 2 or snapshot is None or "cpu" not in snapshot.columns:
@@ -308,7 +317,7 @@ class PromiseKeeper:
         )
 
     def _drop(self) -> None:
-        """Send the drivers the parts that have changed; queries that may not shed keep all."""
+        """Send each driver the changed shares of rows to keep; queries that may not drop rows keep all."""
         for query in self._queries.values():
             if not query.sheds:
                 query.desired = 1.0
@@ -332,7 +341,7 @@ class PromiseKeeper:
 
 
 def _names(queries: Mapping[Key, Query]) -> list[str]:
-    """Return unique names of the queries: with a part of the run id if two have one name."""
+    """Return unique names of the queries: if two share a name, each gets the start of its run id appended."""
     names = [query.name for query in queries.values()]
     return [
         name if names.count(name) == 1 else f"{name}-{run[:8]}" for name, (_, run) in zip(names, queries, strict=True)

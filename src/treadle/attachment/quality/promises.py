@@ -15,24 +15,24 @@ from treadle.decide.quality import Promise
 from treadle.errors import ConfigError
 
 Given = str | Path | Mapping[str, Mapping[str, float]]
-"""The path of a TOML file, or what its table `queries` would have."""
+"""The path of a TOML file, or a mapping like the table `queries` of such a file."""
 ALL = Promise(0.0, 1.0)
 """The promise of a query that no pattern matches: nothing of it is dropped."""
 _KEYS = ("priority", "min_accuracy")
-_EXAMPLE = '[queries."enrich-*"], priority = 1, min_accuracy = 0.2'
+_EXAMPLE = 'queries."enrich-*" = { priority = 1, min_accuracy = 0.2 }'
 
 
 def read(given: Given) -> dict[str, Promise]:
-    """Return the promises by pattern, in their order."""
+    """Return the promises by pattern, in the order given."""
     if isinstance(given, Mapping):
         return _checked(given, "qod")
     where = str(given)
     data = toml.read(Path(given))
     if others := data.keys() - {"queries"}:
-        raise ConfigError(f"{min(others)}: is not a known key", where=where, remedy=f"write {_EXAMPLE}")
+        raise ConfigError(f"unknown key '{min(others)}'", where=where, remedy=f"write {_EXAMPLE}")
     queries = data.get("queries", {})
     if not isinstance(queries, Mapping) or not queries:
-        raise ConfigError("promises nothing of any query", where=where, remedy=f"write {_EXAMPLE}")
+        raise ConfigError("contains no promise", where=where, remedy=f"write {_EXAMPLE}")
     return _checked(queries, where)
 
 
@@ -44,8 +44,8 @@ def of(name: str, promises: Mapping[str, Promise]) -> Promise:
 def _checked(given: Mapping[str, Any], where: str) -> dict[str, Promise]:
     found = {pattern: _promise(f"{where}, query '{pattern}'", said) for pattern, said in given.items()}
     if not any(promise.accuracy < 1.0 for promise in found.values()):
-        remedy = "give one of them a min_accuracy below 1, or attach without it"
-        raise ConfigError("no query may shed anything", where=where, remedy=remedy)
+        remedy = "give at least one query a min_accuracy below 1, or leave out --qod (qod)"
+        raise ConfigError("every query must keep all of its rows", where=where, remedy=remedy)
     return found
 
 
@@ -54,8 +54,10 @@ def _promise(where: str, said: object) -> Promise:
         raise ConfigError(f"is {said!r}", where=where, remedy=f"write {_EXAMPLE}")
     for key in said:
         if key not in _KEYS:
-            raise ConfigError(f"{key}: is not a known key", where=where, remedy=f"known here: {', '.join(_KEYS)}")
-    for key, remedy in zip(_KEYS, ("say who sheds first", "say how much of its rows is enough, 0 to 1"), strict=True):
+            raise ConfigError(f"unknown key '{key}'", where=where, remedy=f"known here: {', '.join(_KEYS)}")
+    for key, remedy in zip(
+        _KEYS, ("add a number; the lowest drops rows first", "add the least part of its rows, 0 to 1"), strict=True
+    ):
         if key not in said:
             raise ConfigError(f"has no {key}", where=where, remedy=remedy)
         if isinstance(said[key], bool) or not isinstance(said[key], int | float) or not abs(said[key]) < 1e300:

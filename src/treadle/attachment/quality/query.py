@@ -25,12 +25,14 @@ WINDOW = 3
 """Cycles over which work is averaged; more if they contain too few batches (`BATCHES`)."""
 BATCHES = 2
 ALWAYS = 0.8
-"""The part of the time from which on a query counts as always in a batch: rows that arrive in a batch then wait."""
+"""A query that is in a batch for at least this share of the time counts as always in a batch: rows that arrive during a
+batch wait for the next one."""
 UNMEASURED = 30.0
-"""Seconds for which a query does not shed more while one that has to shed before it has not been measured yet."""
-REAL_TIME = "it runs in Real-Time Mode, in which the plan stays as it is"
-ENDS = "its trigger ends it when it has read what was there, so nothing can be late"
-LAG_UNKNOWN = "the lag of its source is not known"
+"""Maximum seconds for which a query does not drop more rows because another query, which has to drop rows first, is not
+measured yet."""
+REAL_TIME = "it runs in Real-Time Mode, whose plan can't be changed while it runs"
+ENDS = "its trigger (AvailableNow or Once) ends it once the available rows are read, so no row can be late"
+LAG_UNKNOWN = "its source reports no lag"
 
 
 class Done(NamedTuple):
@@ -40,7 +42,7 @@ class Done(NamedTuple):
     batches: float
     cpu: float
     held: float
-    """The part of the time that it was in a batch."""
+    """The share of the time in which the query was in a batch."""
 
 
 NOTHING = Done(0.0, 0.0, 0.0, 0.0)
@@ -59,11 +61,11 @@ class Query:
     keep: float = 1.0
     desired: float = 1.0
     told: float = 1.0
-    """The kept part of rows that was last logged."""
+    """The share of kept rows that was last logged."""
     said: set[str] = field(default_factory=set)
     """The reasons for keeping all rows that were logged."""
     accuracy: float | None = None
-    """The part of its rows that was kept lately; None if that is not known."""
+    """The share of the query's rows that was kept lately; None if it is not known."""
     rows: float = 0.0
     met: float = field(default_factory=time.monotonic)
     _lag_known: bool = True
@@ -74,9 +76,9 @@ class Query:
     _last: Progress | None = None
     _input: InputRate = field(default_factory=lambda: InputRate(WINDOW * CYCLE))
     _counted: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
-    """Totals of rows that were read, that came to the filter, and that the filter has dropped."""
+    """At each of the last reports: total rows that were read, that reached the filter, and that the filter dropped."""
     _unseen: int = 0
-    """How often in a row no rows had come to the filter, although there should be a filter."""
+    """Number of consecutive reports with rows read, but none at the filter, although there should be a filter."""
     _used: list[tuple[float, float]] = field(default_factory=list)
     """(time, core seconds that the query had used by then)."""
 
@@ -86,10 +88,10 @@ class Query:
 
     @property
     def keeps_all(self) -> str | None:
-        """Why no rows of it can be dropped, whatever its promise says; None if rows can be dropped.
+        """Why the query must keep all rows, whatever its promise says; None if rows can be dropped.
 
-        Without a known lag all rows that are read would count as just arrived. The fewer rows are kept, the faster a
-        source is read, so more and more would be dropped of files or a backfill, which are not late.
+        Without a known lag, all rows that are read would count as just arrived. The fewer rows are kept, the faster a
+        source is read. So more and more rows of files or of a backfill would be dropped, although they are not late.
         """
         if self.real_time:
             return REAL_TIME
@@ -108,7 +110,7 @@ class Query:
         return bool(self._batches)
 
     def comes_before(self, other: Query) -> bool:
-        """Whether it must shed before the other query, but has not been measured yet."""
+        """Whether this query must drop rows before the other one, but was met lately and is not measured yet."""
         first = self.sheds and self.promise.priority < other.promise.priority
         return first and not self.measured and time.monotonic() - self.met < UNMEASURED
 
@@ -120,7 +122,7 @@ class Query:
         self._input = InputRate(WINDOW * CYCLE)
 
     def hear(self, report: Report) -> None:
-        """Take in a new report."""
+        """Update with a new report."""
         for each in report.progress:
             self._take(each)
         while len(self._batches) > BATCHES and _end(self._batches[-1]) - self._batches[1].began > WINDOW * CYCLE:
@@ -134,11 +136,11 @@ class Query:
 
     @property
     def kept(self) -> float:
-        """The part of its rows that was kept; where Spark does not count that, the part that was set."""
+        """The share of the query's rows that was kept; the share that was set if the kept rows are not counted."""
         return self.accuracy if self.accuracy is not None else self.keep
 
     def use(self, now: float, seconds: float) -> None:
-        """Add core seconds that it has used until now."""
+        """Add the CPU seconds that the query has used since the last call."""
         self._used.append((now, self._used[-1][1] + seconds))
         if len(self._used) > MOST_SAMPLES or (self._batches and self._used[1][0] < self._batches[0].began - CYCLE):
             del self._used[0]
@@ -150,7 +152,7 @@ class Query:
         return float(ended - began) / max(end - begin, 1e-3)
 
     def done(self) -> Done:
-        """Return the work of its last batches; nothing if no batch has been measured yet."""
+        """Return the work of the last batches; `NOTHING` if no batch has been measured yet."""
         if not self._batches:
             return NOTHING
         begin, end = self._batches[0].began, max(map(_end, self._batches))

@@ -28,9 +28,9 @@ from treadle.linux.sockets import peer, waiting_connect
 log = logging.getLogger("treadle.attach")
 
 PATIENCE = 10.0
-"""Seconds for a whole answer: the process that schedules may be short of CPU."""
+"""Maximum seconds for a whole answer: the process that schedules may be short of CPU."""
 LARGEST = 8 << 20
-"""Bytes of an answer: enough for 10,000 threads."""
+"""Maximum bytes of an answer: enough for 10,000 threads."""
 PREFIX = "status-"
 Status = dict[str, Any]
 
@@ -48,14 +48,17 @@ class Published:
         self._open: dict[Process, _Open] = {}
 
     def add(self, processes: Iterable[Process]) -> None:
-        """Open sockets for these processes, which must be claimed by us: an old socket is left by a dead attachment."""
+        """Open a socket for each of these processes, which this attachment must have claimed.
+
+        So an existing socket was left by a dead attachment, and is replaced.
+        """
         try:
             folder = str(runtime_folder.runtime_folder())
             for process in processes:
                 self._open[process] = self._listen(f"{folder}/{_name(process)}")
             _sweep(folder, {each.path for each in self._open.values()})
         except (OSError, TreadleError) as error:
-            log.warning("`treadle top` elsewhere can't show what is done here: %s", error, extra={"error": str(error)})
+            log.warning("`treadle top` can't show this attachment: %s", error, extra={"error": str(error)})
 
     def drop(self, processes: Iterable[Process]) -> None:
         """Close the sockets of these processes."""
@@ -97,7 +100,7 @@ class Published:
             except OSError:
                 continue  # the client has disconnected
             except Exception:  # the thread must go on, for the next client
-                log.exception("the status could not be given")
+                log.exception("the status could not be sent to `treadle top`")
 
 
 def ask(applications: Iterable[Application]) -> Status | None:
@@ -143,7 +146,7 @@ def _connect(folder: int, name: str, uid: int) -> socket.socket | None:
 def _answer(connection: socket.socket) -> Status | None:
     """Receive the status; None if the other side disconnects without sending one, as it does when it ends."""
     with connection:
-        where = f"process {peer(connection).pid}, which schedules it"
+        where = f"treadle process {peer(connection).pid}"
         try:
             text = receive(connection, LARGEST, PATIENCE)
             return shape.read(text) if text else None

@@ -22,7 +22,7 @@ from treadle.values import Schedule, Snapshot
 
 
 class Row(TypedDict):
-    """An instance: one stage of a query, or a part of the engine itself."""
+    """What is shown of an instance: one stage of a query, or a service of the engine itself."""
 
     application: str
     query: str
@@ -56,7 +56,7 @@ class Changes:
             self._last[decision.target] = decision
 
     def of(self, instance: Instance) -> Decision | None:
-        """Return the last change of its threads, or of the groups they may be in."""
+        """Return the last change of an instance's threads, or of the groups that they may be in."""
         operators = "+".join(instance.operators)
         groups = (flat(instance.query), flat(f"{instance.query}.{operators}"))
         found = [self._last[target] for target in (*instance.threads, *groups) if target in self._last]
@@ -172,12 +172,12 @@ def _thread(thread: ThreadRef) -> dict[str, Any]:
 
 
 def _waits_inside(seen: Mapping[str, float]) -> bool:
-    """Whether the queue that is shown is inside of the engine, not outside in Kafka."""
+    """Whether the queue that is shown is inside of the engine, not in Kafka."""
     return _known(seen.get("external_queue")) is None and _known(seen.get("queue")) is not None
 
 
 def _queue(seen: Mapping[str, float]) -> float | None:
-    """Return what waits outside for a source, if it is known, otherwise the input queue."""
+    """Return the external queue (of a source), if it is known, otherwise the input queue."""
     outside = _known(seen.get("external_queue"))
     return _known(seen.get("queue")) if outside is None else outside
 

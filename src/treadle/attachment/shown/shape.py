@@ -73,7 +73,7 @@ class _Status(_Part):
 
 
 def read(text: bytes) -> dict[str, Any]:
-    """Parse the status in an answer; raise an EngineError if it is none."""
+    """Parse the status in an answer; raise an EngineError if the answer does not fit the schema."""
     try:
         return _Status.model_validate_json(text).model_dump()
     except ValidationError as error:

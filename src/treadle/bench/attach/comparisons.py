@@ -1,8 +1,8 @@
 """`treadle bench attach`: an unchanged application in Spark's Real-Time Mode under the OS alone and under Treadle.
 
-Contention is one urgent query against four, which ask for more than the core can do; the chain is one query of five
-uneven stages, at rising rates. The application has one core for itself; broker, load and Treadle have the others. All
-variants take turns on one running application, and each begins with empty queues.
+The part `contention` has one urgent query and four others, which together ask for more than the core can process; the
+part `chain` has one query of five uneven stages, at rising rates. The application has one core for itself; broker, load
+and Treadle have the others. All variants take turns on one running application, and each begins with empty queues.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ COSTS = (20, 60, 30, 100, 40)
 STEP, STEPS = 1.05, 16
 """Rates rise by this factor, at most this many times, until the OS alone does not keep up."""
 BELOW, RATES = 0.95, 8
-"""Part of that rate from which all variants are measured, and the maximum number of rates."""
+"""The first rate at which all variants are measured, as a share of the rate that the OS alone does not sustain; and the
+maximum number of rates."""
 COMPARED, COMPARISONS = ("os", "treadle"), 3
 """The claims compare these two variants, so both are measured this many times at each rate."""
 AS_MUCH = 0.9
-"""The least part of the rows per second of the OS alone."""
+"""The aim: under contention, `treadle` has at least this share of the rows per second of the OS alone."""
 BEHIND = 0.5
-"""Seconds of input that may wait at the end if a rate counts as sustained."""
+"""A rate counts as sustained if the rows that wait at the end are at most this many seconds of input."""
 
 
 def run(
@@ -93,7 +94,7 @@ def run(
 
 
 def contention(repetitions: int, seconds: float, tell: Progress, deaths: Deaths) -> dict[str, Any]:
-    """Measure one urgent query that needs two thirds of the core, and four that each ask for a third."""
+    """Measure one urgent query that needs 65 % of the core, and four others that each ask for 30 %."""
     queries = [Chain(name, (60, 60, 60)) for name in ("high", *(f"low{number}" for number in range(4)))]
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENTION}
     with Rig(queries) as rig:
@@ -159,7 +160,10 @@ def chain(repetitions: int, seconds: float, tell: Progress, deaths: Deaths) -> d
 
 
 def turns(names: Sequence[str]) -> list[str]:
-    """Return the order of runs: each variant once, `COMPARED` repeatedly, since a run near saturation says little."""
+    """Return the order of runs: each variant once, but those in `COMPARED` `COMPARISONS` times.
+
+    Near saturation a single run says little.
+    """
     others = [name for name in names if name not in COMPARED]
     return [name for part in range(COMPARISONS) for name in (*COMPARED, *others[part::COMPARISONS])]
 
@@ -178,7 +182,7 @@ def _tried(rig: Rig, query: str, options: dict[str, Any] | None, rate: float, se
 
 
 def _saturation(rig: Rig, query: str, capacity: float, seconds: float) -> float:
-    """Return the first rate with which the OS alone does not keep up, beginning a little below the flooded capacity.
+    """Raise the rate from 85 % of `capacity` until the OS alone does not sustain it, and return it.
 
     A JVM goes on compiling for minutes, so this rate is only a start for the measurements and is not reported.
     """
@@ -198,7 +202,7 @@ def worth_more(by_rate: Mapping[tuple[str, float], Mapping[str, float]], rates: 
 def at_saturation(
     by_rate: Mapping[tuple[str, float], Mapping[str, float]], rates: Sequence[float], names: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the figures of all variants at the first rate with which the OS alone does not keep up."""
+    """Return the figures of all variants at the first rate that the OS alone does not sustain, or else at the last."""
     saturated = next((rate for rate in rates if by_rate["os", rate]["behind_s"] > BEHIND), rates[-1])
     figures: dict[str, Any] = {"saturation_rows_per_s": saturated}
     for name in names:

@@ -1,8 +1,9 @@
-"""`treadle bench loop`: the cost of `treadle attach` itself, at 50 ms over applications with 100 and 1,000 threads.
+"""`treadle bench loop`: the cost of `treadle attach` itself, every 50 ms, on applications with 100 and 1,000 threads.
 
-It is the CPU of Treadle's processes and of its threads inside of the JVM, while a policy decides by rows that the agent
-counts five times a second. Turns with and without the agent compare the application's rows per second. The baseline is
-the cost of the same by a `jstack` and `renice` processes, as in the published code of Lachesis.
+The cost is the CPU time of Treadle's processes and of its threads inside of the JVM, while a policy decides by rows
+that the agent counts five times a second. Turns with and without the agent compare the application's rows per second.
+The baseline is the duration of a round made by processes, a `jstack` and a `renice` for each thread, as in the
+published code of Lachesis.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from treadle.attachment import attach
 from treadle.bench.attach.rig import Rig
 from treadle.bench.claims import Claims, Deaths, at_least, at_most
 from treadle.engines.spark.look_due import RARELY
-from treadle.engines.spark.threads.naming import runs_task
+from treadle.engines.spark.threads.thread_names import runs_task
 from treadle.engines.spark.threads.thread_table import FRAMES
 from treadle.errors import EngineError
 from treadle.linux import stat
@@ -34,7 +35,7 @@ from treadle.workloads.realtime import Chain
 Progress = Callable[[str, float], None]
 PERIOD = 0.05
 POLICY = "queue-size"
-"""A policy that needs the rows that are counted inside of tasks."""
+"""A policy that needs row counts of tasks, which the agent reads in the JVM."""
 HUNDRED = tuple(
     Chain(name, costs)
     for name, costs in (
@@ -44,22 +45,22 @@ HUNDRED = tuple(
         ("falling", (40, 20, 10)),
     )
 )
-"""Queries with together a hundred threads that are scheduled, Spark's own among them."""
+"""Queries that together have about a hundred scheduled threads, including Spark's own."""
 THOUSAND = tuple(Chain(f"chain-{number}", (5, 10, 5, 10, 5)) for number in range(30))
-"""The same with a thousand threads."""
+"""Queries that together have about a thousand scheduled threads."""
 BATCH = "30 minutes"
-"""Interval of batches: none begins during a measurement."""
+"""Duration of a Real-Time batch: so long that no batch begins during a measurement."""
 WARM = 20.0
 """Seconds after which the JVM has compiled most of the application."""
 LOAD, QUIET, FLOOD = 0.9, 0.5, 1.3
-"""Parts of the application's capacity that it gets: under load, in a quiet interval, flooded."""
+"""Input rates as shares of the application's capacity: under load, in a quiet interval, flooded."""
 FIRST_RATE = 100.0
-"""Rows per second of all queries for warming up."""
+"""Rows per second of all queries together while the application warms up."""
 STARTS = 3
 SETTLE = 20.0
 """Seconds until the JVM has compiled most of the agent too."""
 PAUSE, TURN, PAIRS = 2.0, 5.0, 8
-"""Seconds before a turn and of a turn, with or without the agent, and the number of pairs of turns."""
+"""Turns with and without the agent: the seconds before each turn, its length in seconds, and the number of pairs."""
 OWN = ("treadle-agent", "Attach Listener")
 """JVM threads that work for Treadle alone, by the kernel's names, which have at most 15 characters."""
 SHARED = ("VM Thread",)
@@ -121,10 +122,10 @@ def claims(figures: Mapping[str, Any]) -> Claims:
 
 
 def measure(pid: int, seconds: float) -> dict[str, Any]:
-    """Attach from this process; return the CPU of all that works for Treadle, and the times of the parts of a round.
+    """Attach from this process; return the cores used by Treadle's processes and agent, and the durations of rounds.
 
-    `threads` are those that are scheduled. `round_ms` are medians: `all` and its parts of rounds with new data to
-    decide on, `quiet` of the others.
+    `threads` is the number of scheduled threads. `round_ms` has medians: `all` and its phases for rounds with new data,
+    `quiet` for rounds without.
     """
     with attach(pid, policy=POLICY, enforce="nice", period=PERIOD) as attachment:
         time.sleep(SETTLE)
@@ -165,7 +166,7 @@ def _cpu_time() -> float:
 
 
 def _named(pid: int, names: Sequence[str]) -> list[Path]:
-    """Return the folders of a process's threads with these names."""
+    """Return the folders in /proc of a process's threads with these names."""
     return [task for task in Path(f"/proc/{pid}/task").iterdir() if _comm(task) in names]
 
 
@@ -194,9 +195,10 @@ def _even(rig: Rig, rate: float) -> dict[str, float]:
 
 
 def _cost(rig: Rig, rate: float, seconds: float) -> dict[str, Any]:
-    """Measure the loop in a quiet interval, and the cost of a thread dump in the JVM's own thread.
+    """Measure the loop in a quiet interval, and the cost of a thread dump in the JVM's `VM Thread`.
 
-    That thread collects garbage too, so its work for Treadle, a dump every `RARELY` seconds, is measured separately.
+    The `VM Thread` also collects garbage, so its work for Treadle, a dump every `RARELY` seconds, is measured
+    separately.
     """
     pid = rig.application.pid
     with rig.flowing(_even(rig, QUIET * rate)):
@@ -212,7 +214,7 @@ def _cost(rig: Rig, rate: float, seconds: float) -> dict[str, Any]:
 def _with_and_without(rig: Rig, rate: float) -> dict[str, float]:
     """Return rows per second of the flooded application with and without the agent, and the interval of their ratio.
 
-    In pairs of turns the one with the agent is alternately first and second, since a JVM becomes faster all the time.
+    A JVM becomes faster all the time, so the turn with the agent is alternately the first and the second of its pair.
     """
     rig.produce(_even(rig, rate))
     found: dict[bool, list[float]] = {True: [], False: []}
@@ -227,7 +229,7 @@ def _with_and_without(rig: Rig, rate: float) -> dict[str, float]:
 
 
 def compared(with_it: Sequence[float], without: Sequence[float]) -> dict[str, float]:
-    """Return the means of both, and the mean ratio of the pairs with its interval, on a logarithmic scale."""
+    """Return the mean of both, and the geometric mean of the ratios of the pairs, with its confidence interval."""
     logs = [math.log(one / other) for one, other in zip(with_it, without, strict=True)]
     spread = statistics.variance(logs) / len(logs)
     ratio = estimates.of_sums(statistics.fmean(logs), spread, spread**2 / (len(logs) - 1))
@@ -274,7 +276,7 @@ def _apart(pid: int, seconds: float) -> dict[str, Any]:
 def _first_priority(pid: int) -> float:
     """Return the seconds from the command until the nice of a thread of the application changes.
 
-    The policy needs no history: queue-size would wait until queues differ.
+    The policy is `random`, which needs no history; `queue-size` would wait until queues differ.
     """
     command = [_program(), "attach", "--pid", str(pid), "--policy", "random", "--for", "10s"]
     before = _nices(pid)
@@ -302,7 +304,10 @@ def _nices(pid: int) -> dict[str, int]:
 
 
 def _by_processes(pid: int, threads: int) -> float | None:
-    """Return the milliseconds of one round: a thread dump by `jstack`, a `renice` per thread. None without them."""
+    """Return the milliseconds of a round by processes: a `jstack`, and a `renice` for each thread.
+
+    None if one of them is not installed.
+    """
     jstack, renice = Path(jars.java()).resolve().with_name("jstack"), shutil.which("renice")
     if not jstack.exists() or renice is None:
         return None

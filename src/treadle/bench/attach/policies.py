@@ -2,7 +2,7 @@
 
 Five queries of different cost, selectivity and rate ask for nearly all of one core, or for more: in Real-Time Mode with
 three stages each, or in micro-batches with a shuffle into 200 partitions. All policies and the OS alone take turns on
-one running application. A second observer reads the queues in each variant, so that it costs all the same.
+one running application. A separate observer reads the queues in every variant, so that its cost is the same for all.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ QUERIES = (
 )
 PARTITIONS, SLOTS = 200, 4
 LOADS = {"near": 0.95, "above": 1.15}
-"""Parts of the capacity of the core."""
+"""Loads as shares of the core's capacity."""
 EVEN, UNEVEN = (1, 1, 1, 1, 1), (3, 2, 1, 1, 1)
-"""The work that each query asks for, in proportion."""
+"""Relative amounts of work, in hashes per second, that the queries ask for."""
 VARIANTS: Mapping[str, dict[str, Any] | None] = {
     "os": None,
     "random": {"policy": "random"},
@@ -78,10 +78,10 @@ def run(
 def run_uneven(
     repetitions: int, seconds: float, tell: Progress, deaths: Deaths, loads: Sequence[str] = ("above",)
 ) -> dict[str, Any]:
-    """Run the same with two queries that ask for more than the others.
+    """Run the same as `run`, but two queries ask for more work than the others.
 
-    If all ask for the same, the OS divides the core evenly and makes all equally late: the goal of FCFS and queue-size.
-    Here it makes only two of them late.
+    If all queries ask for the same work, the OS divides the core evenly and delays all equally, which is already the
+    goal of FCFS and queue-size. Here the OS delays only two of them.
     """
     return _run(Rig(QUERIES), QUERIES, UNEVEN, repetitions, seconds, SETTLE, tell, deaths, loads)
 
@@ -89,7 +89,7 @@ def run_uneven(
 def run_batches(
     repetitions: int, seconds: float, tell: Progress, deaths: Deaths, loads: Sequence[str] = ("near",)
 ) -> dict[str, Any]:
-    """Run the same in micro-batches. They last for seconds, so settling and measuring take longer."""
+    """Run the same as `run` in micro-batches. A batch lasts for seconds, so settling and measuring take longer."""
     queries = [replace(query, costs=query.costs[:2]) for query in QUERIES]
 
     def start(servers: str, core: int | None) -> realtime.Application:
@@ -170,7 +170,7 @@ def _warmed_up(rig: Rig, queries: Sequence[Chain], seconds: float) -> float:
 
 
 def _work(done: Mapping[str, float], queries: Sequence[Chain]) -> float:
-    """Return the hashes per second for the rows per second that come out of each query."""
+    """Convert the output rows per second of each query to hashes per second of all queries."""
     return sum(done[query.name] * sum(query.costs) for query in queries)
 
 
@@ -180,14 +180,14 @@ def _hashes(query: Chain) -> float:
 
 
 def _rates(work: float, queries: Sequence[Chain], shares: Sequence[float] = EVEN) -> dict[str, float]:
-    """Return the rows per second of each query that together need `work` hashes per second."""
+    """Return each query's input rows per second, such that all queries together need `work` hashes per second."""
     each = work / sum(shares)
     return {query.name: each * share / _hashes(query) for query, share in zip(queries, shares, strict=True)}
 
 
 @contextmanager
 def _observed(pid: int) -> Iterator[list[Floats]]:
-    """Sample the queues of all stages except the sources, or of micro-batches, every `PERIOD` seconds in the block."""
+    """During the block, sample queues every `PERIOD` seconds: of all stages but sources, or of micro-batch queries."""
     found: list[Floats] = []
     over = threading.Event()
 
@@ -233,7 +233,7 @@ def _figures(outcome: Outcome, queues: Sequence[Floats], seconds: float) -> dict
 
 
 def _compared(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, Any]:
-    """Return the means of all repetitions, and for each goal the ratio of the OS to the variant: a 95 % interval."""
+    """Return the means of all repetitions, and for each goal the 95 % interval of the ratio OS : variant."""
     made: dict[str, Any] = {}
     for name, each in runs.items():
         if not each:

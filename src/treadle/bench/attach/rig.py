@@ -30,14 +30,14 @@ from treadle.workloads.realtime import Application, Chain, Started
 Progress = Callable[[str, float], None]
 BATCH = "10 seconds"
 KNOWN = 10.0
-"""Maximum seconds until an attachment knows the queries."""
+"""Maximum seconds to wait until an attachment has found the queries."""
 SETTLE = 2.0
 WARM, TWICE, WARM_UPS = 1.03, 2, 14
-"""An application is warm if its speed did not rise by this factor, this many times in a row; the maximum number of
-tries."""
+"""An application is warm if its speed has not risen by the factor `WARM` for `TWICE` floods in a row. `WARM_UPS` is the
+maximum number of floods."""
 FIRST_FLOOD, FLOOD, ENOUGH = 2000.0, 1.4, 0.9
-"""Rows per second of each query at first; the factor on the throughput for the next rate; the part of its rows of which
-less must be finished for a rate to be a flood."""
+"""`FIRST_FLOOD` is the first rate, in rows per second and query; the next rates are `FLOOD` times the throughput. A
+rate is a flood if less than the share `ENOUGH` of its rows is finished in time."""
 PATIENCE = 120.0
 """Maximum seconds for working off waiting rows after each measurement."""
 MOMENTS = 200
@@ -46,7 +46,10 @@ MOMENTS = 200
 
 @contextmanager
 def attached(rig: Rig, options: dict[str, Any] | None) -> Iterator[None]:
-    """Attach with these options for the block, which begins when the queries are known; don't attach if None."""
+    """Attach with these options during the block, which begins `SETTLE` seconds after the queries are known.
+
+    If `options` is None, don't attach.
+    """
     if options is None:
         yield
         return
@@ -62,16 +65,16 @@ def attached(rig: Rig, options: dict[str, Any] | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One measurement, by query."""
+    """The results of one measurement, by query."""
 
     ages: Mapping[str, Floats]
-    """Ages in seconds, when they came out, of the rows that came in during the measurement."""
+    """The latencies in seconds of all rows that came in during the measurement."""
     rows: Mapping[str, int]
-    """Rows that came out during the measurement."""
+    """Number of rows that came out during the measurement."""
     left: Mapping[str, int]
-    """Rows inside the query at the end."""
+    """Number of rows inside the query at the end."""
     queued: Mapping[str, Ints]
-    """Rows inside the query at evenly spaced moments."""
+    """Number of rows inside the query at each of `MOMENTS` evenly spaced moments."""
     switches: float
     """Context switches per second of all threads of the application."""
 
@@ -81,7 +84,7 @@ class StalledError(EngineError):
 
 
 class _Mark(NamedTuple):
-    """The counters at a moment, in nanoseconds; rows by sink, switches by thread."""
+    """The counters at `time` (in nanoseconds): rows sent and seen by sink, context switches by thread."""
 
     time: int
     sent: Mapping[str, int]
@@ -99,7 +102,7 @@ class Rig:
         batch: str = BATCH,
         application: Callable[[str, int | None], Started] | None = None,
     ) -> None:
-        """Prepare the queries. `application` starts the application, given the broker's address and a core."""
+        """Prepare the queries. `application` starts the application; it gets the broker's address and its core."""
         self._start = application or (lambda servers, core: Application(queries, servers, batch=batch, core=core))
         self.queries = {query.sink: query for query in queries}
         self._seen = dict.fromkeys(self.queries, 0)
@@ -138,7 +141,7 @@ class Rig:
     def flooded(self, mix: Mapping[str, float], seconds: float) -> dict[str, float]:
         """Return the rows per second that come out of each query under more load of this mix than can be processed.
 
-        Flooding is repeated until it gets no faster: then the JVM has compiled the code.
+        The flood is repeated until the application gets no faster, because the JVM has compiled the code.
         """
         best: dict[str, float] = {}
         warm = 0
@@ -211,7 +214,7 @@ class Rig:
         return next(self._sent[sink] for sink, each in self.queries.items() if each.name == query)
 
     def came(self, query: str) -> float:
-        """Return the rows that the broker has of a query's topic now."""
+        """Return the number of rows that are now in the topic that a query reads."""
         from confluent_kafka import TopicPartition
 
         source = next(each.source for each in self.queries.values() if each.name == query)
@@ -243,7 +246,9 @@ class Rig:
         end = time.monotonic() + PATIENCE
         while any(self._seen[sink] < self._sent[sink] for sink in self.queries):
             if time.monotonic() > end:
-                raise StalledError(f"what waits is not worked off in {PATIENCE:g} s", remedy="see what else runs here")
+                raise StalledError(
+                    f"waiting rows are not processed within {PATIENCE:g} s", remedy="end other programs on this machine"
+                )
             self.take_some()
 
     def _switches(self) -> dict[int, float]:
@@ -256,7 +261,7 @@ class Rig:
 
 
 def queued(rows: Ints) -> dict[str, float]:
-    """Return mean and variance of the waiting rows at some moments."""
+    """Return mean and variance over time of the number of rows inside a query."""
     return {"queued_rows": float(rows.mean()), "queue_variance": float(rows.var())}
 
 

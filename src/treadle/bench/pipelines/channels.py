@@ -31,7 +31,7 @@ SCHEMA = "id long, arrived timestamp, v double, payload string"
 
 
 def run(*, rows: int = 2_000_000, repetitions: int = 3, progress: Progress | None = None) -> dict[str, Any]:
-    """Return the rows per second by kind of channel, medians; the first repetition only warms up."""
+    """Return by kind of channel the median rows per second; one more repetition before them only warms up."""
     from treadle.pipelines.spark.session import session
 
     tell = progress or (lambda *_: None)
@@ -87,7 +87,7 @@ def _rows(spark: SparkSession, count: int) -> DataFrame:
 
 
 class _Medium:
-    """A kind of channel, with code to fill the first one, and for a hop from there to a new one."""
+    """A kind of channel: fills one channel with rows, and runs hops from this channel to new ones."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
@@ -101,7 +101,7 @@ class _Medium:
         raise NotImplementedError
 
     def hop(self, number: int) -> float:
-        """Return the seconds in which all rows go through."""
+        """Move all rows through a hop, and return the seconds that it took."""
         writer = self._query(number).option("checkpointLocation", str(self.folder / f"checkpoint{number}"))
         began = time.perf_counter()
         writer.trigger(availableNow=True).start().awaitTermination()
@@ -126,7 +126,7 @@ class _Embedded(_Medium):
 
 
 class _PythonSource(_Embedded):
-    """An alternative to the embedded channel: its segments are read in Python, in processes of Spark."""
+    """An alternative to the embedded channel: its segments are read in Python, by Spark's Python workers."""
 
     def _rows(self) -> DataFrame:
         self.spark.dataSource.register(_source())
@@ -134,7 +134,7 @@ class _PythonSource(_Embedded):
 
 
 def _source() -> Any:
-    """Return the class; it is defined here, so that Spark's workers get it by value."""
+    """Return the class of the data source; it is local to this function, so that Spark pickles it by value."""
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
     class Reader(DataSourceStreamReader):
@@ -157,7 +157,7 @@ def _source() -> Any:
                 reader = pa.ipc.open_file(file)
                 for number in range(reader.num_record_batches):
                     batch = reader.get_batch(number)
-                    # Without the schema, which marks columns as never null: Spark refuses that.
+                    # The schema is left out: it marks columns as not nullable, which Spark refuses.
                     yield pa.RecordBatch.from_arrays(batch.columns, names=batch.schema.names)
 
         def _segments(self) -> list[str]:

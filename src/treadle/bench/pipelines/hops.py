@@ -1,6 +1,7 @@
 """`treadle bench hops`: the cost of a small batch on Spark's default set-up and on Treadle's, and that of idle hops.
 
-In both the same hops read and write the same channels; each set-up has its own process and JVM, in turns.
+On both set-ups the same hops read and write the same channels. The set-ups take turns, each run in a new process and
+JVM.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def claims(figures: Mapping[str, Any]) -> Claims:
 
 
 def pipeline(hops: int) -> Pipeline:
-    """Build a pipeline of operators that read one feed, each with a sink that keeps nothing."""
+    """Build a pipeline of operators that read one feed, each with a sink that discards its rows."""
     p = Pipeline("small-hops")
     p.feed("numbers", schema="id long, v double")
     for number in range(hops // 2):
@@ -101,7 +102,7 @@ def _main() -> None:
 
 
 def _busy(running: Run, order: dict[str, Any]) -> dict[str, float]:
-    """Measure busy hops: a few rows are fed all the time, so that every hop always has a small batch to run."""
+    """Measure busy hops: the feed gets 20 rows every 50 ms, so that every hop always has a small batch to run."""
     feed, stop = running.feed("numbers"), threading.Event()
     rows = [{"id": number, "v": 0.5} for number in range(20)]
 

@@ -1,8 +1,8 @@
 """Measures Haren's multi-class workload on Spark under several schedulers: same session, same input, one after another.
 
 The session has Spark's FAIR mode on. Queries without a pool are in the default one, which is FIFO inside, so this is
-Spark's FIFO. Latency is that of results. Rows that still wait at the end count too, with their age so far, for as many
-results as they will make: so a scheduler can't hide that it starves queries.
+Spark's FIFO. Latency is that of results. A row that still waits at the end counts, with its age so far, as the mean
+number of results that it would make: so a scheduler that starves queries gets a high latency.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
     "fifo, hops": {"layout": "hops", **_FIFO},
     "treadle, hops": {"layout": "hops", "policy": "multi-class"},
 }
-"""Variants: Spark's own two schedulers, Treadle for this scenario, and single policies, with a query for each of the
-13; and the first and the third with a query for each operator and sink."""
+"""By variant: options of the pipeline. The variants are Spark's own two schedulers, Treadle for this scenario and
+single policies, with one Spark query for each of the 13 queries; `fifo` and `treadle` also run with one for each
+operator and sink."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +61,15 @@ class Measured:
     waiting_high: tuple[Part, ...]
     waiting_low: tuple[Part, ...]
     rows_per_s: float
-    """Source rows per second of which all results are out."""
+    """Source rows per second that are completely processed: the results, divided by the selectivity of the query."""
     queued: tuple[tuple[float, float, float], ...]
-    """Over time: seconds since the start, rows in all channels, variance over hops."""
+    """For each sample: seconds since `began`, number of rows in all channels, and its variance over channels."""
     began: float
     seconds: float
     cpu: Mapping[str, float] = field(default_factory=dict)
 
     def figures(self) -> dict[str, float]:
-        """Return the figures in milliseconds and rows."""
+        """Return the figures: latencies in milliseconds, rows, and the entries of `cpu`."""
         high = summarise([*self.high, *self.waiting_high])
         low = summarise([*self.low, *self.waiting_low])
         every = summarise([*self.high, *self.low, *self.waiting_high, *self.waiting_low])
@@ -174,7 +175,7 @@ def _measured(
 
 
 def results(query: Chain, hop: Hop, layout: str) -> float:
-    """Return the mean number of results of a row that a hop of the query reads."""
+    """Return how many results of the query a row that the hop reads makes on average."""
     if layout == "fused":
         return query.selectivity
     return 1.0 if hop.name == query.name else math.prod(query.keeps[int(hop.name.rpartition("_")[2]) :])

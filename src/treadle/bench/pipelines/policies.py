@@ -52,7 +52,7 @@ def run(
     seconds: float,
     warm: float,
 ) -> dict[str, list[dict[str, float]]]:
-    """Return by variant, as "hops: chain", the figures of each repetition."""
+    """Return by layout and policy, with keys such as "hops: chain", the figures of each repetition."""
     queries = {layout: synthetic.chains(unit, LOAD, count) for layout, count in LAYOUTS.items()}
     turns = [f"{layout}: {policy}" for policy in POLICIES for layout in LAYOUTS]
     found: dict[str, list[dict[str, float]]] = {turn: [] for turn in turns}
@@ -76,7 +76,7 @@ def run(
 
 
 def figures(runs: Runs) -> dict[str, Any]:
-    """Return the means of all repetitions, and for each goal the ratio to the policy with that goal."""
+    """Return the means of all repetitions, and for each goal the interval of the ratio to the policy with that goal."""
     made: dict[str, Any] = {}
     for turn, each in runs.items():
         if not each:

@@ -2,7 +2,7 @@
 
 All variants take turns in one session, several times, so that other load affects all alike. The part `classes` is the
 multi-class workload; Spark's default set-up needs its own session, in its own process. The part `policies` is in
-`policies`.
+`policies.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float], None]
 MEANT_FOR = {"hr": "mean_ms", "chain": "queued_rows", "fcfs": "max_ms", "qs": "queue_variance"}
-"""The figure that each policy should make small."""
+"""By policy: the figure that it should make small."""
 ON_DEFAULT_SETUP = "fifo on Spark's default set-up"
 
 
@@ -39,9 +39,10 @@ def run(
     default_setup: bool = True,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Return the figures of each variant, medians over the repetitions or means with intervals, and the claims.
+    """Return the figures of each variant, and the claims.
 
-    `load` is the load of `classes` as a share of all cores, without Spark's cost for each batch.
+    Figures are medians over the repetitions in the part `classes`, means with intervals in `policies`. `load` is the
+    load of `classes` as a share of all cores, without Spark's cost for each batch.
     """
     from treadle.pipelines.spark.session import session
 

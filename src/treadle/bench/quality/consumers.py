@@ -1,6 +1,6 @@
 """Counts the rows that each sink of a pipeline gets, and can make a sink stall.
 
-The count is Spark's own (`Observation`), in the sink's function and with its own action, independent of Treadle.
+Rows are counted by Spark (`Observation`) when the sink's function runs its action, independently of Treadle.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Consumers:
-    """Counters of all sinks that are functions, set before the start. Each must use its rows by one action."""
+    """Counters of all sinks that are functions. To be made before the pipeline starts; a sink must run one action."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._counts: dict[str, dict[int, int]] = {}
@@ -30,11 +30,11 @@ class Consumers:
 
     @property
     def rows(self) -> Mapping[str, int]:
-        """By sink: the rows that it got so far. A batch that is repeated counts once."""
+        """By sink: the number of rows that it got so far. A batch that is repeated counts once."""
         return {name: sum(batches.copy().values()) for name, batches in self._counts.items()}
 
     def stall(self, sink: str) -> None:
-        """Let a sink finish no batch any more; return when it has begun one."""
+        """Block all batches of a sink until `go_on`; return when the first one is blocked."""
         self._go_on[sink].clear()
         self._stalled[sink].wait()
 

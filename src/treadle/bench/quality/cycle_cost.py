@@ -1,6 +1,6 @@
 """The cost of a cycle of the quality controller by number of tasks, a figure of Stream-Economics section 7.4.
 
-Applications have five tasks with two sinks; each worker has more work than it can do.
+Each application has five tasks, two of them sinks. Each worker has more work than it can do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ON_A_WORKER = 40
 
 
 def cycle_ms(tasks: int, cycles: int, seed: int = 1) -> float:
-    """Return the median milliseconds of a whole cycle, from measurements to the part of each stream."""
+    """Return the median CPU milliseconds of a cycle, from the measurements to the share that each stream keeps."""
     random = np.random.default_rng(seed)
     flow = _flow(tasks, random)
     controller = Controller(flow)
@@ -33,7 +33,7 @@ def cycle_ms(tasks: int, cycles: int, seed: int = 1) -> float:
 
 
 def _flow(tasks: int, random: np.random.Generator) -> Flow:
-    """Build a flow of a source, two operators, a sink behind both and one behind the second, as often as fit."""
+    """Build a flow of `tasks // 5` applications: a source, two operators, a sink of both, a sink of the second."""
     inputs: dict[str, tuple[str, ...]] = {}
     promises: dict[str, Promise] = {}
     for number in range(max(1, tasks // 5)):

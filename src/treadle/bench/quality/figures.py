@@ -18,23 +18,24 @@ if TYPE_CHECKING:
 
 ERROR = 0.02
 RATE_ERROR = 0.01
-"""Aims: the mean difference of the accuracy from the decided one, and of the estimated input rate from the true one."""
+"""Aims: `ERROR` for the mean difference of the accuracy from the decided one, `RATE_ERROR` for the mean relative error
+of the estimated input rate."""
 STALL = 2
-"""Cycles after which the stall of a sink must show."""
+"""The aim: the maximum number of cycles until the stall of a sink shows in its accuracy."""
 PERIODS = 2
-"""Cycles for which a sink may be below its minimum."""
+"""The aim: the maximum number of cycles in a row for which a sink is below its minimum."""
 SETTLES = 10.0
-"""Seconds after a change of the load that are left out of the growth of waiting rows."""
+"""Seconds at the start of the overload that don't count in its mean accuracy and the growth of waiting rows."""
 LAST = 5
-"""Number of cycles at the end of the run."""
+"""Number of cycles at the end of the run over which `last_accuracy` is the mean."""
 AT_MINIMUM = 0.03
 """An accuracy up to this much above the minimum counts as the minimum."""
 TURN = 0.03
-"""The mean part of its input that a query may lose while a lower priority could still have been shed."""
+"""The aim: the maximum mean share of its input that a query loses while queries of lower priority could lose more."""
 WARM_UP = 60.0
 """Seconds within which a moved query must reach its minimum: as long as Treadle waits for it."""
 STANDS, GROWS = 0.05, 0.1
-"""Growth of waiting rows, as a part of the input, up to which it counts as bounded, and from which as unbounded."""
+"""Growth of waiting rows as a share of the input: up to `STANDS` it counts as bounded, from `GROWS` on as unbounded."""
 
 
 class Look(NamedTuple):
@@ -50,7 +51,7 @@ class Look(NamedTuple):
 
 
 class Cycle(NamedTuple):
-    """What a cycle of the controller measured and decided: by sink, and the input rate by source."""
+    """A cycle of the controller: the decided and the measured accuracy by sink, and the input rate by source."""
 
     time: float
     promised: Mapping[str, float]
@@ -59,7 +60,7 @@ class Cycle(NamedTuple):
 
 
 class Course:
-    """The record of one run, with the start and the rates of each phase."""
+    """The record of one run: start and rates of each phase, samples, cycles and counts."""
 
     def __init__(self, began: float, topics: Mapping[str, str]) -> None:
         self.began = began
@@ -71,11 +72,11 @@ class Course:
         self.promises: Mapping[str, Mapping[str, Any]] = {}
         self.results: dict[str, Any] = {}
         self.consumed: Mapping[str, int] = {}
-        """By sink: the rows that it got from the end of the first phase until all were processed."""
+        """By sink: the number of rows that it got from the end of the first phase until all rows were processed."""
         self.fed_by: Mapping[str, Sequence[str]] = {}
         """By sink: the topics that feed it."""
         self.stall_cycles = 0
-        """Cycles after which the stall of a sink showed."""
+        """Number of cycles until the stall of a sink showed."""
         self.sent: Injector | None = None
 
     def begin(self, now: float, phase: Phase, rates: Mapping[str, float]) -> None:
@@ -87,7 +88,7 @@ class Course:
         return self.phases[1][0] if len(self.phases) > 1 else self.began
 
     def overload(self) -> tuple[float, float, float]:
-        """Return begin and end of the last phase with the highest load, and the rows per second to all sources."""
+        """Return begin, end and total input rows per second of the last phase with the highest load."""
         highest = max(phase.pressure for _, phase, _ in self.phases)
         ends = [begin for begin, _, _ in self.phases[1:]] + [self.ended]
         return [
@@ -97,7 +98,7 @@ class Course:
         ][-1]
 
     def waiting(self) -> tuple[Floats, Floats]:
-        """Return the times of all samples, and the rows that waited then."""
+        """Return the times of all samples, and the number of waiting rows in each."""
         return (
             np.array([look.time for look in self.looks]),
             np.array([sum(look.waiting.values()) for look in self.looks], dtype=np.float64),
@@ -144,7 +145,7 @@ def figures(
 
 
 def claims(found: Mapping[str, Any], rate: float, cycle: float, leaves: str = "") -> Claims:
-    """Return the claims. Where a sink `leaves` its worker, minima can't be kept before it has moved."""
+    """Return the claims. If a sink must move (`Scenario.leaves`), minima can't be kept before it has moved."""
     queries = found["queries"]
     below = WARM_UP if leaves else PERIODS * cycle
     until = " that ends with a move" if leaves else ""
@@ -181,7 +182,7 @@ def claims(found: Mapping[str, Any], rate: float, cycle: float, leaves: str = ""
 
 
 def _queries(course: Course) -> dict[str, dict[str, float]]:
-    """Return by sink means over all cycles once warm, and over cycles of the overload."""
+    """Return by sink the means over all cycles after the first phase, over those of the overload, and over the last."""
     begin, end, _ = course.overload()
     pairs = _pairs(course)
     settled = [(before, after) for before, after in pairs if begin + SETTLES <= before.time and after.time <= end]
@@ -203,18 +204,18 @@ def _queries(course: Course) -> dict[str, dict[str, float]]:
 
 
 def _by_rows(course: Course, sink: str, parts: list[float]) -> float:
-    """Return the mean of `parts` over cycles, weighted by the rows that arrived in the sink's topics."""
+    """Return the mean of `parts`, one per cycle, weighted by the rows that arrived in the sink's topics in it."""
     weights = [_came(course, sink, before.time, after.time) for before, after in _pairs(course)]
     return round(float(np.average(parts, weights=weights)), 4)
 
 
 def _apart(queries: Mapping[str, Mapping[str, float]], what: str) -> float:
-    """Return the mean difference of a figure from what the consumers of the sinks counted."""
+    """Return the mean difference, over all sinks, of the figure `what` from the share that the consumers counted."""
     return _mean([abs(each[what] - each["consumed"]) for each in queries.values()])
 
 
 def _consumed(course: Course, sink: str) -> float:
-    """Return the part of all rows once warm that the consumer of the sink counted."""
+    """Return the share of the rows sent after the first phase that the consumer of the sink counted."""
     return round(course.consumed[sink] / _came(course, sink, course.warm, course.ended), 4)
 
 
@@ -224,10 +225,10 @@ def _came(course: Course, sink: str, start: float, end: float) -> float:
 
 
 def _out_of_turn(course: Course) -> dict[str, float]:
-    """For two sinks return the part that the higher priority lost while the lower one had more than its minimum.
+    """For each pair of sinks, return the share that the higher priority lost while the lower had more than its minimum.
 
-    The sum over cycles in which that was so is divided by the number of all cycles. Means of both sinks would mix
-    moments with too little for the higher with moments with enough for the lower.
+    It is the mean over all cycles; a cycle in which the lower priority had no more than its minimum counts as 0. A
+    comparison of the two mean accuracies would not show whether both happened in the same cycle.
     """
     return {
         f"{high} before {low}": _mean(
@@ -243,7 +244,7 @@ def _out_of_turn(course: Course) -> dict[str, float]:
 
 
 def _pairs(course: Course) -> list[tuple[Cycle, Cycle]]:
-    """Return each cycle once warm, with the next one, which measured its effect."""
+    """Return each cycle after the first phase, together with the next cycle, which measured its effect."""
     return [(before, after) for before, after in pairwise(course.cycles) if before.time >= course.warm]
 
 
@@ -253,7 +254,7 @@ def _accuracy_errors(course: Course) -> list[float]:
 
 
 def _under(course: Course) -> tuple[float, float]:
-    """Return the seconds that sinks were below their minimum: the sum, and the longest stretch of one sink."""
+    """Return the seconds for which sinks were below their minimum: the sum, and the longest stretch of one sink."""
     total = longest = 0.0
     for name, each in course.promises.items():
         stretch = 0.0
@@ -268,7 +269,7 @@ def _under(course: Course) -> tuple[float, float]:
 
 
 def _rate_errors(course: Course) -> tuple[list[float], list[float]]:
-    """Return the errors of the estimated rate against the mean rate of its interval, and the rate at the end."""
+    """Return the relative errors of estimated input rates: against the mean rate of the cycle, and that at its end."""
     assert course.sent is not None
     errors, late = [], []
     for before, after in _pairs(course):
@@ -282,7 +283,7 @@ def _rate_errors(course: Course) -> tuple[list[float], list[float]]:
 
 
 def _lag(course: Course) -> tuple[float, float, float]:
-    """Return the waiting rows at the end of the overload, their growth per second in it, and the highest number."""
+    """Return the waiting rows at the end of the overload, their growth per second in it, and their highest number."""
     begin, end, _ = course.overload()
     times, rows = course.waiting()
     settled = min(begin + SETTLES, (begin + end) / 2)

@@ -1,7 +1,7 @@
 """Runs a scenario of `treadle bench quality` on a cluster to which workers are added (Stream-Economics, 7.1).
 
-Each worker has one core of this machine. Broker, driver and load share the core of the last worker, so that is one
-worker with other load.
+Each worker has one core of this machine. Broker, driver and load have the last core. If there is a worker on that core,
+it has to share the core with them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ClusterPlace(Place):
         return {name: (worker["used"], worker["used_by_others"] or 0.0) for name, worker in found.items()}
 
     def results(self, run: Run, made: Made, sent: Mapping[str, int]) -> dict[str, Any]:
-        """Return the moves, and whether every row reached every sink once."""
+        """Return also the moves, and the numbers of rows that a sink got not at all or more than once."""
         status, came = _status(run), sum(sent.values())
         taken = {sink: run.hops[sink].tuples_in for sink in status["sinks"]}
         return {
@@ -83,8 +83,8 @@ class Cluster:
     def have(self, count: int) -> None:
         """Add or kill workers until there are `count`; the last added are killed first."""
         if count > len(self._cores):
-            remedy = f"run it where there are {count} cores"
-            raise EngineError(f"there are {len(self._cores)} cores only", where="bench quality", remedy=remedy)
+            remedy = f"run it on a machine with {count} cores"
+            raise EngineError(f"this machine has only {len(self._cores)} cores", where="bench quality", remedy=remedy)
         while self._count < count:
             self._standalone.add(f"worker-{self._count + 1}", self._cores[self._count : self._count + 1])
             self._count += 1

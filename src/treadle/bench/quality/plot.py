@@ -19,7 +19,7 @@ GREY = "#8c8c8c"
 
 
 def draw(scenario: Scenario, without: Course, with_: Course, path: Path) -> None:
-    """Draw four charts with one axis of time, phases marked."""
+    """Draw four charts that share the axis of time; dotted lines mark where phases begin."""
     figure = figures.figure(9, 9)
     cpu, accuracy, rate, lag = charts = figure.subplots(4, 1, sharex=True, height_ratios=(1, 2, 2, 2))
     figure.suptitle(scenario.what)
@@ -43,7 +43,7 @@ def draw(scenario: Scenario, without: Course, with_: Course, path: Path) -> None
 def _cpu(axes: Any, course: Course) -> None:
     """Draw the cores used by Spark with its Python workers, and by others, broker and injector among them.
 
-    On a cluster: the cores of each worker that the pipeline uses, and the sum with others (dotted).
+    On a cluster, draw instead for each worker the cores that the pipeline uses, and all cores in use (dotted).
     """
     looks = course.looks[::4]
     for name, colour in zip(sorted({name for look in looks for name in look.workers}), COLOURS, strict=False):

@@ -37,17 +37,17 @@ PARTITIONS = 2
 FIRST_ROWS = 2_000
 """Rows of each source in the first backlog."""
 LONG_ENOUGH = 6.0
-"""Seconds that a backlog must take to show the capacity of the machine."""
+"""Least seconds of processing for a backlog to show the capacity of the machine."""
 SETTLED, TWICE = 1.05, 2
-"""A backlog processed this many times as fast as all before shows that the JVM still compiles; after this many others
-in a row it is warm."""
+"""If a backlog is processed at least `SETTLED` times as fast as the best before, the JVM still compiles. After `TWICE`
+backlogs in a row without such a gain it is warm."""
 LEAST = 4
-"""Least number of samples and cycles in each phase."""
+"""Least number of samples, and of cycles, in each phase; a phase is prolonged until it has them."""
 STARTING = 180.0
 """Seconds that the broker may take to start, on a busy machine."""
 ALL = 10**9
 MOST_CYCLES = 10
-"""Cycles within which a stall must show."""
+"""Maximum number of cycles to wait until a stall shows."""
 
 
 class Place:
@@ -66,7 +66,7 @@ class Place:
         return run
 
     def begin(self, phase: Phase) -> None:
-        """Prepare a phase, apart from its load."""
+        """Prepare what a phase needs besides its load: nothing, except on a cluster."""
 
     def workers(self, run: Run) -> dict[str, tuple[float, float]]:  # noqa: ARG002 - only clusters have workers
         """Return by worker the cores used there by the pipeline, and by others."""
@@ -78,7 +78,7 @@ class Place:
 
     @contextmanager
     def running(self, *, shed: bool) -> Iterator[tuple[Run, Injector, Made, Consumers, Mapping[str, str]]]:
-        """Run the scenario's pipeline on topics of its own, with an injector that fills them: source -> topic."""
+        """Run the scenario's pipeline on new topics, with an injector for them; the last value maps source -> topic."""
         prefix = f"{uuid.uuid4().hex[:8]}-"
         topics = {source: f"{prefix}{source}" for source in self.scenario.rows}
         make_topics(self.servers, topics.values())
@@ -103,7 +103,7 @@ def run(
     plot: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Run a scenario on a session and a broker of its own; return the figures. `pace` multiplies all lengths."""
+    """Run a scenario on a session and a broker of its own; return the figures. `pace` multiplies phases' lengths."""
     from treadle.broker import Broker, free_port
     from treadle.pipelines.spark.session import session
     from treadle.workloads.burn import calibrate
@@ -159,10 +159,11 @@ def measure(
 
 
 def capacity(place: Place) -> dict[str, float]:
-    """Return by source the rows per second at which its application alone keeps the machine busy without shedding.
+    """Return by source the rows per second that the machine can process without shedding, if only its application runs.
 
-    Backlogs are processed, each at least as large as the last, until the JVM has got no faster `TWICE` in a row on
-    backlogs that take long enough. A JVM that still compiles has too low a capacity: the overload would be none later.
+    Backlogs are processed, each at least as large as the last, until the speed has not risen `TWICE` in a row on
+    backlogs that take at least `LONG_ENOUGH`. While the JVM still compiles, the measured capacity is too low, and the
+    intended overload would later not be one.
     """
     found: dict[str, float] = {}
     with place.running(shed=False) as (run, fill, _, _, topics):
@@ -233,7 +234,7 @@ def _course(
 
 
 def _stall(run: Run, consumers: Consumers) -> int:
-    """Stall the sink of the highest priority; return the cycles after which less than half of its accuracy is left."""
+    """Stall the sink of the highest priority; return the number of cycles until its accuracy has fallen below half."""
     sinks = _quality(run)["sinks"]
     sink = max(sinks, key=lambda name: sinks[name]["priority"])
     while (before := _quality(run)["sinks"][sink]["accuracy"]) in (None, 0.0) or run.hops[sink].batches == 0:
@@ -257,7 +258,7 @@ def _quality(run: Run) -> dict[str, Any]:
 
 
 def _enough(course: Course, before: tuple[int, int], shed: bool) -> bool:
-    """Return whether a phase has enough samples and cycles, also if it is short and the machine is busy."""
+    """Return whether a phase has enough samples and, with shedding, cycles: `LEAST` since the counts `before`."""
     looks, cycles = before
     return len(course.looks) >= looks + LEAST and (not shed or len(course.cycles) >= cycles + LEAST)
 

@@ -1,6 +1,6 @@
 """The scenarios of `treadle bench quality` by number: the pipeline, the rows, and how the load changes.
 
-1 to 3 are those of Stream-Economics section 7, 4 and 5 are ours. A load is a part of the measured capacity of the
+1 to 3 are those of Stream-Economics section 7, 4 and 5 are ours. A load is a share of the measured capacity of the
 machine, or of one worker.
 """
 
@@ -16,20 +16,20 @@ from treadle.workloads import knn, payments, taxi
 ROW = 200e-6
 """CPU seconds that a row takes in each heavy task."""
 HEAVY_ROW = 1e-3
-"""The same where the load must take little CPU, because it shares a core with a worker."""
+"""The same for scenario 1, where the load generator must use little CPU, since it shares a core with a worker."""
 
 
 class Phase(NamedTuple):
-    """A number of seconds in which each application gets a constant load."""
+    """A phase of a scenario: for some seconds each application gets a constant load."""
 
     seconds: float
     load: tuple[float, ...]
     workers: int = 0
-    """Workers of a cluster, each with one core; 0: one session on the whole machine."""
+    """Number of workers of a cluster, each with one core; 0: no cluster, one session on the whole machine."""
 
     @property
     def pressure(self) -> float:
-        """The sum of all loads, as a part of the capacity."""
+        """The sum of all loads, as a share of the capacity of the machine or of all workers."""
         return sum(self.load) / max(self.workers, 1)
 
 

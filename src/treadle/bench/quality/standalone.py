@@ -41,7 +41,7 @@ class Standalone:
         while not _listens(self._port):
             if time.monotonic() > limit or self._master.poll() is not None:
                 self.close()
-                raise EngineError("the master does not start", remedy=f"see {folder / 'daemons.log'}")
+                raise EngineError("Spark's master does not start", remedy=f"see {folder / 'daemons.log'}")
             time.sleep(0.05)
 
     def __enter__(self) -> Self:
@@ -51,7 +51,7 @@ class Standalone:
         self.close()
 
     def add(self, name: str, cores: Collection[int] | None = None) -> None:
-        """Start a worker, limited to these cores."""
+        """Start a worker, limited to these cores if they are given."""
         size = ("--cores", str(SLOTS), "--memory", MEMORY, "--work-dir", str(self._folder / name))
         self._workers[name] = self._start("worker.Worker", (*size, self.master), {"TREADLE_WORKER": name}, cores)
 

@@ -1,7 +1,7 @@
 """Baselines for Treadle's own speed: a control round in plain Python, and a chain of operators in SimPy.
 
-Both do the same work as Treadle and give the same results, which `core.py` checks. They are written as usual without
-numpy or numba: objects, dictionaries and generators, with everything prepared that can be.
+Both do the same work as Treadle, and `core.py` checks that the results agree. They are written as is usual without
+numpy or numba, with objects, dictionaries and generators; what can be prepared is not timed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from treadle.observe.catalogue import FINEST_COST, LONGEST_PAUSE
 from treadle.observe.graph import TRACE
 
 LOW, HIGH = -20.0, 19.0
-"""The ends of niceness."""
+"""The lowest and the highest nice value."""
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ def niceness(rates: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Delivery:
-    """Output of a chain of operators: results, their mean latency, when the last one left, and CPU seconds."""
+    """Output of a chain of operators: number of results, their mean latency, time of the last one, and CPU seconds."""
 
     results: int
     mean_latency: float

@@ -19,7 +19,7 @@ from treadle.errors import ConfigError
 from treadle.model import Floats
 
 Progress = Callable[[str, float], None]
-"""Called with the policy that runs and how much of all the work is done, 0 to 1."""
+"""Called with the policy that runs and the share of all work that is done, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def table(outcomes: Sequence[Outcome], title: str = "") -> Table:
 
 
 def names(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return short names of policies: an adaptive one has that of its learner, if that is unique."""
+    """Return short names of policies: "adaptive" and the learner for adaptive ones, or full names if two are alike."""
     short = [_LEARNER.sub(r"adaptive \1", outcome.label) for outcome in outcomes]
     return short if len(set(short)) == len(short) else [outcome.label for outcome in outcomes]
 
@@ -129,7 +129,7 @@ _LEARNER = re.compile(r"^adaptive:(?:.*,)?learner=\(?([a-z]+)[^@]*")
 
 
 def _best(figure: Figure, values: Sequence[float]) -> float | None:
-    """Return the best value, if not all are equal."""
+    """Return the best value; None if all are equal."""
     low, high = min(values), max(values)
     return None if low == high else low if figure.less_is_better else high
 
@@ -140,18 +140,18 @@ def _cell(figure: Figure, value: float, best: float | None) -> str:
 
 
 def check_plot(path: Path) -> None:
-    """Raise ConfigError if no plot can be written there; called before the runs."""
+    """Raise ConfigError, before the runs, if matplotlib or the folder is missing or the file's ending is wrong."""
     figures.check()
     if not path.parent.is_dir():
         raise ConfigError(f"there is no folder '{path.parent}'", where=str(path), remedy="make it first")
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ConfigError(
-            "can't tell the kind of picture", where=str(path), remedy="end its name in .png, .svg or .pdf"
+            "the kind of picture is unknown", where=str(path), remedy="use a name that ends in .png, .svg or .pdf"
         )
 
 
 def plot(outcomes: Sequence[Outcome], path: Path) -> None:
-    """Draw latency, queued tuples and results over time, a line per policy, as PNG (or by the file's ending)."""
+    """Draw latency, queued tuples and results over time, with a line per policy; the file's ending sets the format."""
     check_plot(path)
     labels = names(outcomes)
     figure = figures.figure(10, 9.5)

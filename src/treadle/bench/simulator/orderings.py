@@ -65,7 +65,7 @@ def run(
 
 
 def urgent_queries_stay_fast(runs: Sequence[Sequence[Outcome]]) -> tuple[Claim, ...]:
-    """Haren section 7.4: HIGH queries keep their latency through overload, LOW ones pay no more than HIGH ones did."""
+    """Haren section 7.4: HIGH queries have far less latency than under the OS, LOW ones no more on average."""
     alone, treadle = (
         next(outcome for outcome in runs[0] if outcome.label == label).summary() for label in ("os", "multi-class")
     )

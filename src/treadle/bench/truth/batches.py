@@ -1,8 +1,8 @@
 """Compares Treadle's figures of a query in micro-batches with the application's own counts.
 
-Rows in and out are counted by the query (`workloads/tapped_batches.py`). The queue is the rows that the broker has,
-less those that batches have read by the application's own listener; the age of its oldest row is how long the broker
-has had that row. The cost of rows is the kernel's CPU time of task threads and Python workers.
+Rows in and out are counted by the query (`workloads/tapped_batches.py`). The true queue is the number of rows in the
+topic, less those of finished batches, which the application's own listener logs; the age of its oldest row is the time
+since the topic got that row. The true cost is the CPU time of task threads and Python workers, from the kernel.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ METRICS = ("queue", "tuples_in", "tuples_out", "head_age", "cpu_time")
 RATES = (400.0, 2500.0, 400.0)
 """Rows per second in turn: small batches, large ones, and small ones again."""
 WARM = 10
-"""Batches that run before figures are compared."""
+"""Number of batches that run before figures are compared."""
 QUERY = Chain("batched", ())
 TASK = "Executor task"
-"""The kernel's name of a task's thread, which is cut off."""
+"""The beginning of the names of task threads; the kernel keeps 15 characters of a name."""
 
 
 class Moment(NamedTuple):
@@ -41,7 +41,7 @@ class Moment(NamedTuple):
     time: float
     said: Mapping[str, float]
     came: float
-    """Rows in the topic."""
+    """Number of rows in the topic."""
     cpu: float
     """CPU seconds of all task threads and Python workers."""
 
@@ -89,7 +89,7 @@ def _watch(engine: SparkEngine, provider: Provider, rig: Rig, seconds: float) ->
 
 
 def _task_cpu(times: ThreadTimes, pid: int) -> float:
-    """Return the CPU seconds of all task threads, which Spark keeps for a minute, and of Python workers."""
+    """Return the CPU seconds of Python workers and of all task threads; Spark keeps idle ones for a minute."""
     names = {int(file.parent.name): _text(file) for file in Path(f"/proc/{pid}/task").glob("*/comm")}
     tasks = [(pid, tid) for tid, name in names.items() if name.startswith(TASK)]
     workers = [(child, child) for child in _descendants(pid)]
@@ -103,7 +103,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def compare(moments: Sequence[Moment], taps: Taps, batches: Floats) -> dict[str, Any]:
-    """Compare figures and counts; `batches` has the time and rows of each finished batch."""
+    """Return the errors of Treadle's figures; `batches` has a line for each finished batch: its end time and rows."""
     when = np.array([moment.time for moment in moments])
     said = {name: np.array([moment.said[name] for moment in moments]) for name in METRICS}
     came = np.array([moment.came for moment in moments])

@@ -1,10 +1,10 @@
 """`treadle bench truth`: how exact are Treadle's figures of an application that it only observes?
 
-The application counts its own rows by expressions in its queries (`workloads/tapped.py`). Every 2 ms it writes how many
-have passed each place, when the last of them was made, and the CPU time of the threads that passed them, independently
-of Spark's counters, on which Treadle's figures rest. Both use the same clock and are compared at the moments of
-Treadle's readings, while the load is below the application's capacity, above it, and below it again. `batches` does the
-same with micro-batches.
+The application counts its own rows by expressions at the start and the end of each stage (`workloads/tapped.py`). Every
+2 ms it writes for each of these places how many rows have passed, when the last one was made, and the CPU time of the
+threads that processed them. These counts don't use Spark's counters, on which Treadle's figures rest. Both use the same
+clock and are compared at the moments of Treadle's readings, while the load is below the application's capacity, above
+it, and below it again. `batches.py` does the same with micro-batches.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from treadle.workloads.tapped import STAGES, Tapped
 AGES, RATIOS = ("head_age", "latency"), ("cost", "selectivity")
 METRICS = ("queue", "external_queue", "tuples_in", "tuples_out", "cpu_time", "output_queue", *AGES, *RATIOS)
 PHASES = (0.7, 1.4, 0.7)
-"""Loads in turn, as parts of the application's capacity."""
+"""Loads in turn, as shares of the application's capacity."""
 BATCH = "10 seconds"
 
 
 class Moment(NamedTuple):
-    """Treadle's figures of all stages at a time; each column has one value per stage, for all partitions together."""
+    """Treadle's figures at one moment; each column has one value per stage, for all its partitions together."""
 
     time: float
     columns: Mapping[str, Floats]
@@ -101,12 +101,12 @@ def _start(query: Chain, servers: str, file: Path, core: int | None) -> Tapped:
 
 
 def _capacity(rig: Rig, file: Path, seconds: float) -> float:
-    """Return the rows per second of the first stage when it is flooded, once the JVM has compiled the code."""
+    """Return the capacity in input rows per second, measured by a flood once the JVM has compiled the code."""
     rig.produce({"tapped": 3000.0})
     rig.take(seconds)
     rig.produce({})
     if not read_latest(file).rows["aggregate in"][-1] > 0.0:
-        raise EngineError("no row came through", remedy="run the application by hand and see why")
+        raise EngineError("the application has processed no row", remedy="run the application by hand and see why")
     _work_off(rig, file)
     rig.produce({"tapped": 20_000.0})
     rig.take(0.2 * seconds)
@@ -114,7 +114,7 @@ def _capacity(rig: Rig, file: Path, seconds: float) -> float:
     rig.take(0.5 * seconds)
     last = read_latest(file)
     rig.produce({})
-    # Output at the end, in input rows: rows may queue in between.
+    # The rows that reach the last stage, converted to input rows: between the stages rows may queue.
     took = (last.rows["aggregate in"][-1] - first.rows["aggregate in"][-1]) / (last.times[-1] - first.times[-1])
     rate = took * last.rows["filter in"][-1] / last.rows["filter out"][-1]
     _work_off(rig, file)
@@ -131,7 +131,7 @@ def _work_off(rig: Rig, file: Path) -> None:
 
 
 def _watch(engine: SparkEngine, provider: Provider, rig: Rig, seconds: float) -> list[Moment]:
-    """Return all moments at which Treadle has read the counters."""
+    """Observe for `seconds`; return Treadle's figures at each reading of the counters."""
     found: list[Moment] = []
     for when, snapshot in readings(engine, provider, rig, seconds):
         instances = snapshot.topology.instances

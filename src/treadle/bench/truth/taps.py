@@ -1,6 +1,6 @@
-"""Counts of an application itself (`workloads/java/treadle/tap/Tap.java`), and the errors of Treadle's figures.
+"""An application's own counts (`workloads/java/treadle/tap/Tap.java`), and the errors of Treadle's figures.
 
-Both parts of `treadle bench truth` use it.
+Both parts of `treadle bench truth` use this module.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ PERIOD = 0.05
 WINDOW = 2.0
 """Seconds over which rates, selectivities and costs are compared."""
 FEW_ROWS, SMALL_PART = 20.0, 0.05
-"""The error of a queue is small up to the larger of both: some rows, or a part of the true queue."""
+"""The error of a queue is small up to the larger of two limits: `FEW_ROWS`, and `SMALL_PART` of the true queue."""
 LONGEST_LINES = 8192
 """Maximum bytes of two lines of counts."""
 
 
 class Taps(NamedTuple):
-    """The application's counts: at these times, by place, for all partitions together."""
+    """The application's counts: by place, such as "filter in", one value for each of `times`, over all partitions."""
 
     times: Floats
     rows: Mapping[str, Floats]
     created: Mapping[str, Floats]
-    """When the last row was made, on the same clock; the earliest of several partitions."""
+    """When the last row to pass was made, on the clock of `times`; of several partitions the earliest such time."""
     cpu: Mapping[str, Floats]
 
     def at(self, what: Mapping[str, Floats], place: str, when: Floats) -> Floats:
@@ -44,7 +44,7 @@ class Taps(NamedTuple):
 
 
 def read_taps(file: Path) -> Taps:
-    """Read the whole file; a place that is not there yet has counted 0."""
+    """Read the whole file. Before its first row a place is not in the file; its counts are then 0."""
     return _taps(file.read_text())
 
 
@@ -90,7 +90,7 @@ def readings(engine: SparkEngine, provider: Provider, rig: Rig, seconds: float) 
 
 
 def queue_error(queue: Floats, true: Floats) -> dict[str, float]:
-    """Return the errors of a queue; an unknown queue is a large error."""
+    """Return the errors of a queue; where the queue is NaN, the error counts as large."""
     off = np.abs(queue - true)
     return {
         "median_rows": median(off),
@@ -101,7 +101,7 @@ def queue_error(queue: Floats, true: Floats) -> dict[str, float]:
 
 
 def rate_errors(when: Floats, said: Mapping[str, Floats], true: Mapping[str, Floats]) -> dict[str, float]:
-    """Return the errors of rates, from counters of rows `in` and `out` and seconds of `cpu`."""
+    """Return the median relative errors of rate, selectivity and cost, from the counters `in`, `out` and `cpu`."""
     mine, truly = ({key: _grown(when, column) for key, column in each.items()} for each in (said, true))
     return {
         "rate_error": median(_part(mine["in"], truly["in"])),
@@ -111,7 +111,7 @@ def rate_errors(when: Floats, said: Mapping[str, Floats], true: Mapping[str, Flo
 
 
 def decided_error(when: Floats, column: Floats, top: Floats, bottom: Floats) -> float:
-    """Return the error of a metric used for decisions, against the ratio of the growth of two counters."""
+    """Return the median relative error of a metric for decisions; its true value is growth of `top` : of `bottom`."""
     return median(_part(column, _grown(when, top) / _grown(when, bottom)))
 
 
@@ -125,7 +125,7 @@ def claims_of(name: str, found: Mapping[str, Any]) -> Claims:
 
 
 def _grown(when: Floats, column: Floats) -> Floats:
-    """Return the growth of a counter over each window."""
+    """Return at each moment the growth of a counter over the last `WINDOW` seconds; NaN if unknown or 0."""
     known = np.isfinite(column)
     if not known.any():
         return np.full(len(when), np.nan)
@@ -139,6 +139,6 @@ def _part(value: Floats, true: Floats) -> Floats:
 
 
 def median(column: Floats) -> float:
-    """Return the median of the finite values."""
+    """Return the median of the finite values; NaN if there are none."""
     known = column[np.isfinite(column)]
     return round(float(np.median(known)), 5) if len(known) else float("nan")

@@ -58,7 +58,7 @@ def learner(name: str, **parameters: float) -> Learner:
     takes = tuple(signature(LEARNERS[name]).parameters)
     for parameter in parameters:
         if parameter not in takes:
-            remedy = f"use one of {', '.join(takes)}" if takes else "it takes none"
+            remedy = f"use one of {', '.join(takes)}" if takes else "it has no parameters"
             raise ConfigError(f"has no parameter '{parameter}'", where=f"learner '{name}'", remedy=remedy)
     return LEARNERS[name](**parameters)
 

@@ -43,8 +43,8 @@ class Adaptive(Policy):
     A candidate inherits the queue of its predecessor (section 3.5, issue 3). Two things keep that queue out of its
     score. The first part of the interval after a switch, `settle`, is not counted. With `inherit`, the effect of the
     state at the start on the mean of the interval is estimated and subtracted (see `inheritance`). In trials under
-    changing load this brought the learners closer to the best single policy than the plain level did, or the sum of
-    level and change over the interval.
+    changing load this brought the learners closer to the best single policy than two simpler scores did: the mean, and
+    the sum of the mean and the change over the interval.
     """
 
     name: ClassVar[str] = "adaptive"
@@ -64,11 +64,11 @@ class Adaptive(Policy):
         inherit: bool = True,
         memory: int = 256,
     ) -> None:
-        """Let one learner choose among `candidates`.
+        """Create a policy that chooses among `candidates` by one learner.
 
         - `delay`: the seconds for which a candidate is kept before it is reassessed, the paper's delay threshold.
         - `warm_up`: rounds in which every candidate runs once, in order, before the learner chooses.
-        - `settle`: the part of the first interval after a switch that is not counted.
+        - `settle`: the share of the first interval after a switch that is not counted.
         - `decay`: the weight of the old score in Eq. 1.
         - `discount`: the factor on the history's weight and range at each assessment; 1 is the paper's.
         - `memory`: how many intervals and choices are remembered.
@@ -142,7 +142,7 @@ class Adaptive(Policy):
         """Remove a candidate; if it is in charge, the next round chooses another."""
         known = ", ".join(self._candidates)
         if label not in self._candidates:
-            raise ConfigError(f"'{label}' is no candidate", where=_WHERE, remedy=f"use one of {known}")
+            raise ConfigError(f"'{label}' is not a candidate", where=_WHERE, remedy=f"use one of {known}")
         if len(self._candidates) == 1:
             raise ConfigError(f"'{label}' is the last candidate", where=_WHERE, remedy="add another one first")
         del self._candidates[label]
@@ -190,7 +190,9 @@ class Adaptive(Policy):
             self._reason = str(state["reason"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"the saved state can't be read: {error!r}", where=_WHERE, remedy="delete it to learn anew"
+                f"the saved state can't be read: {error!r}",
+                where=_WHERE,
+                remedy="delete it to learn from the beginning",
             ) from error
         self._gauge = None
 

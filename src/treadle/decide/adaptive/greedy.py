@@ -1,4 +1,4 @@
-"""Epsilon-greedy on discounted means: the best candidate, sometimes a random one. The simplest that beats chance."""
+"""Epsilon-greedy on discounted means: the best candidate, sometimes a random one. The simplest useful learner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from treadle.errors import ConfigError
 
 @dataclass(frozen=True)
 class Greedy(Learner):
-    """Explores evenly in a fixed part of the intervals, otherwise takes the highest discounted mean."""
+    """Takes a random candidate in a share `epsilon` of the intervals, otherwise that of the highest discounted mean."""
 
     name: ClassVar[str] = "greedy"
     epsilon: float = 0.05

@@ -1,4 +1,4 @@
-"""Adjusts the level of an interval for the state at its start: the predecessor's queue, and the load.
+"""Adjusts the level of an interval (the mean of a total) for the state at its start: the old queue, and the load.
 
 AMoS section 3.5 (issue 3) only waits until a predecessor's effect has worn off. Here the effect is measured and
 subtracted: the covariate-adjusted mean of an analysis of covariance, with the values at the start as covariates.
@@ -18,7 +18,8 @@ def carried(candidate: Ints, start: Floats, level: Floats) -> Floats:
     """Return for each column of `start` by how much one unit of it at the start raises the level of the interval.
 
     It is the pooled slope *within* each candidate. Across candidates the slope would be wrong: a candidate that stays
-    in charge starts from levels that it caused itself, and the regression would excuse them. All values must be known.
+    in charge starts from levels that it caused itself, and the regression would attribute its own levels to the start.
+    All values must be known.
     """
     dx, dy = _centred(candidate, start), _centred(candidate, level[:, None])[:, 0]
     scale = np.sqrt(np.mean(dx**2, axis=0))

@@ -98,7 +98,7 @@ class Memory:
         return np.array([number.setdefault(i.candidate, len(number)) for i in self._intervals], dtype=np.int64)
 
     def _levels(self, metric: str, who: Ints) -> Floats:
-        """Return the levels of a total in all intervals, NaN where unknown, adjusted for the start if so set."""
+        """Return the levels of a total in all intervals, NaN where unknown; with `inherit`, adjusted for the start."""
         level = np.array([interval.level.get(metric, np.nan) for interval in self._intervals])
         if not self.inherit:
             return level

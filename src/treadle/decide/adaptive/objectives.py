@@ -14,7 +14,7 @@ from treadle.errors import ConfigError
 
 _FORM = 'write "min latency 0.7", "max output_rate 0.3" or {metric = "latency", maximise = false, weight = 0.7}'
 _ALSO = {"throughput": "output_rate"}
-"""Other names of totals."""
+"""Another name of a total -> its name in `Snapshot.totals`."""
 _QUANTIFIER = {"min": False, "minimise": False, "minimize": False, "max": True, "maximise": True, "maximize": True}
 
 
@@ -68,7 +68,7 @@ def parse_objectives(specs: str | Iterable[Spec]) -> tuple[Objective, ...]:
     names = [objective.metric for objective in found]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"'{name}' is there twice", where="objectives", remedy="keep one of them")
+            raise ConfigError(f"'{name}' is given twice", where="objectives", remedy="keep one of them")
     if math.isclose(math.fsum(objective.weight for objective in found), 1.0, rel_tol=1e-12):
         return tuple(found)  # saved weights are normalised already and must not change
     heaviest = max(objective.weight for objective in found)  # scaled first, so that no sum overflows

@@ -26,4 +26,4 @@ class Roulette(Learner):
             return Pick(int(rng.integers(len(wheel))), "all scores are 0, drawn evenly")
         index = min(int(np.searchsorted(wheel, rng.random() * total, side="right")), len(wheel) - 1)
         score = float(evidence.scores[index])
-        return Pick(index, f"drawn with score {score:.3f}, a slice of {score / total:.0%}")
+        return Pick(index, f"drawn with score {score:.3f}, probability {score / total:.0%}")

@@ -16,12 +16,12 @@ from treadle.decide.adaptive.learner import Evidence, Learner, Pick
 
 @dataclass(frozen=True)
 class Ucb(Learner):
-    """Optimism in the face of uncertainty; drift makes what was long not seen uncertain again."""
+    """Takes the highest upper confidence bound; that of a candidate that has not run for long rises again."""
 
     name: ClassVar[str] = "ucb"
     discount: float = 0.97
     width: float = 0.5
-    """The bound is this many standard errors, times the root of the log of the total weight, above the mean."""
+    """Distance of the bound from the mean, in standard errors times the root of the logarithm of the total weight."""
     reluctance: float = 0.1
     """The gain a switch must promise, in standard deviations of the reward."""
 

@@ -1,7 +1,7 @@
 """Chain: low memory by running first what discards most tuples per CPU time (Haren section 7.2, Babcock et al.).
 
-The priorities are slopes of progress charts, from `shared.progress`. Among operators of one slope the oldest head goes
-first: Haren's second dimension.
+The priorities are slopes of progress charts, from `shared.progress`. Among operators of equal slope the one with the
+oldest waiting tuple goes first: Haren's second dimension.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from treadle.values import Schedule, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A chain: `rows` that run together, beginning with the first, and free `slope` tuples per second of CPU.
+    """A chain: instances (`rows`) that run one after the other and free `slope` tuples per second of CPU.
 
-    `cost` (CPU seconds) and `freed` (tuples) are for one tuple that enters its first row.
+    `cost` (CPU seconds) and `freed` (tuples) are for one tuple that enters the first instance.
     """
 
     rows: tuple[int, ...]
@@ -71,10 +71,11 @@ class Chain(Policy):
         return self._drawn[1]
 
     def _read_from_outside(self, snapshot: Snapshot) -> Bools:
-        """Find sources with tuples that wait outside of the engine, where they take none of its memory.
+        """Return a mask of the sources whose tuples wait outside of the engine, where they take none of its memory.
 
-        Such sources free nothing, since the tuples they read are in memory from then on. So they come last, and their
-        consumers begin chains of their own. A source that was found once stays one, even while nothing waits.
+        Such sources free nothing: the tuples that they read are in memory only from then on. So they come last, and
+        their consumers begin chains of their own. A source that was found once stays in the mask, even while no tuple
+        waits.
         """
         topology = snapshot.topology
         candidates = topology.is_source & ~topology.is_sink
@@ -89,7 +90,7 @@ class Chain(Policy):
 
 
 def segments(topology: Topology, cost: Floats, selectivity: Floats) -> list[Segment]:
-    """Return the chains of a topology, steepest first. Unknown rows are in none; a join may be in several."""
+    """Return the chains of a topology, steepest first. A join may be in several; rows of unknown slope are in none."""
     envelope = Envelope(plan_of(topology), cost, selectivity)
     _, is_head = envelope.slopes()
     heads = np.flatnonzero(is_head & ~np.isnan(envelope.slope))

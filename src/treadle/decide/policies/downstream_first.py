@@ -16,11 +16,11 @@ from treadle.values import Schedule, Snapshot
 
 
 class DownstreamFirst(Policy):
-    """Finishes what was begun: the sinks first, then whoever feeds them, the sources last.
+    """Finishes what was begun: the sinks first, then the operators that feed them, the sources last.
 
     In each query sinks have priority 1 and the farthest sources 0, with even steps along the longest path in between. A
-    query of one level gets no priorities. Helper threads are left unchanged: a helper that wakes up for each small
-    piece from its main thread moves many small pieces, and that costs more than it gains.
+    query of one level gets no priorities. Helper threads are left unchanged: an urgent helper would wake up for each
+    small piece of data from its main thread, and moving many small pieces costs more than it gains.
     """
 
     name: ClassVar[str] = "downstream-first"

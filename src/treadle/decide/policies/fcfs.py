@@ -1,4 +1,4 @@
-"""FCFS: the operator with the oldest head goes first, for the least maximum latency (Haren section 7.2)."""
+"""FCFS: the operator with the oldest waiting tuple goes first, for the least maximum latency (Haren section 7.2)."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ class Fcfs(Policy):
 
     def decide(self, snapshot: Snapshot) -> Schedule:
         age = head_age(snapshot)
-        return Schedule(age, reason="oldest tuple first" + lead(snapshot.topology, age, "holds one of {:.3g} s"))
+        return Schedule(age, reason="oldest tuple first" + lead(snapshot.topology, age, "holds one {:.3g} s old"))

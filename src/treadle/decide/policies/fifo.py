@@ -12,9 +12,10 @@ from treadle.values import Schedule, Snapshot
 
 
 class Fifo(Policy):
-    """Carries the oldest tuple to its end: by age, then towards the sink, so what was begun comes before its equals.
+    """Runs the operator with the oldest tuple first; of equal ages, the one nearest to the sink.
 
-    An empty queue comes last, also behind a tuple of age 0.
+    So a tuple that was begun is finished before others of its age. An empty queue comes last, also behind a tuple of
+    age 0.
     """
 
     name: ClassVar[str] = "fifo"
@@ -28,5 +29,5 @@ class Fifo(Policy):
         topology = snapshot.topology
         age = head_age(snapshot)
         nearness = np.where(is_empty(snapshot), -float(len(topology.levels)), -hops_to_sink(topology))
-        reason = "oldest tuple first, through the whole plan" + lead(topology, age, "holds one of {:.3g} s")
+        reason = "oldest tuple first, through the whole plan" + lead(topology, age, "holds one {:.3g} s old")
         return Schedule(rows_of(age, nearness), reason=reason)

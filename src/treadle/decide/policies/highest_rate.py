@@ -1,6 +1,6 @@
 """HR: the most results per CPU time first, for the least mean latency (Lachesis section 5.1, Haren 7.2).
 
-The metric `global_rate` is computed in `observe`, with sums over branches; here it becomes a priority.
+The metric `global_rate` is computed in `observe/catalogue.py`, with sums over branches; here it becomes a priority.
 """
 
 from __future__ import annotations

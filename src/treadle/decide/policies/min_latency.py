@@ -1,4 +1,4 @@
-"""Earliest deadline first: the less time an operator's oldest tuple has to its query's latency goal, the more urgent.
+"""Earliest deadline first: an operator is the more urgent, the less time its oldest tuple has to the latency goal.
 
 None of the papers has this policy, but all of their users have deadlines.
 """

@@ -17,7 +17,7 @@ from treadle.values import Schedule, Snapshot
 
 
 class NormalizedRate(Policy):
-    """Runs first what yields most results per CPU second for the work a result takes in all."""
+    """Runs first what yields most results per CPU second, divided by the CPU time that a result takes in all."""
 
     name: ClassVar[str] = "normalized-rate"
     aliases: ClassVar[tuple[str, ...]] = ("hnr", "normalised-rate")
@@ -31,7 +31,7 @@ class NormalizedRate(Policy):
         with np.errstate(all="ignore"):
             normalised = np.where(rate == 0, np.where(np.isnan(ideal), np.nan, 0.0), rate / ideal)
         says = lead(snapshot.topology, normalised, "leads with {:.3g}")
-        return Schedule(normalised, spacing="log", reason="highest rate for the ideal time first" + says)
+        return Schedule(normalised, spacing="log", reason="highest output rate per ideal time first" + says)
 
 
 def ideal_time(topology: Topology, cost: Floats) -> Floats:

@@ -12,7 +12,7 @@ from treadle.values import Schedule, Snapshot
 
 
 class Random(Policy):
-    """A lottery in each round."""
+    """Draws the priority of each instance at random in each round."""
 
     name: ClassVar[str] = "random"
     optimises: ClassVar[str] = "nothing (baseline)"

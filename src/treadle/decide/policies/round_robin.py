@@ -1,9 +1,9 @@
 """RR: operators take turns in a ring, so that none starves (AMoS section 2.1).
 
-Operators with nothing to do are passed over. Where operators ask a gate before each batch (the metric `batches` exists
-then), all get one priority, and the gate grants those in the order in which they ask: so the ring turns with each
-grant. A ring that turned with each decision would synchronise with the batches, and some operators would get most of
-the grants.
+Operators with nothing to do are passed over. Where operators ask a gate before each batch (they have the metric
+`batches`), all get the same priority, and the gate grants equal priorities in the order of the requests: so the ring
+turns with each grant. A ring that turned with each decision would synchronise with the batches, and some operators
+would get most of the grants.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from treadle.values import Schedule, Snapshot
 
 
 class RoundRobin(Policy):
-    """Gives everyone a turn: `step` operators with work have theirs in a round, the next round begins behind them.
+    """Gives every operator a turn: `step` operators with work in each round, the next ones in the next round.
 
     At a gate each waiting operator gets one grant in turn, and `step` has no meaning.
     """
@@ -33,7 +33,7 @@ class RoundRobin(Policy):
 
     def __init__(self, step: int = 1) -> None:
         if step < 1:
-            raise ConfigError(f"step is {step}", where=f"policy '{self.name}'", remedy="let at least 1 have its turn")
+            raise ConfigError(f"step is {step}", where=f"policy '{self.name}'", remedy="use 1 or more")
         self._step = step
         self._turn = 0
 

@@ -45,7 +45,7 @@ class UserPriority(Policy):
         return Schedule(self._transformed[1], reason="by the priority of the operator, else of the query")
 
     def _check(self, topology: Topology) -> None:
-        """Refuse unknown operators at the start; later a name may be that of a query that has ended."""
+        """Raise a ConfigError for an operator that the first topology lacks; later its query may have ended."""
         names = {op.name for query in topology.queries for op in query.operators}
         known = names | {f"{query.name}.{op.name}" for query in topology.queries for op in query.operators}
         for name in self._operators.keys() - known:

@@ -1,4 +1,4 @@
-"""Data quality: how much of its input each sink may have, so that all promises are kept (Stream-Economics)."""
+"""Data quality: which share of its input each sink gets, so that all promises are kept (Stream-Economics)."""
 
 from treadle.decide.quality.controller import Controller, Decision, Measured, Move, Short
 from treadle.decide.quality.flow import Flow, Promise

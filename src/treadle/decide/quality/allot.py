@@ -19,7 +19,7 @@ ROUNDING = 1e-12
 
 
 class _Tasks(NamedTuple):
-    """Input and state of the steps, by task except for the last two."""
+    """Input and state of the steps, by task unless stated otherwise."""
 
     starts: Ints
     items: Ints
@@ -59,7 +59,7 @@ def allot(
 
 @compiled
 def _allot(task: Ints, worker: Ints, priority: Floats, tasks: _Tasks) -> None:
-    """Serve the highest priority first, and in it the workers that lack most CPU, so that nothing is taken back."""
+    """Serve the highest priority first, and within it the workers that lack most CPU: so no CPU is taken back."""
     n = len(task)
     at = 0
     while at < n:
@@ -84,7 +84,7 @@ def _allot(task: Ints, worker: Ints, priority: Floats, tasks: _Tasks) -> None:
 
 @compiled
 def _distribute(task: Ints, worker: int, tasks: _Tasks) -> None:
-    """Alg. 3, for one priority on one worker: the least need first; the unused rest of its part is for the others."""
+    """Alg. 3, for one priority on one worker: the least need first, each with an equal part of the CPU that is left."""
     needs = np.empty(len(task))
     for i in range(len(task)):
         needs[i] = _more(task[i], tasks)

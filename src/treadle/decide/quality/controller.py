@@ -1,4 +1,4 @@
-"""Keeps promises in cycles of a few seconds: how much of its input each sink may have, and which instances move.
+"""Keeps promises in cycles of a few seconds: decides which share of its input each sink gets, and which instances move.
 
 It is Alg. 1 of Stream-Economics, section 5, and handles what the paper leaves open: minima that exceed the CPU, rows
 that wait already, and changes too small to be useful.
@@ -38,15 +38,15 @@ class Measured(NamedTuple):
     worker: Ints
     """By instance: where it runs."""
     busy: Floats
-    """By worker: CPU that all processes use there, of whatever owner."""
+    """By worker: CPU that all processes on it use, also those that are not ours."""
     cores: Floats
-    """By worker."""
+    """By worker: how many it has."""
     batches: Floats | None = None
     """By instance: batches per second, if it runs in batches."""
     behind: bool = True
     """True if more rows wait than arrive in half a cycle; otherwise no minimum is in danger."""
     local: Floats | None = None
-    """By task: the part of its input that it takes, if rows are counted; None: computed from rates by Eq. 4."""
+    """By task: the share of its input that it processes, if rows are counted; None: computed from rates by Eq. 4."""
     unknown: Bools | None = None
     """By task: True if `local` is not known yet, since the task has just started or moved."""
     most: Floats | None = None
@@ -64,7 +64,7 @@ class Move(NamedTuple):
 
 
 class Short(NamedTuple):
-    """A sink that can't have its minimum: the part that it gets, and the CPU missing on a worker of its tasks."""
+    """A sink that can't have its minimum: the share that it gets, and the CPU missing on a worker of its tasks."""
 
     sink: str
     wants: float
@@ -72,14 +72,14 @@ class Short(NamedTuple):
     missing: float
     worker: int
     of: str = "of its input"
-    """What `wants` and `gets` are parts of."""
+    """Words for logs: of what `wants` and `gets` are shares."""
 
     def told(self, kind: str) -> str:
         """Return a line for logs: the sink, the missing CPU and remedies. `kind` is a word for it, such as query."""
         return (
             f"{kind} '{self.sink}' is promised {self.wants * 100:.3g}% {self.of} and gets "
             f"{math.floor(self.gets * 1000) / 10:g}%: {max(self.missing, 0.01):.2f} cores are missing "
-            "(lower its min_accuracy or one of a higher priority, or add cores)"
+            "(lower its min_accuracy or that of a higher priority, or add cores)"
         )
 
 
@@ -88,13 +88,13 @@ class Decision:
     """The result of a cycle, by task unless stated otherwise."""
 
     desired: Floats
-    """The target of each task: the part of the application's input that it should get."""
+    """The target of each task: the share of the application's input that it should get."""
     streams: Floats
-    """By stream: the part of its rows that is kept."""
+    """By stream: the share of its rows to keep."""
     outside: Floats
-    """The part that is kept of the rows from outside."""
+    """The share to keep of the rows that arrive from outside."""
     current: Floats
-    """The present accuracy."""
+    """The present accuracy: the share of the application's input that the task gets now, at most 1."""
     moves: tuple[Move, ...] = ()
     short: tuple[Short, ...] = ()
     free: Floats = field(default_factory=lambda: np.empty(0))
@@ -162,7 +162,7 @@ class Controller:
         return self._each * np.maximum(self.flow.copies, 1)
 
     def promise(self, of_sinks: Floats) -> None:
-        """Set the minima of the sinks from the next cycle on, where they depend on measurements."""
+        """Set other minima of the sinks from the next cycle on: for minima that depend on measurements."""
         self._minimum = self.flow.upstream(of_sinks)
 
     def moved(self, instance: int, time: float) -> None:
@@ -223,7 +223,10 @@ class Controller:
         return flow.upstream(np.minimum(least + above, 1.0))
 
     def _available(self, seen: Measured) -> Floats:
-        """Lines 1 to 3: CPU by worker, without the fixed cost of `pace` batches per second and `fixed` tasks."""
+        """Lines 1 to 3: by worker, the CPU that is left for tasks that may lose rows.
+
+        Other processes, `fixed` tasks and the fixed cost of `pace` batches per second are subtracted.
+        """
         shared = np.ones(len(seen.cpu)) if seen.fixed is None else ~seen.fixed[self.flow.task_of]
         own = np.bincount(seen.worker, weights=seen.cpu * shared, minlength=len(seen.cores))
         batches = self._pace * self._costs.per_batch[self.flow.task_of] * shared
@@ -232,7 +235,10 @@ class Controller:
         return available
 
     def _steady(self, wanted: Floats, minimum: Floats) -> Floats:
-        """Accept falls at once; accept rises only of at least `step`, up to 1, or from below the minimum."""
+        """Return the accuracy of each sink: a fall is accepted at once, a rise only in three cases.
+
+        It must be at least `step`, reach 1, or begin below the minimum.
+        """
         last = self._last
         if last is not None and len(last) == len(wanted):
             worth = (wanted >= last + self._step) | (wanted >= 1.0) | (last < minimum)
@@ -275,7 +281,7 @@ class Controller:
     def _affordable(
         self, seen: Measured, available: Floats, whole: Floats, most: Floats, free: Floats
     ) -> tuple[Floats, tuple[Short, ...]]:
-        """Return by task the minima that the CPU allows, and the sinks that get less than their own."""
+        """Return by task the minima that the CPU allows, and the sinks that get less than their own minima."""
         flow = self.flow
         allowed = self._minimum[flow.sinks]
         found: dict[int, Short] = {}
@@ -303,10 +309,10 @@ class Controller:
 
 
 ALL = np.ones(1)
-"""The accuracy to which the CPU for all input leads."""
+"""The accuracy that the CPU for all input gives: 1, for `equations.required`."""
 SURE = 2.0
-"""The margin above a minimum, in standard deviations."""
+"""The margin above a minimum, in standard deviations of the share of rows that random drops keep in a cycle."""
 MOST_ABOVE = 0.05
-"""The largest margin above a minimum: the part that was kept of a few rows says nothing."""
+"""The largest margin above a minimum, as accuracy. With few rows the standard deviation would make it too large."""
 FAINT = 0.01
-"""The accuracy below which the input of a task does not show what it would be without drops."""
+"""Least accuracy upstream of a task at which its input shows what it would be without drops."""

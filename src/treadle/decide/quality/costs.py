@@ -14,11 +14,11 @@ from treadle.model import Floats
 DOUBT = 0.02
 """Ridge on the cost of batches: where rows and batches don't vary, all CPU counts as the cost of rows."""
 LEAST = 0.1
-"""Least cost of a row, as a part of its cost if batches were free."""
+"""Least cost of a row, as a share of what it would be if batches cost nothing."""
 
 
 class Costs:
-    """A fit of cpu = b batches + r rows for each task; each cycle multiplies the weight of older ones by `keep`.
+    """A fit of cpu = b batches + r rows for each task; each cycle multiplies the weight of older cycles by `keep`.
 
     b and r minimise the sum of (cpu - b batches - r rows)^2 + DOUBT (b batches)^2, and are not negative.
     """
@@ -27,12 +27,12 @@ class Costs:
         self._keep = keep
         self._sums = np.zeros((6, tasks))
         self.per_batch = np.zeros(tasks)
-        """Core seconds."""
+        """CPU seconds per batch, by task."""
         self.per_row = np.zeros(tasks)
-        """Core seconds; 0 before the first row."""
+        """CPU seconds per row, by task; 0 before the first row."""
 
     def copy(self, task: int, other: Costs, its: int) -> None:
-        """Copy the fit of task number `its` of `other`."""
+        """Copy to `task` the fit of the task that has the number `its` in `other`."""
         self._sums[:, task] = other._sums[:, its]
         self.per_batch[task], self.per_row[task] = other.per_batch[its], other.per_row[its]
 

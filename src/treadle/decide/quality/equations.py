@@ -35,12 +35,12 @@ def sent(flow: Flow, out_rate: Floats, arriving: Floats) -> Floats:
 
 
 def current_accuracy(flow: Flow, local: Floats) -> Floats:
-    """Eq. 3: the part of the application's input that a task takes, by its least accurate path."""
+    """Eq. 3: the share of the application's input that a task processes, on its least accurate path."""
     return flow.downstream(local)
 
 
 def cpu_of_tasks(flow: Flow, in_rate: Floats, cpu: Floats) -> Floats:
-    """Eq. 6: the CPU of the instance with the least input, which Eq. 4 uses."""
+    """Eq. 6: by task, the CPU of its instance with the least input, the one that Eq. 4 uses."""
     order = np.lexsort((in_rate, flow.task_of))
     tasks = flow.task_of[order]
     first = np.flatnonzero(np.diff(tasks, prepend=-1))
@@ -61,7 +61,7 @@ def required(accuracy: Floats, cpu: Floats, current: Floats, most: Floats | floa
 
 
 def keep(flow: Flow, desired: Floats) -> tuple[Floats, Floats]:
-    """Eq. 15: the part to keep on each stream, and at each task of its input from outside (1 if it has none).
+    """Eq. 15: the share of rows to keep on each stream, and by task, of its input from outside (1 if it has none).
 
     `desired` is by task (Eq. 14). Where nothing is desired upstream, no rows arrive that could be dropped.
     """

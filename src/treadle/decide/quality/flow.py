@@ -18,7 +18,7 @@ from treadle.model import Floats, Ints
 
 
 class Promise(NamedTuple):
-    """The wish of a sink's owner: at least the part `accuracy` of its input. A higher priority is served first."""
+    """What a sink is promised: at least the share `accuracy` of its input. A higher priority is served first."""
 
     priority: float = 0.0
     accuracy: float = 0.0
@@ -154,7 +154,7 @@ class Flow:
 
 
 def _by(keys: Ints) -> tuple[Ints, ...]:
-    """Return the positions of each key, in the order of keys."""
+    """Return an array for each distinct key, in ascending order: the positions at which it occurs."""
     order = np.argsort(keys, kind="stable")
     return tuple(np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)) if len(keys) else ()
 
@@ -170,7 +170,9 @@ def _check(inputs: Mapping[str, Sequence[str]], promises: Mapping[str, Promise],
         if name not in number:
             raise ConfigError("there is no such task", where=where, remedy=f"known: {', '.join(number)}")
         if name in read:
-            raise ConfigError("others read it", where=where, remedy="promise something of the sinks that it feeds")
+            raise ConfigError(
+                "is not a sink: other tasks read it", where=where, remedy="give the promise to the sinks that it feeds"
+            )
         if not 0.0 <= promise.accuracy <= 1.0:
             raise ConfigError(f"its accuracy is {promise.accuracy}", where=where, remedy="give 0 to 1, as 0.9")
         if not np.isfinite(promise.priority):

@@ -1,7 +1,7 @@
-"""Measures of accuracy: functions of the part of the input that is kept, and their inverse.
+"""Measures of accuracy: functions of the share of the input that is kept, and their inverse.
 
-Stream-Economics has one accuracy: the part of the rows. A user who wants a sum within five percent does not need that
-part but the confidence interval of the sum: of many rows, few are enough.
+Stream-Economics has one accuracy: that share. A user who wants a sum to within five percent cares about the confidence
+interval of the sum instead: of many rows, a small share is enough.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ HALVINGS = 30
 
 
 class Kept(NamedTuple):
-    """The input that a sink keeps."""
+    """What a measure needs to know about the input of a sink."""
 
     part: float
-    """Part of its rows, above 0."""
+    """Share of the rows that is kept, above 0."""
     rate: float
     """Rows per second if nothing were dropped."""
     spread: float
@@ -29,7 +29,7 @@ class Kept(NamedTuple):
 
 
 Measure = Callable[[Kept], float]
-"""The accuracy of a result, 0 to 1; it rises with the part that is kept."""
+"""A function that returns the accuracy of a result, 0 to 1; it must rise with the share that is kept."""
 
 
 class RelativeError:
@@ -62,7 +62,7 @@ def relative_error(column: str | None = None, *, window: Duration = "60s") -> Re
 
 
 def least_part(measure: Measure, minimum: float, kept: Kept) -> float:
-    """Return the least part of the rows that gives this accuracy; 1 if no part does."""
+    """Return the least share of the rows with which `measure` is at least `minimum`; 1 if no share is enough."""
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""Lowers minima on a worker that is short of CPU for all: those of the sinks with the lowest priorities first.
+"""Lowers minima if a worker is short of CPU for all of them: those of the sinks with the lowest priorities first.
 
 Stream-Economics leaves this case open. A task shared by several sinks takes less CPU only if all sinks that need most
 of it get less; a sink keeps its minimum where lowering it frees no CPU.
@@ -44,10 +44,10 @@ class Needs(NamedTuple):
 
 
 def fitting(needs: Needs, available: float, minimum: Floats) -> tuple[Floats, Floats]:
-    """By sink: the highest minimum for which `available` cores suffice, and the cores missing for its own (0: none).
+    """By sink: the highest minimum that `available` cores allow, and the cores missing for its own minimum (0: none).
 
-    Sinks of one priority all get the same part of their minima. Missing is what a sink and all of higher priority need
-    beyond `available`, after those of lower priority have given up theirs.
+    Sinks of one priority all get the same share of their minima. The cores missing are what sinks of this and of higher
+    priority need beyond `available`, after sinks of lower priority have given up theirs.
     """
     priority = needs.flow.priority[needs.flow.sinks]
     allowed, missing = minimum.copy(), np.zeros(len(minimum))
@@ -64,7 +64,7 @@ def fitting(needs: Needs, available: float, minimum: Floats) -> tuple[Floats, Fl
 
 
 def _part(needs: Needs, available: float, allowed: Floats, without: Floats) -> float:
-    """Return how far from `without` to `allowed` the minima can be: the part for which the CPU suffices."""
+    """Return the greatest share of the way from `without` to `allowed` for which the `available` CPU suffices."""
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2

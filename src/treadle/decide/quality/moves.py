@@ -1,7 +1,7 @@
-"""Chooses the instances that leave a worker short of CPU, and their targets (Stream-Economics, Alg. 2 and section 4).
+"""Chooses which instances leave a worker that lacks CPU, and where they go (Stream-Economics, Alg. 2 and section 4).
 
 Instances move only to workers with room for them. Where the paper's listing and its text differ, the text holds: the
-least important are candidates first. `relief` goes beyond the paper, where a new worker has nothing to do until some
+least important are candidates first. `relief` goes beyond the paper: it gives a new worker something to do before any
 minimum is in danger.
 """
 
@@ -17,8 +17,9 @@ from treadle.model import Bools, Floats, Ints
 def leavers(lacking: float, least: Floats, priority: Floats) -> list[int]:
     """Alg. 2: return the positions of the instances that leave one worker, so that `lacking` cores are released.
 
-    Candidates are the lowest priorities that are enough together. Of these, all that are not needed stay, from the
-    highest priority and the largest need on. So small and unimportant instances leave.
+    Candidates are all instances of the lowest priorities, as many priorities as are needed. A candidate stays if the
+    others release enough; the highest priority and the largest need are tried first. So small and unimportant instances
+    leave.
     """
     chosen = np.zeros(len(least), dtype=np.bool_)
     released = 0.0
@@ -63,10 +64,10 @@ def place(needed: Floats, free: Floats, preferred: Sequence[Sequence[int]] = ())
 def relief(
     whole: Floats, least: Floats, worker: Ints, available: Floats, *, worth: float = 0.1
 ) -> tuple[int, int, float] | None:
-    """Return the move that puts most more CPU to use: instance, worker, cores; None below `worth` cores.
+    """Return the move that raises the CPU in use most, as (instance, worker, cores); None below `worth` cores.
 
-    By instance: the CPU for its `whole` input and the `least` that it must have. A worker that has instances must have
-    room for all their `least`; an empty worker may be short.
+    By instance: the CPU for its `whole` input and the `least` that it must have. The target must have room for the
+    `least` of all its instances, unless it has had none.
     """
     count = len(available)
     demand = np.bincount(worker, weights=whole, minlength=count)

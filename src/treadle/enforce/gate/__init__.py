@@ -1,1 +1,1 @@
-"""Which hop may run now: a gate that grants slots for batches that Treadle starts or holds back (Haren, section 4)."""
+"""Decides which hop (streaming query of a pipeline) may run its next batch: a gate grants slots (Haren, section 4)."""

@@ -1,4 +1,4 @@
-"""The gate: grants K slots to the waiting hops with the best ranks. It knows names, ranks and time, not the batches.
+"""The gate: grants K slots to waiting hops (streaming queries), best rank first. It knows names and ranks, not batches.
 
 This is the execution task of Haren (section 5, Alg. 1) reversed: Haren's threads search for an operator that can run,
 here an operator that can run asks for a slot. Haren runs neglected operators after a delay d; here they may go first
@@ -34,9 +34,9 @@ class Gate:
     wait first; this is at most one of any ceil(1 / aged_share) grants in a row, and none with `aged_share` 0. So a hop
     with p hops before it in the line is granted within (p + 1) * ceil(1 / aged_share) grants from then on.
 
-    While all slots are held, up to `express` hops of a rank strictly above all holders are granted all the same, so
-    that a short urgent batch need not wait for the end of a long one. Express hops count as holders: for each of them,
-    one later release makes no slot free.
+    While all slots are held, up to `express` more hops may get a slot if their rank is strictly above that of every
+    holder, so that a short urgent batch need not wait for the end of a long one. Express hops count as holders: for
+    each of them, one later release makes no slot free.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Gate:
     def withdraw(self, name: str) -> None:
         """Remove a hop that has ended, with its place in the line, slot and rank. No effect if it is not known.
 
-        A `turn` that waits for the hop ends with TargetGone. A grant that is being called at this moment still arrives.
+        A `turn` that waits for the hop ends with TargetGone. A call of its `grant` that has begun is not interrupted.
         """
         with self._lock:
             hop = self._hops.pop(name, None)
@@ -116,7 +116,8 @@ class Gate:
     def release(self, name: str, *, again: Callable[[], None] | None = None) -> float | None:
         """End the hop's batch. Return the seconds for which the hop held its slot; None if it held none.
 
-        With `again`, its next grant, the hop offers itself anew before the slot is granted, so that it competes too.
+        With `again`, the hop is queued again, with `again` as its `grant`, before the free slot is granted: so it is a
+        candidate for that slot, too.
         """
         with self._lock:
             turn = self._holding.get(name)
@@ -149,7 +150,7 @@ class Gate:
 
     @contextmanager
     def turn_if_there(self, name: str) -> Iterator[bool]:
-        """Like `turn`, but where the hop is withdrawn while it waits, the body runs with False and without a slot."""
+        """Like `turn`, and yield True. If the hop is withdrawn or not registered, yield False: the body has no slot."""
         with ExitStack() as turn:
             granted = False
             with suppress(TargetGone):
@@ -169,9 +170,9 @@ class Gate:
             return self._known(name).rank
 
     def set_rank(self, name: str, rank: float) -> None:
-        """Set the rank of a hop: higher is more urgent; NaN removes it. The rank counts from the next choice on.
+        """Set the rank of a hop: higher is more urgent; NaN removes it. The new rank counts from the next grant on.
 
-        This grants no slot: while a round sets its ranks one by one, old and new ranks can't be compared.
+        This call grants no slot: while a round sets ranks one by one, old and new ranks can't be compared.
         """
         if math.isinf(rank):
             raise ConfigError(f"the rank of '{name}' can't be {rank}", where="gate", remedy="use a finite number")
@@ -181,7 +182,7 @@ class Gate:
 
     @property
     def stats(self) -> GateStats:
-        """All counts at this moment."""
+        """The gate's counts and times at this moment."""
         with self._lock:
             now = self._tick()
             hops = {name: hop.stats(now) for name, hop in self._hops.items()}
@@ -222,8 +223,8 @@ class Gate:
     def _dispatch(self) -> None:
         """Grant slots until no hop can have one. Call without the lock.
 
-        A `grant` may release or offer in the same thread: further grants are then left to the loop that called it,
-        since a thousand hops would otherwise be a thousand calls deep.
+        If a `grant` releases or offers in the same thread, the loop that called this `grant` makes the next grants:
+        with recursion, a thousand hops would be a thousand calls deep.
         """
         if getattr(self._here, "dispatching", False):
             return
@@ -270,7 +271,7 @@ class Gate:
             return turn
 
     def _best(self, turns: dict[str, _Turn]) -> tuple[_Turn | None, float]:
-        """Return the first turn of the highest rank, and that rank, with defaults for hops without one."""
+        """Return the first turn with the highest rank, and that rank. Hops without a rank count as in `Gate`."""
         lowest = self._lowest_rank()
         best, highest = None, -math.inf
         for turn in turns.values():
@@ -288,7 +289,10 @@ class Gate:
         return self._lowest
 
     def _tick(self) -> float:
-        """Count the time in which slots were free while hops waited; return now. Call before changes, with the lock."""
+        """Add the time since the last call in which slots were free while hops waited; return the current time.
+
+        Call it with the lock held, before slots or turns change.
+        """
         now = self._now()
         lost = min(self._slots - len(self._holding), len(self._waiting))
         if lost > 0:
@@ -304,7 +308,9 @@ class Gate:
                 self._end(turn)
             told, hop.failing = hop.failing, True
         if not told and isinstance(error, Exception):
-            log.warning("'%s' could not take its turn: %s", hop.name, error, exc_info=error, extra={"hop": hop.name})
+            log.warning(
+                "hop '%s' could not start its batch: %s", hop.name, error, exc_info=error, extra={"hop": hop.name}
+            )
 
     def _check_granted(self, turn: _Turn, timeout: float | None) -> None:
         name = turn.hop.name
@@ -371,7 +377,10 @@ class _Hop:
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """One offer of a hop, until it ends. A late call for an older offer can't be taken for this one."""
+    """One offer of a hop, from the queue until its slot is released.
+
+    Each offer has an object of its own, so a late call for an older offer can't be mistaken for this one.
+    """
 
     hop: _Hop
     grant: Callable[[], None]

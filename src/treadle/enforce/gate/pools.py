@@ -15,7 +15,7 @@ from treadle.jars import home
 from treadle.linux.files.trusted import make_folder
 
 LADDER = tuple(f"rung-{number}" for number in range(6))
-"""The pools by rung; the weight of rung n is 2 to the n."""
+"""The names of the pools, lowest rung first; the weight of rung n is 2 to the power of n."""
 
 
 def allocation_file() -> Path:
@@ -57,10 +57,10 @@ class PoolKnob:
         try:
             return self._rungs[label(target)]
         except KeyError:
-            raise TargetGone(f"'{label(target)}' runs no more", where="pools") from None
+            raise TargetGone(f"'{label(target)}' no longer runs", where="pools") from None
 
     def write(self, target: Target, value: Value) -> None:
         self.read(target)
         if isinstance(value, str) or value not in range(len(LADDER)):
-            raise ConfigError(f"there is no rung {value}", where="pools", remedy=f"use 0 to {len(LADDER) - 1}")
+            raise ConfigError(f"there is no pool {value}", where="pools", remedy=f"use 0 to {len(LADDER) - 1}")
         self._rungs[label(target)] = float(value)

@@ -1,6 +1,7 @@
-"""Adapts the number of slots: more while hops wait and cores have room, fewer (down to the cores) while tasks stall.
+"""Adapts the number of slots: more while hops wait and cores are idle, fewer while runnable tasks wait for cores.
 
-Input is a gate and two CPU shares (busy, stalled). Haren section 8 leaves the number of threads to future work.
+Its input is a gate and two shares of time: cores were busy, and tasks stalled, which means that they waited for a core.
+Haren section 8 leaves the number of threads to future work.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from treadle.errors import ConfigError
 log = logging.getLogger("treadle.gate")
 
 ROOMY = 0.85
-"""Below this busy share there is room for one more slot."""
+"""Busy share of the cores below which a slot may be added."""
 STALLED = 0.6
-"""From this stall share on, one slot fewer is better: tasks waited for a core for more than half of the time."""
+"""Stall share from which on a slot is removed: tasks waited for a core for more than half of the time."""
 FULL = 0.98
-"""From this busy share on, cores count as stalled if the stall share is unknown."""
+"""Busy share from which on a slot is removed if the stall share is unknown."""
 QUEUE = 0.5
 """A slot is added only if at least this many hops waited on average."""
 AGREE = 2
-"""Samples in a row that must agree."""
+"""Number of samples in a row that must ask for the same change before it is made."""
 CALM = 10
-"""Samples after a change before a change in the other direction."""
+"""Number of samples that must follow a change before the opposite change is made."""
 
 
 class Gauge(Protocol):
-    """Measures the CPU since the last sample: the busy share and the stall share; NaN is unknown."""
+    """Measures the busy share and the stall share of the CPU since the last sample; NaN is unknown."""
 
     def sample(self) -> tuple[float, float]: ...
 
@@ -52,8 +53,8 @@ def starting_slots(slots: int | Literal["auto"]) -> int:
 class Elastic:
     """Changes the number of slots of a gate between `low` and `high`, by one at a time.
 
-    Call `step` at any rate: it samples once a `period`. It never lowers the slots below `low`, nor below `cores`, since
-    a core without a hop is lost; `high` is twice the cores by default.
+    `step` may be called at any rate: it samples once every `period` seconds. It never lowers the number below `low` or
+    below `cores`, since a core without a hop is wasted. `high` is twice `cores` by default.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Elastic:
         gate.slots = min(max(gate.slots, self.low), self.high)
 
     def step(self) -> int:
-        """Take a sample if it is time; return the change of the slots: 1, 0 or -1."""
+        """Take a sample if a period has passed; return the change of the number of slots: 1, 0 or -1."""
         now = self._now()
         passed = now - self._looked
         if passed < self.period:
@@ -119,7 +120,7 @@ class Elastic:
         return -1 if stalled and slots > max(self.low, self.cores) else 0
 
     def _agreed(self, vote: int) -> int:
-        """Return the vote once enough samples agree and the last move in the other direction is long enough ago."""
+        """Return the vote if enough samples in a row agree and the last opposite change is long enough ago, else 0."""
         self._votes = self._votes + 1 if vote == self._vote else 1
         self._vote = vote
         calm = vote != -self._moved or self._since >= CALM

@@ -8,19 +8,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HopStats:
-    """One hop since it was registered. Times are in seconds, with the current wait or batch. An unknown rank is NaN."""
+    """Counts of one hop since it was registered. Times are in seconds and include the current wait or batch.
+
+    The rank is NaN if none is set.
+    """
 
     rank: float
     grants: int
     aged: int
-    """Grants out of turn, because the hop had waited too long."""
+    """Number of grants ahead of hops with better ranks, because this hop had waited longer than the gate's patience."""
     waited: float
     held: float
 
 
 @dataclass(frozen=True, slots=True)
 class GateStats:
-    """The gate at one moment, with totals since it was made; they include withdrawn hops."""
+    """The state of a gate at one moment, and totals since the gate was made, which include withdrawn hops."""
 
     slots: int
     waiting: tuple[str, ...]
@@ -31,5 +34,5 @@ class GateStats:
     waited: float
     held: float
     idle: float
-    """Slot-seconds lost: a slot was free while a hop waited, or was being handed over. Haren's scheduling overhead."""
+    """Slot-seconds in which a slot was free while a hop waited, or was being granted: Haren's scheduling overhead."""
     hops: Mapping[str, HopStats]

@@ -1,7 +1,7 @@
 """Knobs on real kernel threads: nice, real-time priorities, time slices, and CPU groups (Lachesis, Lachesis-RT).
 
-Each knob is one system call or one small file. A thread is named by its id, its process and its start time, so a later
-thread with the same id is never changed. A knob has `options`, with which `make` makes it again in another process.
+Each knob is one system call or one small file. A thread is identified by its id, its process and its start time, so a
+later thread with the same id is never changed. With the `options` of a knob, another process can `make` the same knob.
 """
 
 from __future__ import annotations

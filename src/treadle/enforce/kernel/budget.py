@@ -17,11 +17,11 @@ from treadle.errors import EngineError, TargetGone, TreadleError
 from treadle.model import ThreadRef
 
 SHARE = 0.9
-"""The part of each CPU that all real-time threads together may use."""
+"""The share of each CPU's time that all real-time threads together may use."""
 PERIOD = 0.1
-"""Seconds after which a group that has used up its part may run again; other threads wait no longer than that."""
+"""Seconds of a budget period. A group that has used up its share waits for the next period; others wait no longer."""
 LEAST = 0.01
-"""The smallest part of a CPU that is given to real-time threads."""
+"""The smallest share of each CPU for real-time threads: if less is left, it is an error to admit one."""
 MICRO = 1_000_000
 RUNTIME, LENGTH = "cpu.rt_runtime_us", "cpu.rt_period_us"
 WHERE = "real-time budget"
@@ -30,7 +30,7 @@ LIMIT, LIMIT_PERIOD = "/proc/sys/kernel/sched_rt_runtime_us", "/proc/sys/kernel/
 
 
 def system_share() -> float:
-    """The part of each CPU that the kernel allows to real-time threads: infinite without a limit, NaN if unknown."""
+    """The share of each CPU that the kernel allows to real-time threads: infinite without a limit, NaN if unknown."""
     try:
         with open(LIMIT) as runtime, open(LIMIT_PERIOD) as period:
             microseconds = int(runtime.read())
@@ -40,7 +40,7 @@ def system_share() -> float:
 
 
 def check_limited() -> None:
-    """Raise an error if nothing limits real-time threads: one that never waits would block all other threads."""
+    """Raise an error if nothing limits real-time threads: one that never sleeps would block all other threads."""
     if system_share() >= 1.0:
         raise EngineError(
             f"nothing limits real-time threads here: {LIMIT} is -1 or all of a period, which also lifts the budgets of"
@@ -53,7 +53,8 @@ def check_limited() -> None:
 class Budget:
     """The groups for real-time threads: one for each home, which is the group that a thread came from.
 
-    They divide `share` evenly, or what their parent group has left if that is less.
+    These groups together get `share` of each CPU, or what their parent group has left if that is less. It is divided
+    evenly among them.
     """
 
     def __init__(self, cgroups: Cgroups, *, share: float = SHARE, period: float = PERIOD) -> None:
@@ -68,18 +69,21 @@ class Budget:
         return cgroups.version == 1 and os.path.exists(f"{cgroups.directory(cgroups.parent)}/{RUNTIME}")
 
     def left(self) -> float:
-        """The part of each CPU that our parent group has and has not given to other groups."""
+        """The real-time share of each CPU that our parent group has, less what its other children have of it."""
         parent, ours = self.cgroups.parent, self.cgroups.realtime
         taken = sum(self._part(child) for child in self.cgroups.children(parent) if child != ours)
         return self._part(parent) - taken
 
     def part(self) -> float:
-        """The part of each CPU that our real-time threads have together, or will have when there are some."""
+        """The share of each CPU that our real-time threads have together, or that the first one would get."""
         ours = self.cgroups.realtime
         return self._part(ours) if self.cgroups.exists(ours) else min(self.share, self.left())
 
     def admit(self, thread: ThreadRef, home: str | None = None) -> None:
-        """Move a thread to a group with a budget. On an error the thread stays, and no empty group is left behind."""
+        """Move a thread to the group with a budget for `home`, by default for the home that it has now.
+
+        On an error the thread stays where it is, and no empty group is left behind.
+        """
         place = self.cgroups.place(thread)
         was = self.cgroups.home(place)
         around = self.cgroups.realtime if was == place else self.cgroups.split(place)[0]
@@ -102,7 +106,7 @@ class Budget:
         self.cgroups.move(thread, home)
 
     def clean(self) -> None:
-        """Move ordinary threads home, such as threads that real-time ones have started, and remove empty groups."""
+        """Move ordinary threads home, since real-time threads may have started some here, and remove empty groups."""
         for group in self.cgroups.children(self.cgroups.realtime):
             with suppress(TreadleError):
                 for tid in self.cgroups.threads(group):
@@ -123,7 +127,7 @@ class Budget:
         return group
 
     def _make(self, group: str, around: str) -> None:
-        """Make the group of one more home. The other groups are reduced first, since their sum is limited."""
+        """Make the group for one more home. The budgets of the other groups are reduced first: their sum is limited."""
         part = self._part(around) if self.cgroups.exists(around) else 0.0
         if part == 0:
             part = min(self.share, self.left())
@@ -139,7 +143,10 @@ class Budget:
         self._give(group, part)
 
     def _divide(self, around: str) -> None:
-        """Divide the budget evenly among the remaining groups, the largest first, since their sum is limited."""
+        """Divide the budget evenly among the groups in `around`.
+
+        The largest budgets are changed first, since the sum may not exceed the limit at any moment.
+        """
         parts = {child: self._part(child) for child in self.cgroups.children(around)}
         for child in sorted(parts, key=lambda child: -parts[child]):
             self._give(child, self._part(around) / len(parts))
@@ -169,8 +176,8 @@ class Budget:
     def _none_left(self) -> None:
         parent = self.cgroups.parent
         raise EngineError(
-            f"group {parent} has none left for real-time threads: it has {self._part(parent):.0%} of each CPU,"
-            " and other groups have that",
+            f"group {parent} has no budget left for real-time threads: other groups have its whole"
+            f" {self._part(parent):.0%} of each CPU",
             where=WHERE,
-            remedy=f"write microseconds to {RUNTIME} of {parent}, or less to those of the groups in it, or use 'nice'",
+            remedy=f"raise {RUNTIME} of {parent} (microseconds), lower that of the groups in it, or use 'nice'",
         )

@@ -26,12 +26,12 @@ log = logging.getLogger("treadle.enforce")
 
 BASE = "treadle"
 REALTIME = "treadle-rt"
-"""The group for real-time threads, see `budget`. Each child has the name of the group that its threads came from."""
+"""The name of the parent of all groups for real-time threads, see `budget`. Each child is named after a home group."""
 RIGHTS = "run as root, or have the cgroup delegated to your user"
 TRIES = 10
-"""Attempts to remove a group that still has threads."""
+"""Number of attempts to remove a group that still has threads."""
 PAUSE = 0.01
-"""Seconds by which the wait grows with each attempt."""
+"""Seconds by which the wait between two of these attempts grows each time."""
 
 
 class Cgroups:
@@ -39,8 +39,8 @@ class Cgroups:
 
     A group's name is relative to the base or, with a leading "/", the path of any group of the system, as in
     /proc/<pid>/cgroup. `parent` is the root in v1. In v2 threads can't leave the cgroup of their process, so `parent`
-    must be that cgroup: see `for_process`. `controlled` says whether v2's cpu controller was on in `parent` before us.
-    It is one of the `options`, so that a process that cleans up after a kill knows it, too.
+    must be that cgroup: see `for_process`. `controlled` says whether v2's cpu controller was on in `parent` before we
+    made groups. It is one of the `options`, so a process that cleans up after a kill knows whether to switch it off.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Cgroups:
         return self.mount.version
 
     def path(self, group: str) -> str:
-        """A group's path by its name."""
+        """The path of the group with this name."""
         if group.startswith("/"):
             return group
         if not group:
@@ -88,7 +88,7 @@ class Cgroups:
         return path
 
     def name(self, path: str) -> str:
-        """A group's name by its path: the opposite of `path`."""
+        """The name of the group at this path: the inverse of the method `path`."""
         if not path.startswith(f"{self.base}/"):
             return path
         return self._names.get(path) or unescape(path[len(self.base) + 1 :])
@@ -181,8 +181,8 @@ class Cgroups:
     def clean(self) -> list[str]:
         """Remove all groups of the base, also those of a killed process; return those that could not be removed.
 
-        A remaining thread was started by a grouped one. It is moved to the group of its process or, if that is below
-        the base too, of an ancestor process; in v2 to `parent`.
+        Threads that are still in these groups were started by threads in them. Each is moved to the group of its
+        process or, if that is below the base too, to the group of an ancestor process; in v2 to `parent`.
         """
         left: list[str] = []
         self._clean(self.base, left)
@@ -203,13 +203,13 @@ class Cgroups:
     def directory(self, path: str) -> str:
         """The directory with the files of a group."""
         if ".." in path.split("/"):
-            remedy = "run where all of the system's groups can be seen"
+            remedy = "run Treadle outside of this container"
             raise EngineError(f"group {path} is outside of this container", where="cgroup", remedy=remedy)
         return self.mount.directory(path)
 
     @staticmethod
     def split(path: str) -> tuple[str, str]:
-        """The path of the parent group, and the last part of `path`."""
+        """The path of the parent group, and the last component of `path`."""
         above, _, last = path.rpartition("/")
         return above or "/", last
 
@@ -308,9 +308,9 @@ class Cgroups:
 
 
 _WHY = {
-    errno.EINVAL: "see the limits of the group around it; a real-time thread needs one with an RT budget",
+    errno.EINVAL: "check the limits of its parent group; a real-time thread needs a group with an RT budget",
     errno.EOPNOTSUPP: "with cgroup v2, give each application groups of its own, inside its own cgroup",
-    errno.EBUSY: "with cgroup v2, the groups around it must be free of other controllers' limits",
+    errno.EBUSY: "with cgroup v2, its parent groups must be free of other controllers' limits",
     errno.ENAMETOOLONG: "use shorter names",
 }
 

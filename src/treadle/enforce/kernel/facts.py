@@ -23,7 +23,7 @@ PROBE = "treadle-probe"
 
 
 class Fact(NamedTuple):
-    """Something that works or does not; `remedy` says how to make it work."""
+    """Whether a kernel feature (`what`) works here, and why; `remedy` says how to make it work."""
 
     what: str
     works: bool
@@ -40,7 +40,7 @@ def _nice() -> Fact:
     def lower() -> str:
         me, knob = thread_ref(get_native_id()), NiceKnob()
         knob.write(me, max(float(knob.read(me)) - 1, -20.0))
-        return "nice can be set, also below what a thread has"
+        return "nice can be set, also lower than it was"
 
     return _tried("nice", lower)
 
@@ -72,7 +72,7 @@ def _quota() -> Fact:
         try:
             cgroups.make(cgroups.base)
             cgroups.read(cgroups.base, file)
-            return f"groups have {file}"
+            return f"cgroups have {file}"
         finally:
             cgroups.clean()
 
@@ -102,7 +102,7 @@ def _slice() -> Fact:
     def set_slice() -> str:
         knob, me = SliceKnob(), thread_ref(get_native_id())
         knob.write(me, 0.005)
-        return f"Linux {os.uname().release} takes time slices; its own is {default_slice() / 1e6:g} ms"
+        return f"Linux {os.uname().release} has settable time slices; the default is {default_slice() / 1e6:g} ms"
 
     return _tried("time slice", set_slice)
 
@@ -125,7 +125,10 @@ def _tried(what: str, attempt: Callable[[], str]) -> Fact:
 
 
 def _probe_groups() -> Cgroups:
-    """Groups where Treadle would make them. In v2 that is the cgroup of an application; here our own cgroup is used."""
+    """Groups for the test, in the place where Treadle makes its groups.
+
+    In v2 that place is the cgroup of an application; the test uses the cgroup of this process instead.
+    """
     return Cgroups.for_process(os.getpid(), base=f"{PROBE}-{os.getpid()}")
 
 

@@ -1,7 +1,7 @@
-"""The knobs on CPU groups: which group a thread is in, and what part of the CPU a group gets.
+"""The knobs on CPU groups: which group a thread is in, and what share of the CPU a group gets.
 
 They write the files of cgroup v1 and v2; the paths of these files are in `cgroup`. Lachesis section 5.3 sets shares
-per query; quota, a limit on a query, is in its future work.
+per query, and leaves quotas (limits on queries) to future work.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from treadle.errors import ConfigError, EngineError
 from treadle.model import ThreadRef
 
 LEAST_QUOTA = 1000
-"""Microseconds; the kernel accepts no less."""
+"""The smallest quota, in microseconds per period, that the kernel accepts."""
 
 
 class GroupKnob:
-    """The knob `group`: the name of the group that a thread is in. Writing a name makes the group.
+    """The knob `group`: the name of the group that a thread is in. Writing a name makes the group if it is missing.
 
-    A thread outside of our groups has the path of its group, with a leading "/". A path can be written, too, if the
-    group exists.
+    For a thread outside of our groups, the value is the path of its group, with a leading "/". A path can be written,
+    too, if the group exists.
     """
 
     name = "group"
@@ -56,12 +56,12 @@ class GroupKnob:
             self.cgroups.move(thread, path)
 
     def close(self) -> None:
-        """Remove all our groups, once nothing is enforced any more."""
+        """Remove all our groups. Call it after all values were put back."""
         self.cgroups.clean()
 
 
 class _GroupFile:
-    """A knob on a file of a group, which exists in cgroup `version`; 0 means both."""
+    """A knob that reads and writes a file of a group. The file exists in cgroup `version`; 0 means in both versions."""
 
     name: str
     per: Per = "group"
@@ -77,7 +77,7 @@ class _GroupFile:
 
     def _path(self, target: Target) -> str:
         if isinstance(target, ThreadRef):
-            message = f"thread {target.tid} is no group"
+            message = f"thread {target.tid} is not a group"
             raise ConfigError(message, where=f"knob '{self.name}'", remedy="name a group")
         return self.cgroups.path(target)
 
@@ -135,7 +135,7 @@ class QuotaKnob(_GroupFile):
             self.cgroups.write(path, "cpu.max", f"{'max' if quota is None else quota} {period}")
 
     def _found(self, path: str) -> tuple[int | None, int]:
-        """Quota and period in microseconds."""
+        """The quota (None without a limit) and the period, in microseconds."""
         if self.cgroups.version == 2:
             quota, period = self.cgroups.read(path, "cpu.max").split()
             return None if quota == "max" else int(quota), int(period)

@@ -19,7 +19,7 @@ CAP_SYS_NICE = 23
 _ENDED = b"0 "
 """How the `statm` of an ended thread begins, zombies included: such a thread has no memory."""
 _ROOM = 1024
-"""Bytes: longer than any `stat` file."""
+"""Number of bytes to read: more than any `stat` or `statm` file has."""
 
 
 def alive(target: Target) -> ThreadRef:
@@ -29,30 +29,30 @@ def alive(target: Target) -> ThreadRef:
     end and the kernel would have to use all other thread ids.
     """
     if isinstance(target, str):
-        raise ConfigError(f"'{target}' is no thread", remedy="use a knob that is for groups or instances")
+        raise ConfigError(f"'{target}' is not a thread", remedy="use a knob that is for groups or instances")
     if not _OPEN.runs(target):
         gone(target)
     return target
 
 
 def gone(thread: ThreadRef) -> NoReturn:
-    """Raise `TargetGone`."""
+    """Raise `TargetGone` for a thread that has ended."""
     raise TargetGone(f"{called(thread)} has ended")
 
 
 def called(thread: ThreadRef) -> str:
-    """The thread's name in messages."""
+    """How error messages name a thread."""
     return f"thread {thread.tid} of process {thread.pid}"
 
 
 def thread_ref(tid: int, pid: int | None = None, *, role: Role = Role.MAIN, name: str = "") -> ThreadRef:
-    """The thread that has this id now; by default one of this process."""
+    """A reference to the thread that has this id now; without `pid`, a thread of this process."""
     pid = os.getpid() if pid is None else pid
     return ThreadRef(tid, pid, _start_time(pid, tid), role, name)
 
 
 def has_sys_nice() -> bool:
-    """Whether the calling thread has CAP_SYS_NICE, which all scheduling changes need."""
+    """Whether the calling thread has CAP_SYS_NICE, which most scheduling changes need."""
     with open("/proc/thread-self/status", "rb") as file:
         for line in file:
             if line.startswith(b"CapEff:"):
@@ -63,8 +63,8 @@ def has_sys_nice() -> bool:
 class OpenFiles:
     """Open `statm` files of at most `most` recently checked threads, see `KeptFiles`.
 
-    Reading `statm` takes a third of the time of `stat`. An open file stays with the thread that it was opened for. So
-    the start time is compared only once, when the file is opened.
+    Reading `statm` takes a third of the time of `stat`. An open file always refers to the thread that it was opened
+    for, so the start time is compared only once, when the file is opened.
     """
 
     def __init__(self, most: int) -> None:
@@ -96,7 +96,7 @@ class OpenFiles:
 
 
 _OPEN = OpenFiles(1 << 13)
-"""Room for more threads than an application has: opening a file for each write costs several times the write."""
+"""Keeps files of more threads than an application has: to open one for each write costs several times the write."""
 
 
 def _start_time(pid: int, tid: int) -> int:

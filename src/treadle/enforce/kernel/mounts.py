@@ -1,4 +1,4 @@
-"""Where the kernel's CPU groups are mounted, and which one a thread is in. It only reads."""
+"""Where cgroups with the cpu controller are mounted, and which group a thread is in. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOUNTS = "/proc/self/mountinfo"
 
 @dataclass(frozen=True)
 class Mount:
-    """The mounted cpu controller. `root` is the group that is visible at `point`: in a container, often its own."""
+    """The mount of the cpu controller. `root` is the group visible at `point`, in a container often the container's."""
 
     version: int
     point: str
@@ -42,7 +42,7 @@ def find_mount(mounts: str = MOUNTS) -> Mount | None:
 
 
 def group_of(file: str, mount: Mount) -> str:
-    """The group's path in a file /proc/<pid>/cgroup or /proc/<pid>/task/<tid>/cgroup."""
+    """The path of the CPU group that a file /proc/<pid>/cgroup or /proc/<pid>/task/<tid>/cgroup names."""
     opened = open_file(file)
     try:
         text = os.read(opened, 1 << 16).decode(errors="surrogateescape")

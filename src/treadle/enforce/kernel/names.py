@@ -7,16 +7,16 @@ import re
 from urllib.parse import unquote
 
 LONGEST = 255
-"""Bytes in the name of a directory."""
+"""The largest number of bytes in the name of a directory."""
 FILES = frozenset({"tasks", "notify_on_release", "release_agent"})
 CONTROL_FILE = re.compile(r"[a-z_]+\.")
 """Prefixes that the kernel reserves for its own files, such as cpu.shares and cgroup.procs."""
 EMPTY = "%"
-"""The name of an empty part. It is unique, since a % in any other part is percent-encoded."""
+"""The directory name for an empty part of a name. It is unique, since a % in any other part is percent-encoded."""
 
 
 def escape(part: str) -> str:
-    """The directory name of one part of a name. A too long one is cut and ends in a hash, which keeps it unique."""
+    """The directory name for one part of a group's name. If too long, it is shortened and made unique by a hash."""
     text = "".join(char if char >= " " and char not in "/%\x7f" else _code(char) for char in part) or EMPTY
     if text in FILES or text[0] == ".":
         text = _code(text[0]) + text[1:]
@@ -30,12 +30,12 @@ def escape(part: str) -> str:
 
 
 def escape_parts(name: str) -> str:
-    """The directory path of a name with parts separated by "/"."""
+    """The directory path for a group's name, which has parts separated by "/"."""
     return "/".join(escape(part) for part in name.split("/"))
 
 
 def unescape(path: str) -> str:
-    """The name of a directory path, unless the name was too long."""
+    """The group's name for a directory path. A name that was too long can't be recovered."""
     return "/".join("" if part == EMPTY else unquote(part, errors="surrogateescape") for part in path.split("/"))
 
 

@@ -1,6 +1,6 @@
 """Nice: the size of a thread's CPU share relative to the threads that it competes with.
 
-Nice is compared only within a cgroup or, where the kernel groups sessions by itself (autogroup), within one session.
+The kernel compares nice only within a cgroup or, with autogroup (a group for each session), within a session.
 Lachesis section 5.3 starts a process for each change of nice; here it is one system call.
 """
 
@@ -46,7 +46,7 @@ class NiceKnob:
             raise RightsError(f"nice can't be set to {nice}", where=called(thread), remedy=REMEDY) from error
 
     def write_and_read(self, target: Target, value: Value) -> Value:
-        """Write and then read; faster than two calls, since the check that the thread is alive is made only once."""
+        """Write, then read. This is faster than two calls, since it checks only once that the thread is alive."""
         self.write(target, value)
         assert isinstance(target, ThreadRef)
         try:
@@ -56,7 +56,7 @@ class NiceKnob:
 
 
 def autogroup_enabled() -> bool:
-    """Whether the kernel makes a group of each session, so that nice acts only within a session."""
+    """Whether autogroup is on: the kernel then makes a group of each session, and nice acts only within a session."""
     try:
         with open(AUTOGROUP, "rb") as file:
             return file.read().strip() == b"1"
@@ -65,10 +65,10 @@ def autogroup_enabled() -> bool:
 
 
 def arenas(pids: Iterable[int]) -> dict[str, tuple[int, ...]]:
-    """Group processes by where their nice is compared: a cgroup, a session if autogroup is on, or the machine.
+    """Processes by the scope within which the kernel compares their nice.
 
-    With more than one key, nice has no effect between the processes of different keys: use groups there. Processes
-    that have ended are left out.
+    A scope is a cgroup, a session if autogroup is on, or the machine. Between processes of different scopes nice has no
+    effect, so use groups there. Processes that have ended are left out.
     """
     enabled, mount = autogroup_enabled(), find_mount()
     found: dict[str, tuple[int, ...]] = {}
@@ -85,7 +85,7 @@ def arenas(pids: Iterable[int]) -> dict[str, tuple[int, ...]]:
 
 
 def _session(pid: int) -> str:
-    """The session group of a process, by the number that the kernel gave to the group."""
+    """The autogroup of a process, named by the kernel's number of it; 'the machine' if the process has none."""
     with open(f"/proc/{pid}/autogroup") as file:
         name = file.read().partition(" ")[0].strip().removeprefix("/autogroup-")
     return f"session group {name}" if name else "the machine"

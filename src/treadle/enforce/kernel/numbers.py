@@ -1,4 +1,4 @@
-"""Range checks for values of kernel knobs. The kernel would silently cut values that are out of range."""
+"""Range checks for values of kernel knobs, since the kernel would silently clamp values that are out of range."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from treadle.errors import ConfigError
 
 
 def number(value: Value, low: float, high: float, knob: str) -> float:
-    """Check for a number from `low` to `high`."""
+    """Return `value` if it is a number from `low` to `high`, else raise a ConfigError."""
     if isinstance(value, str) or math.isnan(value) or not low <= value <= high:
         raise ConfigError(
             f"can't be {value!r}", where=f"knob '{knob}'", remedy=f"use a number from {low:g} to {high:g}"
@@ -18,7 +18,7 @@ def number(value: Value, low: float, high: float, knob: str) -> float:
 
 
 def whole(value: Value, low: int, high: int, knob: str) -> int:
-    """Check for a whole number from `low` to `high`."""
+    """Return `value` if it is a whole number from `low` to `high`, else raise a ConfigError."""
     checked = number(value, low, high, knob)
     if checked % 1:
         raise ConfigError(f"can't be {value!r}", where=f"knob '{knob}'", remedy="use a whole number")

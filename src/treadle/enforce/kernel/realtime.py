@@ -1,7 +1,7 @@
 """Real-time priorities: threads that run before all ordinary ones, in the order of their priority (Lachesis-RT).
 
-The kernel's scheduling policies become one scale of numbers. The limit that leaves CPU to the rest of the machine is in
-`budget`; a thread keeps its nice and its time slice.
+The knob maps the kernel's scheduling policies to one scale of numbers. It does not change nice or the time slice. The
+limit that leaves CPU to the rest of the machine is in `budget`.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ class Standing(NamedTuple):
 class RealtimeKnob:
     """The knob `rt`: 0 is SCHED_OTHER, 1 to 99 SCHED_RR, 101 to 199 SCHED_FIFO, -1 SCHED_BATCH, -2 SCHED_IDLE.
 
-    With `fifo` RR and FIFO change places. Threads that a real-time thread starts are ordinary (SCHED_RESET_ON_FORK),
-    unless `inherit` is set. `inherit` is the default without CAP_SYS_NICE, which is needed to clear that flag. A value
-    with .5 added means the opposite flag, for threads that were found so. `share` and `period` are passed to `Budget`.
-    Threads are not moved where the kernel has no such budgets, or if they were real-time before. Where nothing limits
-    real-time threads at all, no thread is made real-time.
+    With `fifo`, 1 to 99 is SCHED_FIFO and 101 to 199 SCHED_RR. Threads that a real-time thread starts are ordinary
+    (flag SCHED_RESET_ON_FORK), unless `inherit` is set. `inherit` is the default without CAP_SYS_NICE, which is needed
+    to clear that flag. A value plus 0.5 means the same policy with the opposite flag, to restore threads that had it.
+
+    A thread that becomes real-time is moved to a group with a budget; `share` and `period` are passed to `Budget`. It
+    is not moved if the kernel has no budgets for groups, or if the thread was real-time before. If nothing at all
+    limits real-time threads, no thread is made real-time.
     """
 
     name = "rt"
@@ -76,7 +78,7 @@ class RealtimeKnob:
             **(cgroups.options if cgroups is not None else {}),
         }
         self._moved: dict[ThreadRef, bool] = {}
-        """Whether a real-time thread is in its budget; if not, it was real-time before us and is not moved."""
+        """Real-time thread -> whether it is in a group with a budget; if not, it was real-time before, and stays."""
 
     def read(self, target: Target) -> Value:
         thread = alive(target)
@@ -102,17 +104,20 @@ class RealtimeKnob:
             self._dismiss(thread)
 
     def send_home(self, thread: ThreadRef) -> None:
-        """Move an ordinary thread out of a real-time group, which it inherited from a real-time thread."""
+        """Move an ordinary thread out of a group for real-time threads, in which a real-time thread has started it."""
         if self.budget is not None and not self._get(thread).real_time:
             self.budget.dismiss(thread)
 
     def close(self) -> None:
-        """Remove the groups for real-time threads, once nothing is enforced any more."""
+        """Remove the groups for real-time threads. Call it after all values were put back."""
         if self.budget is not None:
             self.budget.clean()
 
     def _admit(self, thread: ThreadRef, found: Standing) -> None:
-        """Move a thread that becomes real-time to its budget; note where a thread is that already is real-time."""
+        """Move a thread that becomes real-time to a group with a budget.
+
+        A thread that is real-time already stays; it is only recorded whether its group is one of these.
+        """
         moved = self._moved.get(thread)
         if self.budget is None or moved is False or (moved and found.real_time):
             return
@@ -155,7 +160,9 @@ class RealtimeKnob:
         else:
             base = next((float(code) for code, ordinary in ORDINARY.items() if ordinary == policy), math.nan)
         if math.isnan(base):
-            raise EngineError(f"has scheduling policy {policy}", where=called(thread), remedy="leave it out")
+            raise EngineError(
+                f"can't restore scheduling policy {policy}", where=called(thread), remedy="leave the thread out"
+            )
         return base + OTHER_WAY * (reset != self._resets(standing.real_time))
 
     def _standing(self, value: Value) -> Standing:
@@ -175,6 +182,6 @@ class RealtimeKnob:
 
 def _part(share: float) -> float:
     if not 0 < share < 1:
-        remedy = "use a number between 0 and 1, as 0.9: the rest is for the rest of the machine"
+        remedy = "use a number between 0 and 1, as 0.9; all other threads get the rest"
         raise ConfigError(f"share can't be {share!r}", where="knob 'rt'", remedy=remedy)
     return share

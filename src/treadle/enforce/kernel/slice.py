@@ -1,7 +1,7 @@
-"""Time slices per thread, on EEVDF kernels since Linux 6.12: a short slice runs sooner, a long one switches less.
+"""Time slices per thread, with the EEVDF scheduler since Linux 6.12.
 
-It calls sched_setattr. A slice changes when a thread runs and for how long at a time, not how much CPU it gets. None of
-the papers uses slices.
+A thread with a short slice runs sooner, one with a long slice is switched less often. A slice does not change how much
+CPU a thread gets. It is set by sched_setattr. None of the papers uses slices.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ NANO = 1e9
 
 
 class SliceKnob:
-    """The knob `slice`: seconds, to the nanosecond; 0 is the kernel's default.
+    """The knob `slice`: a thread's time slice in seconds, in steps of a nanosecond; 0 is the kernel's default.
 
-    With `batch` a thread with a slice is SCHED_BATCH, so it preempts no other thread when it wakes up; without a slice
-    it is SCHED_OTHER. A negative value is a slice with the other one of these two policies: threads may be found so,
-    and are then restored so. Nice is not changed.
+    With `batch`, a thread with a slice is SCHED_BATCH, so it preempts no other thread when it wakes up; without a slice
+    it is SCHED_OTHER. A negative value means that slice with the other one of these two policies, to restore a thread
+    that was found with it. Nice is not changed.
     """
 
     name = "slice"
@@ -78,17 +78,19 @@ class SliceKnob:
         except ProcessLookupError:
             gone(thread)
         if found.policy not in (os.SCHED_OTHER, os.SCHED_BATCH):
-            remedy = "only threads of SCHED_OTHER and SCHED_BATCH have one here"
+            remedy = "use threads of SCHED_OTHER or SCHED_BATCH"
             raise EngineError(f"has no time slice: its policy is {found.policy}", where=called(thread), remedy=remedy)
         return found
 
 
 def default_slice() -> int:
-    """The kernel's default slice in nanoseconds; an error if the kernel takes no slices."""
+    """The kernel's default slice in nanoseconds; raises an error if threads can't have slices in this kernel."""
     default, taken = _probed()
     if taken != PROBE:
-        remedy = "Linux 6.12 or later does; use another knob here"
-        raise EngineError(f"Linux {os.uname().release} takes no time slices", where="knob 'slice'", remedy=remedy)
+        remedy = "use Linux 6.12 or later, or another knob"
+        raise EngineError(
+            f"Linux {os.uname().release} has no settable time slices", where="knob 'slice'", remedy=remedy
+        )
     return default
 
 

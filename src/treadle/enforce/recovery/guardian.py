@@ -1,7 +1,8 @@
 """Starts the guardian, a small process that puts everything back if this process ends without having done so.
 
-This is the owner's side: nothing is written before the guardian has reported that it is ready, and a guardian that ends
-is started again. `guardian_process` is the other side. Each message is one packet on a socket pair.
+This is the side of the owner, the process whose changes are in the journal. It changes nothing before the guardian has
+reported that it is ready, and it starts a guardian that ends again. The other side is `guardian_process`. Each message
+is one packet on a socket pair.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from treadle.text import visible
 log = logging.getLogger("treadle.enforce")
 
 READY = b"ready"
-"""From the guardian: it has loaded all that it needs, and waits for the owner's end."""
+"""Message from the guardian: it has loaded all code that it needs, and waits for the end of the owner."""
 BEAT = b"beat"
-"""To the guardian, at least every `LOOK` seconds once threads are real-time: the owner runs."""
+"""Message to the guardian: the owner runs. It is sent every `LOOK` seconds or more often if threads are real-time."""
 MOVED = b"journal "
-"""To the guardian, with a path: where the journal is now."""
+"""Message to the guardian, followed by the new path of the journal."""
 OFF = b"off "
-"""From the guardian, with the reason: it has taken real-time priorities off."""
+"""Message from the guardian, followed by the reason: it has taken real-time priorities off."""
 ROOM = 1 << 13
 """Size of the receive buffer in bytes: larger than any message."""
 STARTS_WITHIN = 30.0
-"""Seconds within which a guardian must be ready, also after an earlier one has ended; else nothing is scheduled."""
+"""Seconds within which a guardian must be ready, at first and after one has ended; else nothing is scheduled."""
 BACKOFF = Backoff(0.5, 8.0)
-"""Pauses before a guardian that has ended is started again."""
+"""Pauses in seconds before a guardian that has ended is started again."""
 LOOK = 0.5
 """Seconds between two checks of whether the guardian runs."""
 ABOVE_ALL = 99
@@ -50,7 +51,7 @@ Released = Callable[[str], None]
 
 
 class Guardian:
-    """The guardian of a journal. `released` is called, in a round, once it has taken real-time off."""
+    """The guardian of a journal. `check` calls `released` if the guardian has taken real-time priorities off."""
 
     def __init__(self, journal: Journal, released: Released | None = None) -> None:
         """Use `Guardian.start`."""
@@ -74,7 +75,7 @@ class Guardian:
 
     @classmethod
     def start(cls, journal: Journal, released: Released | None = None) -> Guardian:
-        """Start a guardian for this journal. It is ready on return; an error if it can't be started."""
+        """Start a guardian for this journal, and wait until it is ready. An error if it can't be started."""
         guardian = journal.keeper = cls(journal, released)
         return guardian
 
@@ -83,7 +84,7 @@ class Guardian:
         return self._child.pid
 
     def check(self) -> None:
-        """Restart the guardian if it has ended, send it a new path of the journal, and read its messages.
+        """Restart the guardian if it has ended, send it the path of a journal that was moved, and read its messages.
 
         An error if no guardian is ready within `STARTS_WITHIN` seconds after the last one has ended.
         """
@@ -129,7 +130,7 @@ class Guardian:
                 self._released(reason)
 
     def _note(self) -> None:
-        """Record the guardian in the journal, so that other processes see that it has a keeper."""
+        """Record the guardian in the journal, so that other processes leave the journal to it while it lives."""
         self._journal.kept_by(Process(self.pid, start_time(self.pid)))
 
     def _start_again(self, now: float) -> None:
@@ -137,7 +138,7 @@ class Guardian:
             self._unguarded = now
         if now < self._not_before:
             return
-        log.warning("the guardian has ended, another one is started", extra={"guardian": self.pid})
+        log.warning("the guardian process has ended; starting another one", extra={"guardian": self.pid})
         self._child.end()
         self._lifted = False
         self._restarts += 1
@@ -239,7 +240,7 @@ def _not_started(why: str) -> EngineError:
 
 
 def _shown() -> int:
-    """Return where the guardian reports while the owner can't: the owner's standard error."""
+    """Return the descriptor to which the guardian writes what the owner can't log: the owner's standard error."""
     try:
         return sys.__stderr__.fileno()  # type: ignore[union-attr] # it may be None, as in a daemon
     except (AttributeError, OSError, ValueError):
@@ -247,10 +248,10 @@ def _shown() -> int:
 
 
 def lift(tid: int) -> bool:
-    """Give a thread of ours a real-time priority above all others if that is allowed; return whether it was.
+    """Give a thread of this process or its guardian the highest real-time priority; return whether that was allowed.
 
-    With RT_GROUP_SCHED that takes a budget. Only the root group's budget is sure not to be used up by the threads that
-    are to be stopped.
+    With RT_GROUP_SCHED, a real-time thread needs a group with a budget. If its own group has none, the thread is moved
+    to the root group: threads in a livelock can't use up the budget of that group.
     """
     for at_top in (False, True):
         try:

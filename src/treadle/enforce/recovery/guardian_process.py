@@ -1,8 +1,8 @@
 """The guardian: waits for the end of a journal's owner, and puts back what the owner has not put back itself.
 
-It imports all it needs before it reports that it is ready, and then sleeps. While threads are real-time it also expects
-heartbeats: an owner that is stopped, or that does not get the GIL, can't take real-time off, so the guardian does.
-`leftovers` puts back.
+It imports all that it needs, reports that it is ready, and sleeps. While threads are real-time it also expects
+heartbeats: an owner that is stopped, or that does not get the GIL, can't take real-time off, so the guardian does. The
+module `leftovers` puts values back.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ from treadle.linux import stat
 
 TRIES = 5
 PAUSE = 0.1
-"""Seconds between two of these tries to put back."""
+"""Seconds between two of the `TRIES` to put values back."""
 LOOK = 0.5
 """Seconds between two checks of the owner while threads are real-time."""
 SILENT = 3.0
 """Seconds without a heartbeat after which real-time is taken off."""
 STOPPED = 1.0
-"""The same for an owner that the kernel reports as stopped; above 0, since a debugger stops it for moments only."""
+"""Seconds without a heartbeat after which real-time is taken off if the kernel reports the owner as stopped.
+
+It is above 0, since a debugger often stops a process only for a moment."""
 
 
 class Post:
-    """The guardian's view of the owner. `link` is the guardian's end of the socket."""
+    """Watches the owner for the guardian. `link` is the guardian's end of the socket."""
 
     def __init__(self, path: Path, link: socket.socket, now: Callable[[], float] = time.monotonic) -> None:
         self.path = path
@@ -47,7 +49,7 @@ class Post:
         """The time of the last heartbeat; infinity before the first one, when no thread is real-time."""
 
     def wait(self) -> None:
-        """Wait until the owner has ended."""
+        """Report that the guardian is ready, and wait until the owner has ended. Heartbeats are checked meanwhile."""
         try:
             handle = os.pidfd_open(self.owner.pid)
         except ProcessLookupError:
@@ -81,9 +83,9 @@ class Post:
         return False
 
     def look_at_owner(self) -> None:
-        """Take real-time off if the owner stands still.
+        """Take real-time priorities off if the owner is stopped or sends no heartbeat.
 
-        This is repeated while the owner stands still, since it may run for a moment and finish a write of a priority.
+        This is repeated while that lasts, since the owner may run for a moment and finish the write of a priority.
         """
         silent = self._now() - self._heard
         stopped = silent > STOPPED and _is_stopped(self.owner.pid)
@@ -125,7 +127,7 @@ def guard(path: Path, link: socket.socket) -> None:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Return whether a signal, as of Ctrl-Z, or a debugger has stopped the process."""
+    """Return whether a signal (as Ctrl-Z sends it) or a debugger has stopped the process."""
     try:
         return stat.read(pid, last=stat.STATE)[stat.STATE] in (b"T", b"t")
     except (OSError, ValueError):
@@ -142,7 +144,7 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """The process: `python -m treadle.enforce.recovery.guardian_process <journal>`, with a socket as standard input."""
+    """Run `python -m treadle.enforce.recovery.guardian_process <journal>`, with a socket as standard input."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     guard(Path(sys.argv[1]), socket.socket(fileno=0))

@@ -1,7 +1,7 @@
 """The journal: found values, on disk before the first write, so that another process can restore them after a kill.
 
-Lines are only appended, a batch by one write, which survives the death of the process; after a crash of the machine
-nothing is left to restore. `journal_book` defines the lines.
+Lines are only appended. All lines of a batch of changes are one write(), which survives the death of the process. After
+a crash of the machine there is nothing to restore. `journal_book` defines the lines.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ LOOK = 0.5
 
 
 class Keeper(Protocol):
-    """Puts back what is in the journal after its owner has ended: a `Guardian`."""
+    """Puts back the values in the journal after the owner of the journal has ended: a `Guardian`."""
 
     def check(self) -> None:
-        """Make sure that the keeper runs. Called once a round, and before the first write of a knob."""
+        """Make sure that the keeper runs. Called in each round and before the first write of a knob."""
 
     def stop(self) -> None:
         """End the keeper: nothing is left to put back."""
@@ -44,8 +44,8 @@ class Keeper(Protocol):
 class Journal:
     """The journal of this process. It is removed when closed, unless there is still something to put back.
 
-    Only knobs with `options`, from which they can be made again, are recorded: the settings of others, as of a
-    simulator, end with their process. Several threads may use a journal.
+    Only knobs with `options` are recorded: from these another process can make the knob again. The settings of other
+    knobs, such as a simulator's, end with their process. Several threads may use a journal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,11 +53,11 @@ class Journal:
         self.path = path
         self.keeper: Keeper | None = None
         self._lock = threading.RLock()
-        """Used by the thread of the rounds and the thread that finds new processes. Re-entrant for `keeper.check`."""
+        """Held by the thread of the rounds or the one that finds new processes. Re-entrant, for `keeper.check`."""
         self._book = Book(Process(os.getpid(), start_time(os.getpid())), world=world(), host=host())
         self._numbers: dict[tuple[int, Target], int] = {}
         self._known: dict[int, tuple[Knob, int]] = {}
-        """Recipe numbers by the `id` of a knob, which is kept alive here."""
+        """Python's `id` of a knob -> the knob (kept alive, so no other knob gets this id) and its recipe's number."""
         self._last = 0
         self._torn = False
         self._size = 0
@@ -93,13 +93,13 @@ class Journal:
 
     @property
     def realtime(self) -> bool:
-        """Whether threads may have real-time priorities."""
+        """Whether the knob for real-time priorities is in the journal, so that threads may have such priorities."""
         return self._book.uses_realtime
 
     def tend(self) -> None:
-        """Check, once a round, that the file is at its path and that the keeper runs.
+        """Check that the file is at its path and that the keeper runs. Call it in each round.
 
-        An error means that a kill of this process would leave all changes: then none may remain.
+        After an error, nothing would put values back if this process were killed, so the caller must do that now.
         """
         with self._lock:
             if time.monotonic() - self._checked >= LOOK:
@@ -153,7 +153,7 @@ class Journal:
                     self._write([["back", numbers]])
 
     def kept_by(self, guardian: Process) -> None:
-        """Record the process that puts back if this process can't."""
+        """Record the guardian, the process that puts values back if this process can't."""
         with self._lock:
             self._write([["guardian", *guardian]])
 
@@ -163,7 +163,7 @@ class Journal:
             self._write([["left"]])
 
     def close(self) -> None:
-        """Close the journal. What could not be put back stays in its file, for the guardian and `treadle restore`."""
+        """Close the journal. Values not put back stay in its file, for the guardian and `treadle restore`."""
         if self._file < 0 or os.getpid() != self._book.owner.pid:  # a forked child has the file, but does not own it
             return
         if self._book.kept:
@@ -179,7 +179,10 @@ class Journal:
             self.keeper.stop()
 
     def _recipe(self, knob: Knob) -> tuple[int | None, list[list[Any]]]:
-        """Return the number of the knob's recipe, None without `options`, and the line for a new recipe."""
+        """Return the number of the knob's recipe and, if the recipe is new, the line that records it.
+
+        The number is None for a knob without `options`.
+        """
         known = self._known.get(id(knob))
         if known is not None:
             return known[1], []
@@ -208,7 +211,9 @@ class Journal:
             self._torn = os.write(self._file, text) != len(text)
         except OSError as error:
             self._torn = True
-            raise EngineError(f"can't be written: {error}", where=f"journal {self.path}", remedy="make room") from error
+            raise EngineError(
+                f"can't be written: {error}", where=f"journal {self.path}", remedy="make room on its disk"
+            ) from error
         if self._torn:
             raise EngineError("was written in part only", where=f"journal {self.path}", remedy="make room on its disk")
         for line in lines:
@@ -218,7 +223,7 @@ class Journal:
             self._anew()
 
     def _anew(self) -> None:
-        """Replace the file by one that has only what is still to be put back."""
+        """Replace the file by one that has only the values that are still to be put back."""
         if self._file >= 0 and not _is_at(self.path, self._file):  # then the folder may not be ours any more, either
             self._stay_in_place()
             return
@@ -229,7 +234,9 @@ class Journal:
             if self._file >= 0:  # keep the old file
                 self._limit = 2 * self._size
                 return
-            raise EngineError(f"can't be written: {error}", where=f"journal {self.path}", remedy="make room") from error
+            raise EngineError(
+                f"can't be written: {error}", where=f"journal {self.path}", remedy="make room on its disk"
+            ) from error
         self._use(file, len(text))
 
     def _use(self, file: int, size: int) -> None:
@@ -258,13 +265,13 @@ class Journal:
             self.path = path
             self._use(file, len(text))
             log.warning(
-                "the journal %s was removed; it is written anew as %s", lost, path, extra={"journal": str(path)}
+                "the journal %s was removed; it was written again as %s", lost, path, extra={"journal": str(path)}
             )
             return
         raise EngineError(
-            f"was removed, and can't be written anew: {problems[0]}",
+            f"was removed, and can't be written again: {problems[0]}",
             where=f"journal {lost}",
-            remedy="set TREADLE_STATE to a folder of yours that stays",
+            remedy="set TREADLE_STATE to a folder that you own and nothing removes",
         )
 
 
@@ -282,7 +289,7 @@ def _write_new(path: Path, text: bytes) -> int:
     file = open_file(new, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
     try:
         if os.write(file, text) != len(text):
-            raise OSError("no room for all of it")
+            raise OSError("no space for the whole file")
         os.rename(new, path)
     except OSError:
         os.close(file)

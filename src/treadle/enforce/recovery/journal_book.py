@@ -60,9 +60,10 @@ class Recipe(NamedTuple):
 
 @dataclass(slots=True)
 class Kept:
-    """A target that we write to: the value found, and the values that it may have from us, the newest last.
+    """A target in the journal. `found` is its value before our first write.
 
-    There may be two, since each is recorded before it is written. None is any value, after a failed write.
+    `ours` has the values that our writes may have left on the target, the newest last. There may be two, since a value
+    is recorded before it is written; after a failed write, None stands for any value. Without a write `ours` is empty.
     """
 
     recipe: int
@@ -73,7 +74,7 @@ class Kept:
 
 @dataclass
 class Book:
-    """All the content of a journal."""
+    """All the content of a journal. The functions `world` and `host` explain the fields with their names."""
 
     owner: Process = NOBODY
     guardian: Process = NOBODY
@@ -98,7 +99,7 @@ class Book:
         return [*lines, ["left"]] if self.left else lines
 
     def add(self, line: list[Any]) -> None:
-        """Take in one line."""
+        """Apply one line of a journal, which is one event."""
         kind, *rest = line
         if kind == "owner":
             self.owner, self.world = Process(*rest[1:3]), rest[3]
@@ -155,7 +156,7 @@ def read_file(file: int) -> Book:
 
 
 def start_time(pid: int) -> int:
-    """Return when a process was started, in clock ticks since boot; 0 if there is none."""
+    """Return when a process was started, in clock ticks since boot; 0 if no process has this id."""
     try:
         return thread_ref(pid, pid).start_time
     except TreadleError:
@@ -172,12 +173,12 @@ def world() -> str:
 
 
 def host() -> str:
-    """Return the name of this machine: machines with different boot ids may share a home folder."""
+    """Return the name of this machine. With it, journals of other machines in a shared home folder are recognised."""
     return os.uname().nodename
 
 
 def as_text(lines: list[list[Any]]) -> bytes:
-    """Return lines as the bytes of a file."""
+    """Return lines as the bytes that a journal has for them."""
     return "".join([_ENCODE(line) + "\n" for line in lines]).encode()
 
 

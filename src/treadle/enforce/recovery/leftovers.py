@@ -1,7 +1,7 @@
 """Finds the journals of killed processes, and puts back what those processes have changed.
 
-The enforcer decides what may be put back, this module only the order: real-time priorities first, so that all other
-threads can run, and groups last, when they are empty.
+The enforcer decides for each value whether it may be put back. This module decides only the order: real-time priorities
+first, so that all other threads can run, and the group of each thread last.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ Make = Callable[[Recipe], Knob]
 def leftovers(folders: Sequence[Path] | None = None, *, pids: Collection[int] | None = None) -> list[Path]:
     """Return the journals of this user for which owner and guardian are both dead.
 
-    A journal of an earlier boot of this machine has no use any more, and is removed.
-
-    With `pids`, a journal that was left on purpose is included only if it has threads of one of these processes.
+    A journal of an earlier boot of this machine is useless, and is removed. If the owner left its changes in place on
+    purpose and `pids` is given, the journal is included only if it has threads of one of these processes.
     """
     here = journal_book.world()
     found: list[Path] = []
@@ -64,16 +63,17 @@ def _pids(book: Book) -> set[int]:
 
 
 def put_back(path: Path, *, make: Make | None = None) -> tuple[Outcomes, ...]:
-    """Put back all that a dead process has changed, knob by knob; without failures the journal is removed.
+    """Put back all values that a dead process has changed, knob by knob. The journal is removed if nothing failed.
 
-    A second caller finds nothing to do. The owner must be dead: a live owner would go on changing what was put back.
+    If two processes call this, the second one finds nothing to do. It is an error if the owner is alive, since it would
+    change the values again.
     """
     with _alone(path) as file:
         if file is None:
             return ()
         book = journal_book.read_file(file)
         if book.owner.alive:
-            remedy = "stop it, and it puts back by itself"
+            remedy = "end that process; it then puts back its changes itself"
             raise EngineError(f"process {book.owner.pid} still runs", where=f"journal {path}", remedy=remedy)
         done = _put_back(book, make_again if make is None else make)
         if not any(outcomes.failures for outcomes in done):
@@ -83,9 +83,9 @@ def put_back(path: Path, *, make: Make | None = None) -> tuple[Outcomes, ...]:
 
 
 def take_off_realtime(path: Path) -> tuple[Outcomes, ...]:
-    """Put back only the real-time priorities, also while the owner lives: an owner that stands still can't do it.
+    """Put back only the real-time priorities, also if the owner is alive: an owner that stands still can't do that.
 
-    The journal stays as it is, and what the owner writes after this counts again.
+    The journal is not changed. If the owner runs again, its later writes take effect as usual.
     """
     book = journal_book.read(path)
     if book.left:
@@ -95,7 +95,7 @@ def take_off_realtime(path: Path) -> tuple[Outcomes, ...]:
 
 
 def make_again(recipe: Recipe) -> Knob:
-    """Make the knob that another process had."""
+    """Make the same knob as another process had, from its recipe."""
     if recipe.name in kernel.NAMES:
         return kernel.make(recipe.name, **recipe.options)
     from treadle.enforce import registry  # imported here: it reads the installed packages, too slow for the guardian
@@ -130,14 +130,15 @@ def _put_back(book: Book, make: Make) -> tuple[Outcomes, ...]:
 
 
 def _order(name: str, number: int) -> tuple[int, int]:
-    """Return a sort key: real-time first, then the newest first, membership of groups last."""
+    """Return a sort key for knobs: real-time first, groups of threads last; among the others, the newest first."""
     return (0 if name == REALTIME else 2 if name == MEMBERSHIP else 1), -number
 
 
 def _ours(knob: Knob, kept: Kept) -> Value | None:
-    """Return the last value of the dead process; None, for any value, if the current one is one of its last two.
+    """Return `ours` for `Enforcer.adopt`: None, for any value, if the dead process may have written the current value.
 
-    The process may have died between recording a value and writing it.
+    Otherwise it is the last recorded value, so the current one is left alone as that of another program. Two values may
+    be recorded, since the process may have died between recording a value and writing it.
     """
     values = [value for value in kept.ours if value is not None]
     if len(values) < len(kept.ours):
@@ -157,14 +158,14 @@ def _all_failed(name: str, mine: list[Kept], error: Exception) -> Outcomes:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[int | None]:
-    """Lock a journal, so that only one process puts back from it; None if another has done so by now."""
+    """Open and lock a journal, so that one process at a time restores from it; yield None if it was removed by now."""
     try:
         file = journal_book.open_journal(path, os.O_RDWR)
     except FileNotFoundError:
         yield None
         return
     except OSError as error:
-        remedy = "run as its user, and let nobody else write to it"
+        remedy = "run as the journal's owner, and let only that user write to it"
         raise RightsError(f"can't be read: {error}", where=f"journal {path}", remedy=remedy) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

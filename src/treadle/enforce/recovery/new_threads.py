@@ -1,8 +1,9 @@
-"""Resets new threads and processes of scheduled threads, which start with the values that we gave to their starter.
+"""Resets threads and processes that scheduled threads have started, since they inherit the values that we have set.
 
-A new thread inherits nice, slice and group from its starter. It is reset to the values that its process had before, so
-that these are found and put back later. The journal has the values of each process, so that a restore after a kill also
-resets threads that the killed process never saw. If a parent exits before our scan, its child can't be attributed.
+A new thread inherits nice, slice and group from the thread that starts it. It is reset to the values that its process
+had before, so that these count as its found values if it is scheduled later. The journal has the values of each
+process, so that a restore after a kill also resets threads that the killed process never saw. If a parent exits before
+our scan, its child can't be attributed.
 """
 
 from __future__ import annotations
@@ -23,28 +24,32 @@ from treadle.errors import TreadleError
 from treadle.model import ThreadRef, Topology
 
 INHERITED = ("nice", "slice", "group")
-"""Knobs with values that a new thread inherits; real-time threads start ordinary threads, but in the same group."""
+"""Names of the knobs with values that a new thread inherits.
+
+A real-time thread starts ordinary threads, but in its own group: `send_home` moves them out of that group."""
 MANY = 20
-"""Number of new ids up to which checking each id is faster than listing all threads."""
+"""Number of new thread ids up to which it is faster to check each id than to list all threads."""
 PASSES = 5
-"""Most scans in a row, where no new thread may be missed."""
+"""The largest number of scans in a row. Scans are repeated, since a new thread may start another during a scan."""
 FORGET = 1.0
-"""Seconds after which all threads are listed if any was started, so that ids of ended threads are forgotten long before
-the kernel uses them again."""
+"""Seconds between two full scans while threads are started.
+
+A full scan forgets the ids of ended threads, long before the kernel uses them again."""
 
 
 class NewThreadReset:
     """Resets the new threads of some processes to the values of each process's first thread.
 
-    The first thread has the values with which its process was started: as a witness it is in the journal, unless it is
-    scheduled itself. A child process that is started later gets the values of its parent.
+    The first thread still has the values with which its process was started. It is recorded in the journal as the
+    witness of these values, unless it is scheduled itself. A child process that is started later is reset to the values
+    of its parent process.
     """
 
     def __init__(self, knobs: Iterable[Knob], pids: Iterable[int], journal: Journal | None = None) -> None:
         knobs = tuple(knobs)
         self._knobs = tuple(knob for knob in knobs if knob.name in INHERITED)
         self._ways_home = [way for knob in knobs if (way := getattr(knob, "send_home", None)) is not None]
-        """Methods of knobs that move threads to other groups, in which new threads then start too."""
+        """The `send_home` methods of knobs that move threads to other groups, in which new threads are then started."""
         self._journal = journal
         self._known: dict[int, set[str]] = {}
         self._found: dict[int, Mapping[str, Value]] = {}
@@ -54,12 +59,15 @@ class NewThreadReset:
         self._unborn: list[int] = []
         """Ids that the kernel has given out for threads not yet in /proc: they are checked once more."""
         self._processes = _processes()
-        """All processes at the last full scan: to read these again would be expensive."""
+        """The ids of all processes at the last full scan. The next one reads only new processes, to be fast."""
         for pid in pids:
             self._meet(pid, journal)
 
     def settle(self, topology: Topology, *, all_threads: bool = False) -> None:
-        """Reset new threads, also of new processes, to the values that their process had."""
+        """Reset new threads, also of new processes, to the values that their process had.
+
+        With `all_threads`, all threads are listed until no new one is found, at most `PASSES` times.
+        """
         born, late = self._births.since_last_time(), self._unborn
         self._unborn = []
         if all_threads:
@@ -103,7 +111,7 @@ class NewThreadReset:
         self._known[pid], self._found[pid] = _threads(pid), mine
 
     def _look_at_all(self) -> bool:
-        """Reset new threads after a scan of all; return whether there were any."""
+        """List all threads and reset the new ones; return whether there were any."""
         before, self._processes = self._processes, _processes()
         self._adopt({pid: _origin(pid)[1] for pid in map(int, self._processes - before)})
         new = 0
@@ -116,7 +124,7 @@ class NewThreadReset:
         return new > 0
 
     def _look_at(self, tid: int) -> bool:
-        """Reset a new thread if its process is ours; return whether the thread is there."""
+        """Reset the new thread with this id if it is in one of our processes; return whether /proc has the thread."""
         pid, parent = _origin(tid)
         if pid == tid:
             self._adopt({pid: parent})
@@ -126,7 +134,7 @@ class NewThreadReset:
         return pid != 0
 
     def _adopt(self, parents: Mapping[int, int]) -> None:
-        """Take in and reset those new processes that are descendants of ours."""
+        """Add and reset the new processes that descend from ours. `parents` has the parent of each new process."""
         for pid in descendants(self._known, parents):
             if pid not in self._known:
                 self._known[pid], self._found[pid] = _threads(pid), self._found[parents[pid]]
@@ -144,9 +152,9 @@ class NewThreadReset:
 
 
 class Births:
-    """Reads which ids the kernel has given to new threads of any process: to list a large process is expensive.
+    """Finds the ids of new threads of all processes without listing threads, which is expensive for large processes.
 
-    The kernel gives ids out in order, and /proc/loadavg has the last one.
+    The kernel assigns ids in ascending order, and /proc/loadavg has the last one.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -155,7 +163,10 @@ class Births:
         self._forget_at = -math.inf
 
     def since_last_time(self) -> range | None:
-        """Return the ids since the last call; None if too many, after a wrap-around, or if a full scan is due."""
+        """Return the ids assigned since the last call; None if a full scan is needed.
+
+        That is so if there are too many new ids, if ids have wrapped around, or after `FORGET` seconds.
+        """
         before, self._last = self._last, self._read()
         if self._last and self._last == before:
             return range(0)
@@ -178,7 +189,7 @@ def _loadavg() -> int:
 
 
 def settle_born(knob: Knob, kept: Collection[Kept], since: int) -> None:
-    """Reset threads that were started after `since` and that a killed owner had not seen.
+    """Reset threads started after `since` (clock ticks since boot) that a killed owner had not seen.
 
     Such a thread may start another during a scan, so scans are repeated until there is nothing to do.
     """
@@ -216,7 +227,7 @@ def descendants(ancestors: Collection[int], parents: Mapping[int, int]) -> list[
 
 
 def give(knob: Knob, pid: int, tid: int, value: Value) -> bool:
-    """Set a value that differs; return whether it was set. A thread that has ended or can't be set is skipped."""
+    """Set a thread's value if it differs; return whether it was set. Skip a thread that has ended or can't be set."""
     with suppress(TreadleError):
         thread = thread_ref(tid, pid)
         if not same(knob.read(thread), value):

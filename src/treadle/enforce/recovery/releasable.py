@@ -1,6 +1,6 @@
-"""A knob that any thread can release at any moment, as a watchdog needs.
+"""A knob that any thread can switch off at any moment, as a watchdog needs; all targets then get their found values.
 
-It remembers the found and the wanted value of each target; when to release is decided elsewhere.
+It remembers the found and the wanted value of each target; when to switch off is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ log = logging.getLogger("treadle.enforce")
 class Releasable:
     """Wraps a real-time knob, so that any thread can switch it off at any moment, and on again.
 
-    While the knob is off, written values are only remembered, and are read as if they were set: so enforcers and
-    policies go on as usual, and their last values are set when the knob is on again. Found values are always written.
+    While the knob is off, a written value is only remembered, and `read` returns it as if it were set. So enforcers and
+    policies go on as usual, and their last values are set when the knob is on again. Only a write of the found value
+    always takes effect.
     """
 
     def __init__(self, knob: Knob) -> None:
@@ -29,7 +30,7 @@ class Releasable:
         self.per: Per = knob.per
         self.options: Mapping[str, Any] | None = getattr(knob, "options", None)
         self.reason = ""
-        """Why the knob is off."""
+        """Why the knob is off; empty while it is on."""
         self._off = False
         self._found: dict[Target, Value] = {}
         self._wanted: dict[Target, Value] = {}
@@ -95,16 +96,16 @@ class Releasable:
             except TargetGone:
                 self._drop(target)
             except Exception as error:  # the enforcer won't see this error, since it wrote the value before
-                log.warning("%s could not be set again: %s", self.name, error, extra={"knob": self.name})
+                log.warning("knob '%s' could not be switched on again: %s", self.name, error, extra={"knob": self.name})
 
     def send_home(self, thread: ThreadRef) -> None:
-        """Call the method of the wrapped knob, if it has one."""
+        """Call `send_home` of the wrapped knob, if it has this method."""
         send_home = getattr(self.knob, "send_home", None)
         if send_home is not None:
             send_home(thread)
 
     def close(self) -> None:
-        """Call the method of the wrapped knob, if it has one."""
+        """Call `close` of the wrapped knob, if it has this method."""
         close = getattr(self.knob, "close", None)
         if close is not None:
             close()

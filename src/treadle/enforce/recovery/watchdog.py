@@ -1,8 +1,9 @@
 """Takes real-time priorities off in a livelock, where threads burn CPU while they wait for threads that they starve.
 
-Input is three numbers a round and the time. Seen on Spark: stage threads that poll at a real-time priority, while the
-ordinary helpers that they wait for never run. Lachesis-RT has only a budget against that. The CPU that a budget leaves
-to the helpers turns the livelock into a trickle, so work that hardly moves on counts as one too.
+On Spark, for example, stage threads poll at a real-time priority, while the ordinary helpers that they wait for never
+run. Lachesis-RT has only a budget against that. With a budget the helpers get a little CPU, so the work does not stop
+but hardly makes progress; that counts as a livelock, too. The watchdog's input in each round is the CPU time and the
+progress of the real-time threads.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from treadle.errors import ConfigError
 log = logging.getLogger("treadle.watchdog")
 
 BURNT = 0.7
-"""Part of their cores above which CPU use by real-time threads is suspicious."""
+"""Share of their cores above which the CPU use of real-time threads is suspicious."""
 PATIENCE = 1.0
 """Seconds without progress after which real-time priorities are taken off."""
 BEAT = 0.2
@@ -31,22 +32,23 @@ BEAT = 0.2
 LATE = 1.0
 """Seconds by which a check or a round may be late before the machine counts as not answering."""
 WINDOW = 5.0
-"""Seconds over which work is compared with the usual; not shorter, since Kafka is read by hundreds of rows."""
+"""Seconds over which work for a CPU second is compared with the usual. It is long, since Kafka is read in batches."""
 TRICKLE = 0.1
-"""If a CPU second does less than this part of its usual work, that counts as no progress too."""
+"""If the work for a CPU second is below this share of the usual work, that counts as no progress, too."""
 USUAL = 30.0
-"""Seconds over which the usual work is averaged."""
+"""Seconds over which the usual work for a CPU second is averaged."""
 FORGIVEN = 10.0
-"""The next pause is short again after this many times the last pause without a release."""
+"""If real-time stays on for this many times the last pause, the next pause is as short as the first."""
 
 
 class Watchdog:
     """Calls `release` with a reason in a livelock; real-time then stays off for a pause, twice as long each time.
 
-    `cores` is how many cores the real-time threads may use: with a budget, their part. `period` is the longest time
-    between two rounds. The round that ends a pause calls `resume`. The watchdog's thread calls `beat` as a heartbeat:
-    it needs the GIL, so another process must notice when it stands still. Without `start` there is no thread, only
-    logic on the times that are passed in.
+    `cores` is the number of cores that the real-time threads may use, with a budget only their share. All times are
+    seconds; `period` is the longest time between two rounds. The first round after a pause calls `resume`.
+
+    The watchdog's thread calls `beat` as a heartbeat. That thread needs the GIL, so another process must notice if
+    heartbeats stop. `start` starts the thread; without it, all checks use only the times that are passed in.
     """
 
     def __init__(
@@ -94,11 +96,12 @@ class Watchdog:
     def feed(
         self, at: float, cpu_seconds: float, progress: float, *, asked: float = math.inf, waiting: bool = True
     ) -> None:
-        """Take in a round: the CPU that real-time threads have used so far, and a counter that grows with their work.
+        """Check a round at time `at`, and release if there is a livelock.
 
-        CPU is NaN if there are no such threads. A counter that can't be read now is NaN and counts as not moved; until
-        it is known, nothing is concluded from it. `asked` is when the counter was requested, if before `at`: an answer
-        that was itself starved is no sign of progress. `waiting` is whether work is known to wait.
+        `cpu_seconds` is the CPU that real-time threads have used so far, NaN without such threads. `progress` is a
+        counter that grows with their work. If it can't be read it is NaN, which counts as no progress; before its first
+        value, nothing is concluded from it. `asked` is when the counter was requested, if before `at`: an answer that
+        was itself starved is no sign of progress. `waiting` says whether work is known to wait.
         """
         if self.off and at >= self._until:
             self._go_on(at)
@@ -118,25 +121,28 @@ class Watchdog:
         if self.off:
             self._learn(lately.gain)
         elif known and at - self._moved >= self._patience and used.cores > BURNT * self.cores:
-            self._let_go(at, f"{used.cores:.1f} cores burnt, and nothing moved on for {at - self._moved:.1f} s")
+            self._let_go(at, f"{used.cores:.1f} cores used without any progress for {at - self._moved:.1f} s")
         elif known and waiting and lately.cores > BURNT * self.cores and lately.gain < TRICKLE * self._usual:
-            drop = f"{lately.gain:.3g} rows for a CPU second, where {self._usual:.3g} are usual"
-            self._let_go(at, f"{lately.cores:.1f} cores burnt, and work hardly moves on: {drop}")
+            drop = f"{lately.gain:.3g} rows per CPU second, usually {self._usual:.3g}"
+            self._let_go(at, f"{lately.cores:.1f} cores used with little progress: {drop}")
         else:
             self._learn(lately.gain, min(1.0, passed / USUAL))
 
     def look(self, at: float, late: float = 0.0) -> None:
-        """Check from the watchdog's thread; this check began `late` seconds late."""
+        """Release if this check began too `late` (in seconds), or if no round was fed for long.
+
+        The watchdog's thread calls this.
+        """
         if not self._armed or self.off:
             return
         silent = at - self._fed
         if late > LATE:
-            self._let_go(at, f"the machine does not answer: a look came {late:.1f} s late")
+            self._let_go(at, f"the machine does not respond: a check was {late:.1f} s late")
         elif silent > self._quiet:
-            self._let_go(at, f"the machine does not answer: no round for {silent:.1f} s")
+            self._let_go(at, f"the machine does not respond: no control round for {silent:.1f} s")
 
     def let_go(self, reason: str) -> None:
-        """Release now, for a reason that was found elsewhere, and pause as usual."""
+        """Release at once, for a reason that other code has found, and pause as usual."""
         self._let_go(self._now(), reason)
 
     def start(self) -> None:
@@ -164,7 +170,7 @@ class Watchdog:
             due = self._now() + BEAT
 
     def _let_go(self, at: float, reason: str) -> None:
-        """Release, unless another thread is just doing so. A release that fails is tried again after the same wait."""
+        """Release, unless another thread does so at this moment. After a failed release, waiting begins anew."""
         if not self._letting_go.acquire(blocking=False):
             return
         try:
@@ -197,7 +203,7 @@ class Watchdog:
         log.info("real-time priorities are on again")
 
     def _burn(self, at: float, cpu_seconds: float) -> None:
-        """Add the CPU of a round, at most what the cores can give: a thread that joins adds all that it ever used."""
+        """Add the CPU seconds of a round, at most what the cores can give: a new thread adds all that it ever used."""
         if self._marks and not math.isnan(cpu_seconds - self._cpu):
             most = self.cores * (at - self._marks[-1].at)
             self._sum += min(max(cpu_seconds - self._cpu, 0.0), most)
@@ -207,7 +213,7 @@ class Watchdog:
             self._marks.popleft()
 
     def _since(self, at: float, seconds: float) -> _Stretch:
-        """Return CPU and work of the last `seconds`; of less time if no more is known, and then without a gain."""
+        """Return CPU use and gain over the last `seconds`. If less time is known, use that, with an unknown gain."""
         now = self._marks[-1]
         begin = next((mark for mark in reversed(self._marks) if mark.at <= at - seconds), self._marks[0])
         length, cpu = at - begin.at, now.cpu - begin.cpu
@@ -215,7 +221,10 @@ class Watchdog:
         return _Stretch(cpu / length if length > 0 else 0.0, (now.work - begin.work) / cpu if whole else math.nan)
 
     def _learn(self, gain: float, part: float = 1.0) -> None:
-        """Learn the usual work; at once (`part` 1) while real-time is off, as real-time can't be what slows it then."""
+        """Average `gain` into the usual work for a CPU second, with the weight `part`.
+
+        The weight is 1 while real-time is off, since real-time priorities can't slow the work down then.
+        """
         if gain > 0:
             self._usual = gain if math.isnan(self._usual) else self._usual + (gain - self._usual) * part
 
@@ -223,11 +232,11 @@ class Watchdog:
 class _Mark(NamedTuple):
     at: float
     cpu: float
-    """CPU seconds used until then."""
+    """CPU seconds used until `at`."""
     work: float
 
 
 class _Stretch(NamedTuple):
     cores: float
     gain: float
-    """Work for a CPU second; NaN while unknown."""
+    """Work for each CPU second; NaN while unknown."""

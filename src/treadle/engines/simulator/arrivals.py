@@ -27,7 +27,7 @@ class Feed:
 
 
 def draw(feeds: list[Feed], seconds: float, seed: int, folder: Path) -> tuple[Floats, Ints]:
-    """Return (times, nodes) of all sources, merged in time; node -1 marks a tick on which nothing arrived."""
+    """Return (times, nodes) of all arrivals, merged in time; node -1 marks a tick on which nothing arrived."""
     times: list[Floats] = []
     nodes: list[Ints] = []
     room = float(MOST_ARRIVALS)
@@ -44,7 +44,7 @@ def draw(feeds: list[Feed], seconds: float, seed: int, folder: Path) -> tuple[Fl
 
 
 def _arrivals(feed: Feed, seconds: float, rng: np.random.Generator, folder: Path, room: float) -> tuple[Floats, Floats]:
-    """Return the arrivals of one source while it is on, and its empty ticks."""
+    """Return the arrival times of one source between its start and stop, and the times of its empty ticks."""
     source = feed.source
     end = seconds if source.stop is None else min(seconds, source.stop)
     empty = np.empty(0)
@@ -61,7 +61,7 @@ def _arrivals(feed: Feed, seconds: float, rng: np.random.Generator, folder: Path
 
 
 def _pieces(source: Source, end: float, where: str) -> tuple[Floats, Floats]:
-    """Return the times at which the rate changes, from start to end, and the rate of each piece."""
+    """Return the times at which the rate changes, with start and end, and the rate between each two of them."""
     rate = source.rate or 0.0
     span = max(end - source.start, 0.0)
     if source.pattern == "constant":
@@ -76,7 +76,10 @@ def _pieces(source: Source, end: float, where: str) -> tuple[Floats, Floats]:
 
 
 def _evenly(edges: Floats, rates: Floats, room: float, where: str) -> Floats:
-    """Return arrivals: tuple k arrives when the integral of the rate reaches k, so no piece loses its remainder."""
+    """Return arrival times for `rates` between `edges`.
+
+    Tuple k arrives when the integral of the rate reaches k, so no fraction of a tuple is lost when the rate changes.
+    """
     due = np.concatenate([[0.0], np.cumsum(rates * np.diff(edges))])
     _limit(due[-1], room, where)
     number = np.arange(np.ceil(due[-1] - 1e-9))
@@ -111,14 +114,16 @@ def _trace(path: Path, where: str) -> Floats:
             f"can't read the trace '{path}': {error.strerror}", where=where, remedy="name a file beside the scenario"
         ) from None
     except ValueError:
-        raise ConfigError(f"the trace '{path}' is no text", where=where, remedy="write a time a line") from None
+        raise ConfigError(
+            f"the trace '{path}' is not a text file", where=where, remedy="write one time per line"
+        ) from None
     times: list[float] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         time = _number(line)
         if not np.isfinite(time):
-            problem, remedy = f"{line.strip()[:40]!r} is no time", "write one time in seconds a line"
+            problem, remedy = f"{line.strip()[:40]!r} is not a time", "write one time in seconds per line"
         elif times and time < times[-1]:
             problem, remedy = f"{time:g} is earlier than the line before", "sort it"
         else:
@@ -136,7 +141,7 @@ def _number(text: str) -> float:
 
 
 def _count(span: float, length: float, where: str) -> int:
-    """Return the number of pieces of this length."""
+    """Return how many pieces of `length` seconds make up `span`; an error if they are too many."""
     count = np.ceil(span / length) if span > 0 else 0.0
     if count > MOST_PIECES:
         raise ConfigError(

@@ -1,7 +1,7 @@
 """The simulator as an engine: it has a topology, metrics and knobs.
 
-`advance` lets virtual time pass. `SimulatedClock.sleep` calls it, so the loop, the policies and the enforcers here are
-the same as on a real engine.
+`advance` moves virtual time on. `SimulatedClock.sleep` calls it, so the loop, the policies and the enforcers are the
+same as on a real engine.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from treadle.values import Sample
 GRID_POINTS = 400
 LEAST_SECONDS = 0.001
 Progress = Callable[[float], None]
-"""Called with the part of virtual time that has passed, 0 to 1."""
+"""Called with the share of the scenario's virtual time that has passed, 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """All results that left the system: times, ages, numbers of tuples, and the rows of their sinks."""
+    """All results that left the system: for each its time, age, number of tuples, and index of the sink instance."""
 
     time: Floats
     latency: Floats
@@ -132,7 +132,7 @@ class Simulator:
         return float(self.state.clock[kernel.NOW])
 
     def advance(self, until: float) -> bool:
-        """Let time pass until `until`. True: time stopped before, because an operator must be chosen (period 0)."""
+        """Advance virtual time to `until`. True: it stopped earlier, because an operator must be chosen (period 0)."""
         if self._order_is_stale and self.mode == "cooperative":
             self._sort()
         while True:
@@ -149,7 +149,7 @@ class Simulator:
                 return bool(code == kernel.DECIDE)
 
     def decided(self) -> None:
-        """Report that the choice for `advance` has been made, at the scenario's `schedule_cost`."""
+        """Note that the operator was chosen for which `advance` stopped; this takes the scenario's `schedule_cost`."""
         self.state.tally[kernel.DECIDED] = 1
         self.spend(self.scenario.execution.schedule_cost)
 
@@ -160,7 +160,7 @@ class Simulator:
         kernel.pass_time(self.state, self.now + seconds)
 
     def reorder(self) -> None:
-        """Mark the order as stale after knobs have changed; running operators may be preempted."""
+        """Mark the order of operators as stale, since knobs have changed; running operators may be preempted."""
         self._order_is_stale = True
         self.state.tally[kernel.WOKEN] = 1
 
@@ -200,7 +200,7 @@ class Simulator:
 
     @property
     def trace(self) -> Floats:
-        """A row per event: time, the queue of each instance in order, their total, and the output so far."""
+        """One line per event: time, queue of each node (main threads, then helpers), their total, all output so far."""
         s = self.state
         rows = s.trace[: s.tally[kernel.TRACED]]
         queues = rows[:, 1:-1]
@@ -208,13 +208,13 @@ class Simulator:
 
     @property
     def memory(self) -> tuple[Floats, Floats]:
-        """Queued tuples on an even grid of times."""
+        """(Times on an even grid, number of queued tuples at each)."""
         size = int(self.state.tally[kernel.GRID_AT])
         return np.arange(size) * self.state.clock[kernel.GRID], self.state.memory[:size].copy()
 
     @property
     def oldest_waiting(self) -> float:
-        """The age of the oldest queued tuple."""
+        """The age in seconds of the oldest queued tuple; 0 if none is queued."""
         heads = self.state.node["head"]
         return float(self.now - self.state.item["born"][heads[heads >= 0]].min(initial=self.now))
 
@@ -235,7 +235,7 @@ class Simulator:
 
     @property
     def nodes(self) -> dict[str, Ints | Floats]:
-        """By node, main threads first, then helpers: tuples arrived, dropped, done, emitted, queued; CPU times."""
+        """By node, main threads first, then helpers: counts of tuples, and seconds on a processor or waiting for it."""
         s = self.state
         names = ("arrived", "dropped", "done", "queued", "emitted_mass", "done_mass", "queued_mass", "busy", "waited")
         return {name: s.node[name].copy() for name in names}
@@ -249,7 +249,7 @@ class Simulator:
         s.tally[kernel.RESULTS] = 0
 
     def _sort(self) -> None:
-        """Sort each processor's operators by rank, best first; a helper has its main's rank and comes before it."""
+        """Sort each processor's nodes by rank, best first. A helper has its main thread's rank and comes before it."""
         s = self.state
         count = int(s.tally[kernel.PROCESSORS])
         mains = np.arange(len(self._topology))
@@ -267,7 +267,7 @@ class Simulator:
 
 
 def _check(scenario: Scenario, seconds: float, seed: int) -> None:
-    """Check seconds and seed, which a caller may set instead of the file."""
+    """Raise an error for wrong seconds or a wrong seed, which a caller may set instead of the file."""
     if not (scenario.warm_up < seconds <= MOST_SECONDS and seconds >= LEAST_SECONDS):
         least = f"{scenario.warm_up:g}, which is the warm-up" if scenario.warm_up else f"{LEAST_SECONDS:g}"
         raise ConfigError(
@@ -288,7 +288,7 @@ def _arrivals(scenario: Scenario, feeds: list[arrivals.Feed], seconds: float, se
 
 
 class SimulatedClock:
-    """A clock for the control loop; its `sleep` lets the simulation run."""
+    """A clock for the control loop; its `sleep` advances the simulation."""
 
     def __init__(self, simulator: Simulator, progress: Progress | None = None) -> None:
         self._simulator = simulator

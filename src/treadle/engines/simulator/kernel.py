@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 UNBOUNDED = np.iinfo(np.int64).max // 2
 MOST_PROCESSORS = 64
 MOST_COPIES = 1000
-"""The maximum number of outputs of a tuple, so that one event needs a bounded part of the pool."""
+"""The maximum number of outputs of a tuple, so that one event needs a bounded number of pool entries."""
 
 CONSTANT, UNIFORM, EXPONENTIAL = 0, 1, 2
 BERNOULLI, POISSON, EVEN = 0, 1, 2
 IDLE, READY, RUNNING, SLEEPING, STUCK = 0, 1, 2, 3, 4
-"""STUCK: has input, but no room for its output; this does not count as waiting for a processor."""
+"""The status of a node. STUCK: it has input, but no room for its output; it does not wait for a processor."""
 
 # cells of State.clock
 NOW, TOTAL, AREA, PEAK, GRID, OUTPUT, LATENCY_SUM, OUTPUT_SUM = range(8)
@@ -40,14 +40,14 @@ DECIDED, DRAINING, TURNS, SLEEPERS, TRACING, EVENTS, WOKEN, HEADROOM, STICKING, 
 REACHED, DECIDE, POOL_FULL, RESULTS_FULL, TRACE_FULL, DRAINED = range(6)
 EPS = 1e-12
 TICK = 1e-15
-"""The relative rounding error of the clock, and the least remaining work of a tuple that is not done."""
+"""The relative rounding error of the clock, and the minimum remaining work, in seconds, of a tuple that is not done."""
 
 
 @compiled
 def advance(s: State, end: float) -> int:
-    """Let virtual time pass until `end`, or until Python has something to do; return which.
+    """Advance virtual time to `end` (REACHED), or until Python has something to do; return the code of what happened.
 
-    When all arrivals are processed and nothing is queued, the plan is drained and time stops.
+    DRAINED: all arrivals are processed, and nothing more can happen.
     """
     if s.tally[DRAINING]:  # Python had something to do while the last batches ended
         end = np.inf
@@ -119,7 +119,7 @@ def _next_event(s: State) -> float:
 
 @compiled
 def pass_time(s: State, to: float) -> None:
-    """Move the clock; update the time-weighted sum of queued tuples and its samples on a fixed grid."""
+    """Move the clock. Add to the integral of the number of queued tuples, and sample this number on a fixed grid."""
     c = s.clock
     if to <= c[NOW]:
         return
@@ -159,7 +159,7 @@ def _events_at(s: State, at: float) -> None:
 
 @compiled
 def _trace(s: State) -> None:
-    """Add a row per moment: time, the queue of each node, and all output so far."""
+    """Add a line to the trace, or replace the line of the same time: time, queue of each node, all output so far."""
     row = s.tally[TRACED]
     if row > 0 and s.trace[row - 1, 0] == s.clock[NOW]:
         row -= 1
@@ -389,7 +389,11 @@ def _dispatch_cooperative(s: State) -> None:
 
 @compiled
 def _pick_cooperative(s: State, p: int) -> int:
-    """Alg. 1: pick neglected operators after a scheduling phase, then equals of the last one run, then from the top."""
+    """Pick the next node of a processor as Haren's Alg. 1; -1 if none can run.
+
+    First, after a scheduling phase, nodes that did not run for the delay; next, nodes with the rank of the last one
+    that ran; finally, the node with the best rank.
+    """
     first, last = s.processor[p].first, s.processor[p].last
     if s.clock[DELAY] > 0.0:
         while s.processor[p].catch_up < last:
@@ -448,7 +452,7 @@ def _finish_cooperative(s: State, p: int) -> None:
 
 @compiled
 def _become_ready(s: State, node: int) -> None:
-    """Make a node ready that was woken by input, by room for its output, or from sleep."""
+    """Make a node ready: it got input, got room for its output, or its sleep has ended."""
     s.node[node].status = READY
     s.node[node].ready_since = s.clock[NOW]
     s.tally[WOKEN] = 1
@@ -501,7 +505,7 @@ def _unstick(s: State) -> None:
 
 @compiled
 def _dispatch_kernel(s: State) -> None:
-    """Give idle processors the best ready nodes; after a wake-up the best may preempt the worst that runs."""
+    """Give idle processors the best ready nodes; after a wake-up, the best ready node may preempt the worst running."""
     if s.tally[STICKING] > 0:
         _unstick(s)
     while True:
@@ -584,7 +588,7 @@ def _free(s: State, p: int) -> None:
 
 @compiled
 def _account(s: State, p: int) -> None:
-    """Charge the running node for its time since it was last charged."""
+    """Charge a processor's running node for the time since it was last charged."""
     node = s.processor[p].running
     spent = s.clock[NOW] - s.processor[p].accounted
     if node < 0 or spent <= 0.0:

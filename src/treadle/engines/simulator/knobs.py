@@ -53,7 +53,7 @@ def knobs_of(simulator: Simulator) -> Mapping[str, Knob]:
 
 
 class _Cell:
-    """A knob that is one cell per node of the simulator's state."""
+    """A knob that reads and writes one column of the simulator's node records."""
 
     def __init__(
         self,

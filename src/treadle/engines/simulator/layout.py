@@ -1,4 +1,4 @@
-"""Maps queries to nodes: the threads, the cost of each, and the receivers of its output."""
+"""Maps queries to nodes: one per thread, with its cost and the receivers of its output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _SELECTIVITIES = {"bernoulli": kernel.BERNOULLI, "poisson": kernel.POISSON, "eve
 
 @dataclass(frozen=True)
 class Layout:
-    """Nodes 0..n-1 are the main threads in row order, helpers follow; `helper_of[row]` is -1 where there is none."""
+    """The nodes of a topology: first the main threads of the instances, in their order, then the helper threads.
+
+    `helper_of[i]` is the helper node of instance i; -1 if it has none.
+    """
 
     topology: Topology
     nodes: list[NodeSpec]
@@ -60,7 +63,7 @@ def lay_out(specs: tuple[QuerySpec, ...], engine: str) -> Layout:
 
 
 def _node(operators: list[OperatorSpec], streams: tuple[tuple[tuple[int, ...], int], ...]) -> NodeSpec:
-    """Build the node of fused operators: costs add up by the tuples that reach each, selectivities multiply."""
+    """Build the node of fused operators. Each adds its cost for the tuples that reach it; selectivities multiply."""
     first = operators[0]
     cost, passed = 0.0, 1.0
     for op in operators:

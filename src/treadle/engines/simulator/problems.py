@@ -45,7 +45,7 @@ _LONGEST_SHOWN = 40
 
 
 def explain(error: ValidationError, data: Mapping[str, Any], model: type[BaseModel]) -> tuple[str, str, str]:
-    """Return (place, problem, remedy) of the first problem. `data` is the file's content; places count from one."""
+    """Return (place, problem, remedy) of the first problem. `data` is the file's content; indices start at 1."""
     problem = error.errors()[0]
     return _place(problem["loc"], data), *_words(problem, model)
 
@@ -65,7 +65,7 @@ def shown(value: object) -> str:
 
 
 def _place(path: tuple[int | str, ...], data: Mapping[str, Any]) -> str:
-    """Return a place such as query[2].operator[1].cost, without steps that the file leaves out, as `mean` here."""
+    """Return a place such as query[2].operator[1].cost, without keys that the file leaves out, such as `.mean` here."""
     place = ""
     inside: Any = data
     for step in path:
@@ -87,7 +87,7 @@ def _words(problem: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
     if kind == "missing":
         return "is missing", f"add {_EXAMPLES[key]}" if key in _EXAMPLES else "add it"
     if kind == "extra_forbidden":
-        return "is no known key", _known_keys(key, _model_at(problem["loc"][:-1], model))
+        return "is not a known key", _known_keys(key, _model_at(problem["loc"][:-1], model))
     if kind in _KINDS:
         wanted, remedy = _KINDS[kind]
         if kind == "tuple_type" and isinstance(value, dict):
@@ -107,8 +107,8 @@ def _words(problem: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
     if kind in ("too_short", "string_too_short"):
         return "is empty", f"add {_EXAMPLES[key]}" if key in _EXAMPLES else "write something"
     if kind in ("too_long", "string_too_long"):
-        return "is too long", f"keep to {limits['max_length']}"
-    return problem["msg"], "change it"
+        return "is too long", f"use at most {limits['max_length']}"
+    return problem["msg"], "change this value"
 
 
 def _known_keys(key: str, model: type[BaseModel]) -> str:

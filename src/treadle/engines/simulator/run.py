@@ -53,7 +53,7 @@ class Outcome:
         return (decision for log in self.logs for decision in log)
 
     def summary(self) -> dict[str, Any]:
-        """The figures of the run after its warm-up, as JSON can hold them."""
+        """The figures of the run after its warm-up, as values for JSON."""
         now = self.counters["now"]
         start = self.scenario.warm_up
         seconds = max(now - start, 1e-9)
@@ -80,7 +80,10 @@ class Outcome:
         return figures
 
     def series(self) -> list[list[float]]:
-        """A row per event: time, each queue, their total, output so far. Without a trace: time, total, output."""
+        """One line per event: time, each queue, their total, all output so far.
+
+        Without a trace one line per grid point: time, total, all output so far.
+        """
         if len(self.trace) > 1:
             return [[round(value, 10) for value in row] for row in self.trace.tolist()]
         times, queued = self.memory
@@ -150,7 +153,7 @@ class _Setting:
     """All loops so far, for their statistics at the end."""
 
     def run(self, until: float, progress: Progress | None) -> None:
-        """Run until `until`, deciding every period, or before every tuple."""
+        """Run until virtual time `until`; the policy decides in every period, or before every tuple (period 0)."""
         if self.simulator.per_unit:
             self._by_unit(self._loop(), until)
         else:
@@ -175,7 +178,7 @@ class _Setting:
         return self.loops[-1]
 
     def changed(self, change: ChangeSpec, policy: Policy | None) -> _Setting:
-        """Return the setting after a change; all else stays, and what a replaced policy has written is restored."""
+        """Apply a change and return the new setting. The values that a replaced policy has written are undone."""
         if change.batch is not None:
             self.simulator.set_batch(change.batch)
         if change.processors is not None:
@@ -197,20 +200,20 @@ class _Setting:
 
 
 def _parse(spec: str, scenario: Scenario) -> tuple[str, str, str | None, Mode]:
-    """Parse `policy@knob/grouping`; grouping is for shares only, by default a group per instance."""
+    """Parse `policy@knob/grouping`; only `shares` has a grouping, by default a group per instance."""
     name, at, way = spec.partition("@")
     knob, slash, grouping = way.partition("/")
     if name == "os":
         if at:
-            raise ConfigError(f"'{spec}': the OS left alone has no knob", remedy="use os, or another policy")
+            raise ConfigError(f"'{spec}': policy os sets no knob", remedy="write os alone, or use another policy")
         return name, "nice", None, "os"
     if not at:
         mode = scenario.execution.mode
         return name, _KNOB_OF_MODE[mode], None, mode
     if knob not in _MODE_OF_KNOB:
-        raise ConfigError(f"can't enforce '{spec}'", remedy=f"put one of {', '.join(_MODE_OF_KNOB)} behind the @")
+        raise ConfigError(f"can't enforce '{spec}'", remedy=f"put one of {', '.join(_MODE_OF_KNOB)} after the @")
     if slash and knob != "shares":
-        raise ConfigError(f"'{spec}': {knob} knows no groups", remedy="use shares, or leave the grouping out")
+        raise ConfigError(f"'{spec}': {knob} has no groups", remedy="use shares, or leave the grouping out")
     return name, knob, (grouping or "instance") if knob == "shares" else None, _MODE_OF_KNOB[knob]
 
 
@@ -225,7 +228,7 @@ def _check_sound(loop: Loop, spec: str) -> None:
             raise EngineError(
                 f"'{name}' failed {count} times in {stats.rounds} rounds: {how}",
                 where=f"policy '{spec}'",
-                remedy="mend it; treadle --verbose shows more",
+                remedy="fix the policy; treadle --verbose shows more",
             )
 
 

@@ -1,7 +1,7 @@
-"""Scenario files: queries, their sources, and their execution, as TOML. Reads, draws and checks them as graphs.
+"""Reads scenario files (queries, their sources, and their execution, as TOML), draws plans, and checks all graphs.
 
-Besides explicit queries, `[[chains]]` makes many chains as Haren's and Lachesis' SYN do (Haren, section 7.1), and
-`[[random]]` makes a random plan with branches and joins. A wrong file is one `ConfigError` that names the place.
+Besides explicit queries, `[[chains]]` makes many chains as in SYN of Haren and Lachesis (Haren, section 7.1), and
+`[[random]]` makes a random plan with branches and joins. A wrong file raises a `ConfigError` that names the place.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def load(name: str) -> Scenario:
         remedy = f"to use the one that comes with Treadle, write {path.stem}" if path.stem in shipped() else ""
         raise ConfigError(f"can't be read: {error.strerror}", where=name, remedy=remedy or "check the path") from None
     except ValueError:  # such as UnicodeDecodeError, or a zero byte in the name
-        raise ConfigError("is no UTF-8 text", where=name, remedy="save it as UTF-8") from None
+        raise ConfigError("is not UTF-8 text", where=name, remedy="save it as UTF-8") from None
     return parse(text, where=name, folder=path.parent)
 
 
@@ -86,15 +86,15 @@ def parse(text: str, *, where: str, folder: Path = Path()) -> Scenario:
     except tomllib.TOMLDecodeError as error:
         said, _, at = str(error).partition(" (at ")
         raise ConfigError(
-            f"is no valid TOML: {said[:1].lower()}{said[1:]}",
+            f"is not valid TOML: {said[:1].lower()}{said[1:]}",
             where=f"{where}: {at.rstrip(')')}",
-            remedy="mend it there; texts need quotes, lists brackets",
+            remedy="fix this place; strings need quotes, lists brackets",
         ) from None
     except (ValueError, RecursionError):
         raise ConfigError(
-            "is beyond what TOML is for: a number of thousands of digits, or lists in lists in lists",
+            "can't be parsed: a number has thousands of digits, or lists are nested too deeply",
             where=where,
-            remedy="keep it simple",
+            remedy="shorten the number, or flatten the lists",
         ) from None
     try:
         scenario = Scenario.model_validate(data)
@@ -110,7 +110,7 @@ def parse(text: str, *, where: str, folder: Path = Path()) -> Scenario:
 
 
 def queries(scenario: Scenario) -> tuple[QuerySpec, ...]:
-    """Return all queries explicitly, each checked as a graph; the same seed draws the same plans."""
+    """Return all queries, also the drawn ones, after checking the graph of each. A seed always draws the same plans."""
     rng = np.random.default_rng(np.random.SeedSequence(scenario.seed, spawn_key=(0x9A7,)))
     specs = list(scenario.query)
     for chains in scenario.chains:
@@ -123,7 +123,7 @@ def queries(scenario: Scenario) -> tuple[QuerySpec, ...]:
     for spec in specs:
         where = f"query '{spec.name}'"
         if names[spec.name] > 1:
-            raise ConfigError("is there twice", where=where, remedy="rename one of them")
+            raise ConfigError("is defined twice", where=where, remedy="rename one of them")
         _check_query(spec, where)
     return tuple(specs)
 
@@ -193,7 +193,7 @@ def _check_fused(spec: QuerySpec, query: Query, where: str) -> None:
                 raise ConfigError(f"operator '{name}' is fused twice", where=where, remedy="name it in one chain")
             if by_name[name].window is not None:
                 raise ConfigError(
-                    f"fused {label}: '{name}' is a join, whose output depends on what it meets",
+                    f"fused {label}: '{name}' is a join, whose output depends on both of its inputs",
                     where=where,
                     remedy="leave it out",
                 )
@@ -201,7 +201,7 @@ def _check_fused(spec: QuerySpec, query: Query, where: str) -> None:
         for upper, lower in pairwise(chain):
             if by_name[lower].upstream != (upper,) or query.downstream[upper] != (lower,):
                 raise ConfigError(
-                    f"fused {label}: '{upper}' and '{lower}' don't follow each other alone",
+                    f"fused {label}: '{upper}' and '{lower}' are not connected only to each other",
                     where=where,
                     remedy="fuse neighbours of a chain, in the order of the data",
                 )
@@ -232,7 +232,11 @@ def _scaled(spec: QuerySpec, factor: float) -> QuerySpec:
 
 
 def _chain(chains: Chains, number: int, rng: np.random.Generator) -> QuerySpec:
-    """Haren section 7.1: query selectivity s uniform, each operator s^(1/L) +-spread; query cost base * 2^z."""
+    """Draw a chain as in Haren section 7.1.
+
+    With a uniform s, each of the L operators has the selectivity s^(1/L) +-spread, except for the last, which has 1.
+    With a uniform cost class z, each operator costs base * 2^z +-spread.
+    """
 
     def around(value: float) -> float:
         return float(value * rng.uniform(1 - chains.spread, 1 + chains.spread))
@@ -262,7 +266,7 @@ def _chain(chains: Chains, number: int, rng: np.random.Generator) -> QuerySpec:
 
 
 def _random_plan(plan: RandomPlan, processors: int, rng: np.random.Generator) -> QuerySpec:
-    """Each operator reads from an earlier one, mostly the last, sometimes an older one (branch) or two (join)."""
+    """Draw a plan: each operator reads from the one before it, or from an older one (branch), or from two (join)."""
     upstream: list[tuple[int, ...]] = [()]
     for at in range(1, plan.operators):
         first = int(rng.integers(0, at)) if rng.uniform() < plan.branch else at - 1

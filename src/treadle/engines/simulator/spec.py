@@ -1,7 +1,7 @@
 """The schema of scenario files: the tables, their keys, and which values are valid together.
 
-`scenario.py` checks the graphs. An invalid value is refused with `problem: remedy`, which `problems.py` puts into words
-with its place.
+`scenario.py` checks the graphs. Validators raise errors with the text `problem: remedy`; `problems.py` adds the place
+in the file, and words for pydantic's own errors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Positive = Annotated[Number, Field(gt=0)]
 NotNegative = Annotated[Number, Field(ge=0)]
 Part = Annotated[Number, Field(ge=0, le=1)]
 Slice = Annotated[Number, Field(ge=1e-6)]
-"""A shorter slice would get lost in the rounding of virtual time."""
+"""A time slice in seconds. A shorter one would be lost in the rounding of virtual time."""
 Count = Annotated[int, Field(ge=1, le=1_000_000_000, strict=True)]
 Processors = Annotated[int, Field(ge=1, le=64, strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -107,7 +107,7 @@ class Selectivity(_Strict):
 
 
 class Blocking(_Strict):
-    """A tuple makes its thread sleep with this probability, for up to this long (Lachesis section 6.4)."""
+    """With this probability, a tuple makes its thread sleep for up to `seconds` (Lachesis section 6.4)."""
 
     probability: Annotated[Number, Field(gt=0, le=1)]
     seconds: Positive
@@ -147,10 +147,10 @@ Factor = Annotated[Number, Field(gt=0, le=1000)]
 
 
 class Chains(_Strict):
-    """Many chains, drawn as Haren draws them: cost class z, query cost base * 2^z, each operator +-spread.
+    """Many chains, drawn as in Haren section 7.1: with the cost class z, each operator costs base * 2^z +-spread.
 
-    With `load` instead of `base_cost` the costs are scaled so that all chains together need this part of the processors
-    while their sources send: draws differ in how the work is divided among chains, not in its sum.
+    With `load` instead of `base_cost`, costs are scaled so that all chains together need this share of the processors
+    while their sources send. So different seeds divide the work differently among the chains, but its sum is the same.
     """
 
     name: Name
@@ -172,7 +172,7 @@ class Chains(_Strict):
         if (self.base_cost is None) == (self.load is None):
             raise ValueError("chains need either a base_cost or a load: set base_cost = 1e-5 or load = 0.9")
         if self.load is not None and self.source.mean_rate is None:
-            raise ValueError(f"no load can be had from a {self.source.pattern} source: set base_cost instead")
+            raise ValueError(f"load can't be used with a {self.source.pattern} source: set base_cost instead")
         if self.cost_classes[0] > self.cost_classes[1]:
             raise ValueError("cost_classes is from high to low: swap its numbers")
         if self.selectivity[0] > self.selectivity[1]:
@@ -201,7 +201,7 @@ class RandomPlan(_Strict):
 
 
 class Execution(_Strict):
-    """How nodes get the CPU. `period` 0 decides again after every tuple (cooperative only)."""
+    """How nodes get the CPU. With `period` 0 the policy decides before every tuple (cooperative mode only)."""
 
     mode: Mode = "cooperative"
     processors: Processors = 1
@@ -256,7 +256,7 @@ class Scenario(_Strict):
     drain: Flag = False
     """Continue after `seconds` until nothing is queued."""
     trace: Flag = False
-    """Keep the queues at every event."""
+    """Record the queues at every event."""
     policies: tuple[str, ...] = ("fifo",)
     seed: Annotated[int, Field(ge=0, strict=True)] = 1
     execution: Execution = Execution()
@@ -268,7 +268,7 @@ class Scenario(_Strict):
     _folder: Path = PrivateAttr(default=Path())
 
     def read_from(self, where: str, folder: Path) -> Scenario:
-        """Store where the scenario was read from, and return it."""
+        """Store the file and folder that the scenario was read from; return the scenario."""
         self._where, self._folder = where, folder
         return self
 

@@ -44,12 +44,12 @@ from treadle.model import Floats, Ints
 POOL_AT_START = 1 << 14
 RESULTS_AT_ONCE = 1 << 16
 MOST_QUEUED = 1 << 25
-"""Maximum number of queued tuples: a gigabyte."""
+"""Maximum number of entries of the pool of queued tuples: about a gigabyte."""
 
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """The parameters of a node; `streams` are (consumer nodes, input port there); one of the nodes gets each tuple."""
+    """The parameters of a node. Each of `streams` is (consumer nodes, input port there): one node gets each tuple."""
 
     cost: float
     cost_kind: int = CONSTANT
@@ -101,9 +101,9 @@ class State(NamedTuple):
     group: Records
     processor: Records
     order: Ints
-    """Nodes sorted by processor and rank; a processor's part is from `first` to `last`."""
+    """Node numbers, sorted by processor and rank; `processor` has the range of each: from `first` to before `last`."""
     arrival: Records
-    """Merged over all sources; node -1 is a tick on which nothing arrived."""
+    """The arrivals of all sources, by time; node -1 is a tick on which nothing arrived."""
     result: Records
     memory: Floats
     trace: Floats
@@ -184,7 +184,7 @@ def most_made(node: Records) -> int:
 
 
 def grown(state: State) -> State:
-    """Return the simulation with a pool twice as large."""
+    """Return the state with a pool of twice as many entries; an error beyond `MOST_QUEUED`."""
     size = len(state.item)
     if 2 * size > MOST_QUEUED:
         raise ConfigError(

@@ -30,7 +30,7 @@ from treadle.linux.thread_times import start_time
 
 LOCAL = "local-process-"
 FIRST_UI_PORT, UI_PORTS = 4040, 6
-"""The first ports that Spark tries for its UI by default."""
+"""The first port that Spark tries for its UI by default, and the number of ports that are searched for a UI."""
 
 
 Known = tuple[int, int]
@@ -50,7 +50,7 @@ class Application:
     """An application that was found, with its `processes` at that moment."""
 
     id: str
-    """Spark's id of the application; in local mode, where it means nothing outside of the driver, one made of the
+    """Spark's id of the application. In local mode, where that means nothing outside of the driver, an id made of the
     pid."""
     name: str
     ui: str
@@ -119,9 +119,9 @@ class Application:
         return self.id.startswith(LOCAL)
 
     def may_return(self) -> bool:
-        """Whether executors may start again though none is here now: their driver, on another host, still shows it.
+        """Whether executors may start on this host again: the driver is on another host and its UI still answers.
 
-        This asks the UI, so it is not for a round.
+        This asks the UI whether it shows the application, which is too slow for a round.
         """
         if self.local or self.only is not None or any(process.driver for process in self.processes):
             return False
@@ -131,7 +131,7 @@ class Application:
             return False
 
     def look_again(self) -> tuple[Process, ...]:
-        """Return the current processes: executors start and end. This scans all processes, so not for every round."""
+        """Return the current processes: executors start and end. Not for every round: this scans all processes."""
         alive = tuple(process for process in self.processes if is_alive(process))
         if self.local or self.only is not None:
             return alive
@@ -140,7 +140,7 @@ class Application:
 
 
 class NewApplicationFinder:
-    """New applications of one user, with names that fit patterns."""
+    """Finds new applications of one user whose names fit patterns."""
 
     def __init__(self, patterns: Sequence[str], user: int | None = None) -> None:
         self._patterns = tuple(patterns)
@@ -187,7 +187,7 @@ def _by_name(name: str, user: int) -> Application:
 
 
 def _titled(user: int, known: Collection[Known] = ()) -> list[tuple[str, _Driver]]:
-    """The drivers of one user on this host with the names of their applications."""
+    """Return (name of the application, driver) for each driver of one user on this host, except `known` ones."""
     drivers: list[tuple[str, _Driver]] = []
     for driver in _drivers(user, known):
         with suppress(EngineError):  # another driver's UI may not answer
@@ -196,12 +196,12 @@ def _titled(user: int, known: Collection[Known] = ()) -> list[tuple[str, _Driver
 
 
 def _nobody(what: str, user: int, others: Iterable[str]) -> EngineError:
-    """Make an error that names this user's applications, and other users with Spark, whose JVMs are not attached to."""
+    """Make an error that names this user's applications, and other users with JVMs that may be drivers."""
     shown, whose = ", ".join(sorted(set(others))), users.name(user)
-    known = f"of user {whose} running here: {shown}" if shown else f"none of user {whose} runs here"
+    known = f"user {whose} runs here: {shown}" if shown else f"user {whose} runs none here"
     if owners := [each for each in jvms.owners(jvms.like_drivers()) if each != whose]:
-        known += f"; users with Spark here: {', '.join(owners)}, named by --user {owners[0]} (user=)"
-    remedy = f"{known}; one whose UI is off is named by its pid, one on another host by the address of its UI"
+        known += f"; other users with Spark here: {', '.join(owners)}, selected by --user {owners[0]} (user=)"
+    remedy = f"{known}; if its UI is off, give its pid; if it runs on another host, give the address of its UI"
     return EngineError(f"no Spark application {what}", remedy=remedy)
 
 
@@ -217,9 +217,9 @@ def _by_address(ui: str, user: int) -> Application:
                 return _application(driver)
     executors = tuple(map(_process, jvms.executors(number, user)))
     if not executors:
-        remedy = "run this on the hosts where its driver or executors are"
+        remedy = "run treadle on the hosts of its driver or executors"
         if owners := jvms.owners(jvms.like_executors(number)):
-            remedy = f"{', '.join(owners)} has processes that look like its executors: --user {owners[0]} (user=)"
+            remedy = f"{', '.join(owners)} has processes that look like its executors: add --user {owners[0]} (user=)"
         what = f"no process of this application is on this host for user {users.name(user)}"
         raise EngineError(what, where=ui, remedy=remedy)
     return Application(number, name, rest.address, executors, owner=user)
@@ -244,9 +244,9 @@ def _application(driver: _Driver, *, agent: bool = False) -> Application:
 
 
 def _identity(driver: _Driver, *, agent: bool) -> tuple[str, str]:
-    """Return id and name, empty where `identified` reads them. In local mode the id is not needed.
+    """Return id and name; each is empty if `identified` is to read it. In local mode the id is not needed.
 
-    On a cluster executors are found by the id, so the UI, if it is on, is asked for it, though that takes 1.5 s of CPU.
+    On a cluster, executors are found by the id. So the UI, if it is on, is asked for it, which takes 1.5 s of CPU.
     """
     if agent and (driver.local or not driver.rest.address):
         return "", ""
@@ -274,7 +274,7 @@ def _ui(names: Sequence[str]) -> str:
 
 def _off(where: str, why: str) -> EngineError:
     return EngineError(
-        f"its UI is off (spark.ui.enabled=false), {why}, so its queries can't be told apart from outside",
+        f"its UI is off (spark.ui.enabled=false), {why}, so its queries can't be distinguished",
         where=where,
         remedy="start it with spark.ui.enabled=true; spark.ui.port=0 takes any free port",
     )
@@ -290,12 +290,12 @@ def _driver(found: Jvm, *, agent: bool = False) -> _Driver | None:
         return None
     ui = _ui(names)
     if not ui and not agent:
-        raise _off(f"process {found.pid}", "and no agent is to be loaded (--agent)")
+        raise _off(f"process {found.pid}", "and no agent is loaded (--agent)")
     return _Driver(found, Rest(ui), "executor-heartbeater" in names)
 
 
 def _drivers(user: int | None = None, known: Collection[Known] = ()) -> list[_Driver]:
-    """Return the drivers with a UI on this host, of one user or of all that we may attach to, except `known` ones."""
+    """Return the drivers with a UI on this host, except `known` ones: of one user, or all that we may attach to."""
     found = []
     for each in jvm.find():
         with suppress(TreadleError):

@@ -28,8 +28,8 @@ from treadle.engines.spark.offers import FROM_AGENT, FROM_BEANS, OFFERS, offered
 from treadle.engines.spark.queries.rest import Directory, Rest
 from treadle.engines.spark.slow_poller import SlowPoller
 from treadle.engines.spark.threads.layout import Layout
-from treadle.engines.spark.threads.naming import COMPILERS, NETWORK
 from treadle.engines.spark.threads.places import WHOLE, Rows
+from treadle.engines.spark.threads.thread_names import COMPILERS, NETWORK
 from treadle.engines.spark.threads.thread_table import ThreadTable
 from treadle.errors import TargetGone
 from treadle.jvm import JavaThread
@@ -39,11 +39,11 @@ from treadle.observe.graph import TRACE
 from treadle.values import Sample
 
 FIRST = 1.0
-"""Seconds for which the first round waits for the agents."""
+"""Maximum seconds for which the first round waits for the agents."""
 STALE = 3
-"""Periods of reading counters after which the last reading is too old to be used."""
+"""Number of counter periods after which the last reading of counters is too old to be used."""
 BLIND = 3.0
-"""Seconds without offsets from the tasks after which Kafka's MBeans are read."""
+"""Seconds without known offsets of all sources from the tasks after which Kafka's MBeans are read."""
 
 
 class SparkEngine:
@@ -52,12 +52,12 @@ class SparkEngine:
     `priorities` and `latency_goals` map patterns of query names to priorities, and to goals in seconds; the first
     pattern that fits counts. `knobs` are by default all that the kernel and this user's rights allow. `mbeans=False`
     reads no MBeans of Kafka's clients, and loads no Jolokia into the application; with `loads=False` they are read only
-    where Jolokia is loaded already. With `agent` Treadle's own agent is loaded until `close`. `beans_period` are the
-    seconds between two reads of MBeans, `patience` those that a round waits for the UI to report a new stage's query.
-    `dump_period` are the seconds between two stack samples without a sign of a change, `period` those between two
-    rounds; agents sample before each. `admits` decides whether a process may be read and scheduled. `compilers`
-    includes the threads of the JVM's compilers. `counts_period` are the seconds between two readings of the counters
-    inside of running tasks, which need the agent.
+    where Jolokia is loaded already. With `agent` Treadle's own agent is loaded until `close`. `beans_period` is the
+    time in seconds between two reads of MBeans. A round waits for at most `patience` seconds until the UI reports a new
+    stage's query. `dump_period` is the time between two stack samples without a sign of a change, `period` the time
+    between two rounds; agents sample before each round. `admits` decides whether a process may be read and scheduled.
+    `compilers` includes the threads of the JVM's compilers. `counts_period` is the time between two readings of the
+    counters inside of running tasks, which need the agent.
 
     Where these counters give the offsets of sources, MBeans are read only for figures of the whole application
     (`needs_beans`). A stack sample stops the JVM for a moment, so stacks are sampled only while some task's rows are
@@ -69,7 +69,7 @@ class SparkEngine:
     _sources_known = math.inf
     """When the offsets of all Kafka sources were last known."""
     _counted = 0
-    """The number of counter readings that were passed on."""
+    """The number of counter readings of the agents that were taken into the columns."""
     _took = False
     """True if an agent reported new counters after the last read of CPU times."""
     _heard = 0
@@ -172,7 +172,7 @@ class SparkEngine:
         return self._agents.fileno()
 
     def topology(self) -> Topology:
-        """Return what runs now; the version changes only if anything differs."""
+        """Return the current topology; its version grows only if anything differs."""
         now, poller, layout = time.monotonic(), self._poller, self._layout
         if not self._threads:
             self._agents.settle(FIRST)
@@ -235,12 +235,12 @@ class SparkEngine:
 
     @property
     def busy(self) -> Floats:
-        """By row, the estimated queue; above 0 also while a task is not done with its last row (`needs_busy`)."""
+        """By instance, the estimated queue; above 0 also while a task is not done with its last row (`needs_busy`)."""
         return self._idle.queue
 
     @property
     def batch_rows(self) -> Mapping[str, int]:
-        """By run, the row of each query in micro-batches."""
+        """By run of each query in micro-batches, the index of its instance in the topology."""
         return self._batch_rows
 
     @property
@@ -253,12 +253,12 @@ class SparkEngine:
         self._agents.task_order = runs
 
     def cpu_seconds(self) -> float:
-        """Return the CPU seconds of all scheduled threads of the application so far."""
+        """Return the CPU seconds so far of all scheduled threads of the application that serve a single instance."""
         return self._cpu_times.used()
 
     @property
     def readings(self) -> int:
-        """How often the counters of tasks were read."""
+        """The number of readings of tasks' counters so far, over all agents."""
         return self._counted
 
     def read_counters_every(self, seconds: float) -> None:
@@ -282,9 +282,9 @@ class SparkEngine:
 
     @property
     def taken(self) -> tuple[float, float]:
-        """Records that all Kafka consumers have taken, also those without a known task, and the time of the request.
+        """Records that all Kafka consumers have taken, NaN while no consumer is known, and the time of the request.
 
-        NaN while no consumer is known.
+        Consumers without a known task count, too.
         """
         return self._poller.taken, self._poller.asked
 
@@ -300,7 +300,7 @@ class SparkEngine:
         return [process.pid for process in self._poller.processes]
 
     def _hear(self) -> None:
-        """Pass on the agents' reports."""
+        """Pass the agents' reports on to the directory of jobs and the poller."""
         agents = self._agents
         agents.keep(self._pids)
         if agents.generation != self._heard:
@@ -354,10 +354,10 @@ class SparkEngine:
         self._agents.stacks = 0.0 if enough else self._dump_period
 
     def _queues(self) -> tuple[Floats, Bools]:
-        """Return the queue of each row, counted or else estimated, and which values are estimates.
+        """Return the queue of each instance, counted or else estimated, and which values are estimates.
 
-        Rows before a source are outside, so its queue is 0. Counters hold only while fresh: in a JVM whose threads get
-        no CPU, the agent does not count either.
+        Rows that a source has not read yet are outside of the engine, so its queue is 0. Counters hold only while
+        fresh: in a JVM whose threads get no CPU, the agent does not count either.
         """
         if not self._is_counted:
             return self._idle.queue.copy(), np.ones(len(self._idle.queue), dtype=np.bool_)
@@ -385,14 +385,17 @@ class SparkEngine:
         return self._cpu_times.read_mains(anew=took or not self._is_counted)
 
     def _from_sources(self) -> tuple[Floats, Floats]:
-        """Return rows waiting outside and rows taken in, as tasks count them, else as Kafka's consumers do."""
+        """Return by instance the rows that wait in its source and the rows taken in.
+
+        Tasks count both; where they do not, the values are those of Kafka's consumers.
+        """
         in_kafka = self._kafka.read(self._poller.matches.places, self._poller.found, self._rows.places)
         pairs = zip(("external_queue", "tuples_in"), in_kafka, strict=True)
         lag, taken = (np.where(np.isnan(own := self._counted_lately(name)), other, own) for name, other in pairs)
         return lag, taken
 
     def _lacks_offsets(self, now: float) -> bool:
-        """True if tasks have not reported the offsets of all Kafka sources for a while, or without the agent."""
+        """True without the agent, or if tasks have not reported offsets of all Kafka sources for `BLIND` seconds."""
         known = self._live.column("external_queue")  # also from a JVM that gets no CPU and reports nothing for a while
         places = self._layout.sources
         if all(place not in places or known[row] >= 0.0 for row, place in enumerate(self._rows.places)):

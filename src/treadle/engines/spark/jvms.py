@@ -42,9 +42,9 @@ def like_executors(number: str) -> list[Jvm]:
 
 @lru_cache(maxsize=256)
 def _leave_alone(number: str, user: str, other: str) -> None:
-    """Log once (results are cached), not at every scan for each process."""
+    """Log that another user's executors are left alone: once (results are cached), not at every scan."""
     log.warning(
-        "processes of user %s look like executors of %s, which belongs to %s: left alone (--pid takes one)",
+        "processes of user %s look like executors of %s, which belongs to %s: they are skipped (add one by --pid)",
         other,
         number,
         user,
@@ -83,6 +83,6 @@ def may_be_spark(found: Jvm) -> bool:
 
 
 def options(found: Jvm) -> dict[str, str]:
-    """`--key value` pairs of the arguments."""
+    """Return the `--key value` pairs of a JVM's arguments."""
     words = found.arguments
     return {key: value for key, value in pairwise(words) if key.startswith("--")}

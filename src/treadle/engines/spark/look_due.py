@@ -15,13 +15,13 @@ from treadle.engines.spark.threads.layout import Layout
 from treadle.engines.spark.threads.thread_table import ThreadTable
 
 WAITING = 2.0
-"""Seconds for which threads without a place are read in every round."""
+"""Maximum seconds for which threads are read in every round because some are not assigned to an instance yet."""
 RARELY = 10.0
 """Seconds between dumps where agents report threads: only dumps show new threads of the JVM itself."""
 
 
 class LookDue:
-    """When to read one application's threads, by its agents, its UI and its list of processes."""
+    """Decides when to read one application's threads, from signs of its agents, its UI and its list of processes."""
 
     def __init__(
         self,
@@ -35,19 +35,19 @@ class LookDue:
         self._agents, self._directory, self._poller = agents, directory, poller
         self._layout, self._table, self._dump_period = layout, table, dump_period
         self._settled = -math.inf
-        """When all threads last had a place."""
+        """When all threads were last assigned to instances."""
         self._seen: list[object] = []
         self._calm: tuple[object, ...] = ()
         self._calm_until = -math.inf
 
     def signs(self, pids: Sequence[int]) -> list[object]:
-        """Return values that differ after a change."""
+        """Return values that differ from those of an earlier call if anything has changed."""
         poller = self._poller
         signs = self._table.signs(pids, self._layout.pooled)
         return [*signs, self._directory.generation, poller.processes, poller.workers]
 
     def looked(self, signs: list[object]) -> None:
-        """Note that threads were read, and the signs before."""
+        """Note that threads were read, and the signs that were read just before."""
         self._seen = signs
 
     def is_due(self, now: float, signs: list[object], pids: Sequence[int]) -> bool:
@@ -61,7 +61,7 @@ class LookDue:
         return hurry or waits or now >= layout.ripens or signs != self._seen
 
     def waits(self, now: float) -> bool:
-        """True if threads have had no place for less than `WAITING` s."""
+        """True if some threads are not assigned to an instance, but for less than `WAITING` seconds."""
         return self._layout.waits and now - self._settled < WAITING
 
     @property
@@ -70,7 +70,7 @@ class LookDue:
         return self._calm_until if self._facets() == self._calm else -math.inf
 
     def calm_down(self, now: float, pids: Sequence[int]) -> None:
-        """Note that there is no news, and until when only a change of `_facets` brings any."""
+        """Note that there is no news now, and until when there is none unless `_facets` changes."""
         quiet = self._directory.told and self._table.is_quiet(pids) and not self._agents.tries_again
         self._calm = self._facets()
         self._calm_until = self._table.dumped + RARELY if quiet else now

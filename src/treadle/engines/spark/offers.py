@@ -12,7 +12,7 @@ OFFERS = frozenset({"cpu_time", "run_wait", "queue"}) | FROM_BEANS | FROM_AGENT
 
 
 def offered(*, beans: bool, agent: bool) -> frozenset[str]:
-    """Return the metrics that MBeans of Kafka's clients or Treadle's agent (all of them) can give."""
+    """Return the metrics that can be read: all with Treadle's agent, else fewer, and fewest without Kafka's MBeans."""
     if agent:
         return OFFERS
     return OFFERS - FROM_AGENT - (frozenset() if beans else FROM_BEANS)

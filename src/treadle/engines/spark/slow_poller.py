@@ -33,7 +33,7 @@ LONGEST_PAUSE = 60.0
 
 
 class SlowPoller:
-    """A thread that reads until `close`. `period` are the seconds between two reads of the MBeans.
+    """A background thread that reads until `close`. `period` is the time in seconds between two reads of MBeans.
 
     Without `loads`, MBeans are read only where Jolokia is loaded already. Processes that `admits` refuses are left out.
     """
@@ -55,7 +55,7 @@ class SlowPoller:
         self.taken = math.nan
         """Records that all consumers have taken together, also consumers without a known task."""
         self.asked = -math.inf
-        """The time of the request for `taken`, which is before the answers."""
+        """The time at which the request for `taken` was sent; the answers come later."""
         self.flow = Flow()
         self.selectivity = math.nan
         """Set by the engine: rows out per row in, over all queries."""
@@ -74,9 +74,9 @@ class SlowPoller:
         self._counts: dict[Key, float] = {}
         self._backoff = Backoff(period, LONGEST_PAUSE)
         self._failed: dict[int, tuple[int, float]] = {}
-        """By process, failures in a row, and when to try again."""
+        """By process, the number of consecutive failures, and when to try again."""
         self._told: set[str] = set()
-        """Logged failures that go on."""
+        """Failures that were logged and have not ended yet: each is logged once."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="treadle-spark-pulse", daemon=True)
         self._thread.start()
@@ -92,7 +92,7 @@ class SlowPoller:
         while not self._stop.is_set():
             began = time.monotonic()
             if began >= scan or (self.wants_workers and not self.workers):
-                self._tried("processes can't be looked for", self._scan)
+                self._tried("can't scan the processes", self._scan)
                 scan = began + SCAN
             if self.wants_beans:
                 self._tried("no live Kafka figures", self._read)
@@ -100,7 +100,7 @@ class SlowPoller:
             self._stop.wait(max(self._period - (time.monotonic() - began), 0.05 * self._period))
 
     def _tried(self, what: str, work: Callable[[], None]) -> None:
-        """Run `work`; log a failure once and go on: without this thread the end is never seen."""
+        """Run `work`; log a failure once and go on: without this thread, the application's end would not be noticed."""
         try:
             work()
         except Exception as error:

@@ -57,12 +57,12 @@ def decoded(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise EngineError("does not answer in JSON that can be read") from error
+        raise EngineError("does not answer in valid JSON") from error
 
 
 def too_long(most: int) -> TooLongError:
     """The error for a peer that sends more than `most` bytes."""
-    return TooLongError(f"sends more than {most} bytes", remedy="see whether it is the program that it should be")
+    return TooLongError(f"sends more than {most} bytes", remedy="check which program answers there")
 
 
 def _within(connection: socket.socket, room: memoryview, end: float, seconds: float) -> int:

@@ -1,8 +1,8 @@
 """Locks that end with the process that holds them: `alone` for a short section, `Lock` for the one writer of a folder.
 
 `Lock` is a record lock (`fcntl`) like Java's `FileChannel.lock`, so Python and a JVM both respect it. Such a lock
-belongs to the process and is lost when any descriptor of its file is closed. So the locks of this process are noted in
-memory, and their files are not opened again.
+belongs to the process and is lost when any descriptor of its file is closed. So this process keeps a list of its locks
+in memory, and does not open their files again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from treadle.errors import EngineError
 
 @contextmanager
 def alone(path: Path, waits: Callable[[], None] | None = None) -> Iterator[None]:
-    """Run the block in one process at a time. `waits` is called if another one holds the lock."""
+    """Run the block in one process at a time. `waits` is called if another process holds the lock."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
@@ -35,7 +35,7 @@ def alone(path: Path, waits: Callable[[], None] | None = None) -> Iterator[None]
 
 
 class Lock:
-    """The right to write to a folder, from the creation of the `Lock` until `release`."""
+    """The right to write to a folder, from the creation of the `Lock` until `release`. An error if it is taken."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / _NAME

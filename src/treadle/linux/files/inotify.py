@@ -1,7 +1,7 @@
-"""Changes in folders, reported by the kernel (inotify), so that views need not list the folders again and again.
+"""Changes in folders, reported by the kernel (inotify), so that callers need not list the folders again and again.
 
-A process has one inotify instance, since the kernel allows few per user. Without an instance no folder is watched, and
-views list their folders themselves.
+A process has one inotify instance, since the kernel allows few per user. If none can be made, `watch` returns None, and
+callers have to list their folders.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Watch:
         """Whether the folder is gone, so that no more changes follow."""
 
     def take(self) -> list[tuple[int, str]] | None:
-        """Kind and name of each change, in order; None if some changes were lost."""
+        """Kind and file name of each change since the last call, in order; None if some changes were lost."""
         self._instance.drain()
         if not self._events and not self._lost:
             return []

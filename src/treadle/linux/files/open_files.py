@@ -17,9 +17,11 @@ from contextlib import suppress
 from weakref import WeakSet
 
 MOST = 1 << 20
-"""Files: a higher limit slows down programs that close every possible descriptor before they start a process."""
+"""The highest limit on open files that is set.
+
+A higher one slows down programs that close every possible descriptor before they start a process."""
 LEAST = 32
-"""Files that may always be kept, however low the limit is."""
+"""Number of files that may always be kept open, however low the limit is."""
 
 Thread = tuple[int, ...]
 """(process id, thread id, ...): further numbers only make the key unique, such as a start time."""
@@ -45,7 +47,7 @@ def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int 
 
 
 def is_readable(file: int, seconds: float = 0.0) -> bool:
-    """Wait until a file can be read, at most `seconds`. Unlike `select.select`, it takes descriptors above 1023."""
+    """Wait at most `seconds` until a file can be read; return whether it can. Descriptors above 1023 are allowed."""
     waits = select.poll()
     waits.register(file, select.POLLIN)
     return bool(waits.poll(seconds * 1e3))
@@ -67,10 +69,10 @@ def close_kept_files() -> bool:
 
 
 class KeptFiles:
-    """The same /proc file of many threads, kept open as far as the limit allows.
+    """The file /proc/<pid>/task/<tid>/`name` of many threads, kept open as far as the limit allows.
 
-    A kept file stays with the thread that it was opened for. After the thread has ended, reading the file fails, also
-    if another thread has the same id. Methods are thread-safe; hold `lock` to combine several calls.
+    A kept file always refers to the thread that it was opened for. After the thread has ended, reading the file fails,
+    also if another thread has the same id. Methods are thread-safe; hold `lock` to combine several calls.
     """
 
     def __init__(self, name: str, room: int, *, most: int = MOST) -> None:
@@ -106,7 +108,7 @@ class KeptFiles:
                 raise
 
     def read_all(self, threads: Sequence[Thread], otherwise: bytes) -> list[bytes]:
-        """Read the files of many threads, `otherwise` for an ended thread. Files of all other threads are closed."""
+        """The contents for each thread; `otherwise` for one that has ended. Files of all other threads are closed."""
         texts: list[bytes] = []
         pread, files, room = os.pread, self._files, self._room
         with self.lock:
@@ -162,7 +164,7 @@ class KeptFiles:
 
 
 class _Room:
-    """How many files all `KeptFiles` may keep together."""
+    """How many files all objects of `KeptFiles` together may keep open."""
 
     most = MOST
 

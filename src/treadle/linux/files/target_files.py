@@ -25,12 +25,12 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPENAT2 = 437
 _NO_MAGIC_LINKS, _IN_ROOT = 0x02, 0x10
 _TRIES = 10
-"""Attempts to resolve a path: openat2 fails if a part of it is moved meanwhile."""
+"""Number of attempts to resolve a path: openat2 fails if a folder in the path is moved meanwhile."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class TargetFolder:
-    """An open folder of another process. Names have no slash; every failure raises `OSError`."""
+    """An open folder of another process. Names have no slash. Raises `OSError`, or `RightsError` without rights."""
 
     def __init__(self, descriptor: int, owner: Identity) -> None:
         self.owner = owner
@@ -63,7 +63,7 @@ class TargetFolder:
         act_as(self.owner, lambda: os.close(os.open(name, _NEW, 0o600, dir_fd=self._descriptor)))
 
     def read(self, name: str, most: int) -> bytes | None:
-        """The contents of a file that only root or the owner of that process can write; None for any other file.
+        """The contents of a file that only root or the owner of the process can write; None for any other file.
 
         Also None if the file has more than `most` bytes. Only an ordinary file is opened.
         """
@@ -103,7 +103,7 @@ class TargetFolder:
                 os.unlink(name, dir_fd=self._descriptor)
 
     def bind(self, name: str) -> socket.socket:
-        """Make a socket with this name, to which only the owner can connect. It does not listen yet."""
+        """Make a socket with this name, to which only the owner of the process can connect. It does not listen yet."""
 
         def bound() -> socket.socket:
             made = socket.socket(socket.AF_UNIX)
@@ -118,7 +118,7 @@ class TargetFolder:
         return act_as(self.owner, bound)
 
     def connect(self, connection: socket.socket, name: str) -> None:
-        """Connect to a socket of the owner; a socket of another user is refused like one without a listener."""
+        """Connect to a socket of the process's owner; that of another user raises an error as without a listener."""
 
         def connect() -> None:
             with self._found(name) as found:
@@ -178,7 +178,7 @@ def _process(pid: int) -> Iterator[int]:
 
 @contextmanager
 def _opened(name: str, process: int) -> Iterator[int]:
-    """The root or working folder of a process, opened by the kernel's own reference, without resolving a path."""
+    """The root or working folder of a process, opened by its link in /proc, so that no path is resolved."""
     try:
         descriptor = os.open(name, _FOLDER, dir_fd=process)
     except FileNotFoundError as error:

@@ -1,1 +1,1 @@
-"""What users write and call: `Pipeline`, `treadle.load`, `treadle.gate`, and the drawing of a pipeline."""
+"""The API for users: `Pipeline`, `treadle.load`, `treadle.gate`, and drawings of a pipeline."""

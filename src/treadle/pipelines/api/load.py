@@ -1,7 +1,7 @@
-"""Loads a pipeline from a Python file or module; if there is none, a clear error says why.
+"""Loads a pipeline from a Python file or module; if that fails, the error names the line and the cause.
 
 A file is run as a private module, which is removed from `sys.modules` afterwards. So two files of the same name don't
-collide, and Spark's Python workers get its functions by value, as from a script.
+collide, and Spark's Python workers get the file's functions by value, as from a script.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from treadle.plugins import suggestion
 
 
 def load(path_or_module: str | Path, name: str | None = None) -> Pipeline:
-    """Load and check the pipeline of `file.py` or `package.module`. `name`, or `file.py:name`, chooses one of several.
+    """Load and check the pipeline of `file.py` or `package.module`.
 
-    The name is either the variable's or the pipeline's own.
+    If there are several, `name` or `file.py:name` chooses one, by its variable or by the pipeline's own name.
     """
     where = str(path_or_module)
     if name is None and not Path(where).exists() and ":" in where:
@@ -79,12 +79,12 @@ def _read(path: Path) -> bytes:
         raise ConfigError("there is no such file", where=str(path), remedy=hint) from error
     except OSError as error:
         problem = error.strerror or type(error).__name__
-        raise ConfigError(f"can't be read: {problem}", where=str(path), remedy="check its rights") from error
+        raise ConfigError(f"can't be read: {problem}", where=str(path), remedy="check its permissions") from error
 
 
 @contextmanager
 def _as_script(path: Path, module: ModuleType) -> Iterator[None]:
-    """Give a file what `python file.py` gives it: its folder in `sys.path`, and its module in `sys.modules`.
+    """Context in which a file runs as with `python file.py`: its folder is in `sys.path`, its module in `sys.modules`.
 
     Afterwards the folder stays at the end of `sys.path`, for imports inside the pipeline's functions.
     """
@@ -131,7 +131,7 @@ def _broken(error: BaseException, path: Path | None, name: str) -> ConfigError:
     """Make a ConfigError from an exception in a user's file, with the last line of that file in the traceback."""
     if isinstance(error, SyntaxError) and error.filename:
         place = f"{Path(error.filename).name}:{error.lineno}"
-        return ConfigError(f"{type(error).__name__}: {error.msg}", where=place, remedy="mend this line")
+        return ConfigError(f"{type(error).__name__}: {error.msg}", where=place, remedy="fix this line")
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if f.filename == str(path)] if path else frames[-1:]
     place = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else name
@@ -145,6 +145,6 @@ def _broken(error: BaseException, path: Path | None, name: str) -> ConfigError:
         top = error.name.partition(".")[0]
         package = "'treadle[spark]'" if top == "pyspark" else top
         return ConfigError(
-            f"needs the module {error.name}", where=place, remedy=f"pip install {package}, or mend its name"
+            f"needs the module {error.name}", where=place, remedy=f"pip install {package}, or fix its name"
         )
-    return ConfigError(f"{type(error).__name__}: {error}", where=place, remedy="mend this line")
+    return ConfigError(f"{type(error).__name__}: {error}", where=place, remedy="fix this line")

@@ -31,5 +31,5 @@ def session(name: str, *, master: str, config: Mapping[str, object] | None = Non
 
 
 def _warn(old: str, new: str) -> None:
-    text = f"treadle.pipelines.{old} is deprecated and goes with version 0.3: use {new}"
+    text = f"treadle.pipelines.{old} is deprecated and will be removed in version 0.3: use {new}"
     warnings.warn(text, DeprecationWarning, stacklevel=3)

@@ -1,7 +1,8 @@
-"""The gate for existing Structured Streaming applications: one line of code per query, any source, the same policies.
+"""The gate for existing Structured Streaming applications, with any source and the same policies as for pipelines.
 
-A query waits for its turn in the function of `foreachBatch`, which Spark calls when a batch is planned. Backlogs are
-read from Spark's progress reports. The application itself starts and stops its queries.
+The application wraps the `foreachBatch` function of each query, which takes one line. Spark calls this function when it
+has planned a batch, and there the batch waits for a slot. Backlogs are read from Spark's progress reports. The
+application itself starts and stops its queries.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle.pipelines")
 
 OBJECTIVES = ("latency", "output_rate", "total_queue", "queue_variance")
-"""The objectives for learning policies. Queue objectives are unknown if sources report no offsets in rows."""
+"""The objectives for learning policies. Those of queues are unknown if sources report no offsets in rows."""
 
 BatchFunction = Callable[["DataFrame", int], None]
 """A function for `foreachBatch`."""
 
 TICK = 0.02
 SLOW_TICK = 1.0
-"""Seconds between polls of Spark: which queries have ended, which batches are done."""
+"""Seconds between polls of Spark for queries that have ended and for batches that are done."""
 LONGEST_PAUSE = 10.0
 """Longest pause in seconds before a failed part of the control thread's work is tried again."""
 
@@ -71,7 +72,8 @@ def gate(
 
     `policy` is any of `treadle policies` or a Policy object, `slots` how many batches run at once (or "auto"),
     `period` how often the policy decides. A query that has waited longer than `patience` may run before more urgent
-    ones, in at most one of ten grants. `express` is the number of extra slots for queries more urgent than all running.
+    ones, in at most one of ten grants. `express` is the number of extra slots for queries that are more urgent than all
+    running ones.
 
     >>> with treadle.gate(spark, policy="highest-rate") as gate:            # doctest: +SKIP
     ...     payments.writeStream.foreachBatch(gate.wrap(store, priority=5)).start()
@@ -81,7 +83,7 @@ def gate(
 
 
 class QueryGate:
-    """The gate of one application. After the end of a `with` block, queries run on without the gate."""
+    """The gate of one application. After `close`, or at the end of a `with` block, queries run on without the gate."""
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class QueryGate:
     ) -> None:
         if getattr(spark, "_jsparkSession", None) is None:
             raise EngineError(
-                "a Spark Connect session has its batches in another process",
+                "a Spark Connect session runs its batches in another process",
                 where="gate",
                 remedy="make the gate where the driver runs, with a classic session",
             )
@@ -171,7 +173,7 @@ class QueryGate:
 
     @property
     def policy(self) -> str:
-        """The policy in charge."""
+        """The current policy: its spec, or its name if it was set as an object."""
         return self._steering.policy
 
     def set_policy(self, spec: str | Policy) -> None:
@@ -188,7 +190,7 @@ class QueryGate:
         self._steering.set_slots(count)
 
     def status(self) -> dict[str, Any]:
-        """The current state of gate and queries, as JSON values."""
+        """The current state of the gate and the queries, as JSON values."""
         stats = self._gate.stats
         with self._lock:
             queries = list(self._queries.values())
@@ -237,7 +239,7 @@ class QueryGate:
         return known or self._register(GatedQuery(query, wish, self._costs, self._output_rows))
 
     def _find(self, identity: str) -> Any:
-        """Spark's object of a running query, in any session of this application."""
+        """Return Spark's JVM object of a running query, from any session of this application."""
         own = self.spark.streams.get(identity)
         if own is not None:
             return own._jsq
@@ -316,14 +318,14 @@ class QueryGate:
     def _commands(self) -> dict[str, Callable[..., object]]:
         def stop(drain: bool = False) -> object:  # noqa: ARG001 (same arguments as for a pipeline)
             raise ConfigError(
-                "queries of an application are stopped by itself", where=self.name, remedy="end the application"
+                "treadle can't stop an application with a gate", where=self.name, remedy="stop its queries, or end it"
             )
 
         return {**self._steering.commands(), "status": self.status, "stop": stop}
 
 
 class _Engine:
-    """The wrapped queries as an engine of the control loop: each a query with one operator."""
+    """The engine of the control loop for the wrapped queries; each has one operator in the topology."""
 
     name = "spark"
     offers = OFFERS
@@ -354,7 +356,10 @@ class _Engine:
         return Sample(time.monotonic(), {name: columns[name] for name in wanted}, self._totals())
 
     def _totals(self) -> dict[str, float]:
-        """Since the last sample: mean seconds from a batch's request for a turn to its end, and rows a second."""
+        """Return `latency`, the mean seconds from a batch's request for a slot to its end, and rows per second.
+
+        Both are over the time since the last sample; latency is NaN without batches.
+        """
         now, counts = time.monotonic(), {row.run: row.done for row in self._rows}
         grown = [np.subtract(done, self._before.get(run, (0, 0.0, 0))) for run, done in counts.items()]
         batches, seconds, rows = np.sum(grown, axis=0) if grown else (0.0, 0.0, 0.0)

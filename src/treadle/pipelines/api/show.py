@@ -1,6 +1,6 @@
-"""A pipeline as a tree for the terminal and as a self-contained SVG: layers from left to right, colours by kind.
+"""Draws a pipeline as a tree for the terminal, or as a self-contained SVG in layers from left to right.
 
-It draws the graph and what sinks require, nothing of a run.
+It shows the graph and what sinks require, nothing of a run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEIGHT, _GAP_Y, _GAP_X, _MARGIN = 44.0, 16.0, 64.0, 24.0
 _TITLE, _BETWEEN = 56.0, 30.0
 _LONGEST = 34  # characters of a name that are shown in a box
 _Place = tuple[int, float]
-"""The number of a layer, and a height in it."""
+"""A point of the drawing: the number of its layer, and its distance from the top in pixels."""
 _COLOURS = {
     Kind.SOURCE: ("#e6f4ea", "#2e7d4f"),
     Kind.FEED: ("#e0f3f1", "#1f7a74"),
@@ -97,7 +97,7 @@ def svg(p: Pipeline) -> str:
 
 @dataclass(frozen=True)
 class _Layout:
-    """One connected part: the layer and the middle of each node's box, and the points at which edges cross layers."""
+    """One connected part of the graph: where each node's box has its middle, and where long edges cross layers."""
 
     nodes: Mapping[str, Node]
     places: Mapping[str, _Place]
@@ -109,7 +109,7 @@ class _Layout:
 
 
 def _lay_out(part: Sequence[Node]) -> _Layout:
-    """Sugiyama's layout, from top to bottom, turned to the right."""
+    """Lay out one connected part by Sugiyama's method. igraph draws from top to bottom, the result is left to right."""
     if find_spec("igraph") is None:
         raise ConfigError("igraph is not installed", where="picture", remedy="pip install 'treadle[plot]'")
     from igraph import Graph
@@ -131,7 +131,7 @@ def _lay_out(part: Sequence[Node]) -> _Layout:
 
 
 def _apart(layers: Sequence[int], heights: Sequence[float]) -> list[_Place]:
-    """The places from 0 on, none nearer to the one above it than boxes may be: igraph halves the gap here and there."""
+    """Return the place of each vertex, with at least the usual gap between boxes; igraph sometimes halves the gap."""
     middle = [0.0] * len(layers)
     lowest: dict[int, float] = {}
     for vertex in sorted(range(len(layers)), key=lambda each: heights[each]):
@@ -142,7 +142,7 @@ def _apart(layers: Sequence[int], heights: Sequence[float]) -> list[_Place]:
 
 
 def _depths(part: Sequence[Node]) -> dict[str, int]:
-    """Layer of each node: its longest path from a source. For short edges, sources move next to their first reader."""
+    """Layer of each node: the length of its longest path from a source. Sources move next to their first reader."""
     depth: dict[str, int] = {}
     for node in part:
         depth[node.name] = max((depth[up] + 1 for up in node.inputs), default=0)
@@ -235,5 +235,5 @@ def _short(name: str) -> str:
 
 
 def _text_width(words: str, size: float) -> float:
-    """Estimated width in pixels, rather too large, since the reader's font is unknown."""
+    """Estimated width in pixels. It is rather too large than too small, because the reader's font is unknown."""
     return sum(0.36 if c in "ijl.,:;|' " else 0.92 if c in "mwMW" else 0.62 for c in words) * size

@@ -21,11 +21,11 @@ class Source(Protocol):
     schema: Any
     limit_rows: int
     asks: bool
-    """Whether readers ask before each batch, in the JVM, how many rows they may have."""
+    """Whether the source in the JVM waits before each batch until the gate grants a number of rows."""
 
     @property
     def cluster(self) -> Cluster | None:
-        """The Kafka cluster that it needs, if any."""
+        """The Kafka cluster that stores the rows, if any."""
 
     @property
     def rows(self) -> int:
@@ -33,17 +33,17 @@ class Source(Protocol):
 
     @property
     def total(self) -> int:
-        """The rows that have ever arrived, counted from an arbitrary start."""
+        """The number of all rows that have arrived, counted from an arbitrary start."""
 
     @property
     def full(self) -> bool:
-        """Whether its writer has to wait."""
+        """Whether the writer has to wait, since the slowest reader is `limit_rows` behind."""
 
     def register(self, consumer: str) -> None:
         """Register a consumer: from now on the rows that it has not read are kept."""
 
     def forget_others(self) -> None:
-        """Remove readers that are not registered, so that readers of an earlier run keep no rows."""
+        """Remove readers that are not registered: otherwise rows would be kept for readers of an earlier run."""
 
     def refresh(self) -> bool:
         """Poll for changes; true if there is something new."""
@@ -57,13 +57,14 @@ class Source(Protocol):
         """Its rows as a streaming DataFrame."""
 
     def begin(self, consumer: str, batch_id: int) -> Sequence[ArrivalStats] | None:
-        """Begin to read a batch that Spark has planned; return its rows' arrivals, or None while these are not decided.
+        """Begin to read a batch that Spark has planned; return the arrival times of its rows.
 
-        Raises Replan where the query must restart to read the batch correctly. Not for readers that ask.
+        Returns None while it is not decided which rows belong to the channel; then call it again. Raises Replan if the
+        query must restart to read the batch correctly. Not called for hops that wait in their source.
         """
 
     def finish(self, consumer: str) -> None:
-        """Note that the batch that was begun is done."""
+        """Record that the batch that was passed to `begin` is done."""
 
 
 class Channel(Source, Protocol):
@@ -76,9 +77,9 @@ class Channel(Source, Protocol):
     def append(self, rows: DataFrame, batch_id: int, born: Mapping[str, str]) -> int:
         """Append a batch, as in foreachBatch; if it was there already, nothing happens. Returns the number of rows.
 
-        `born` has the `oldest` and `mean` arrival in microseconds, or as `born` the name of the column with arrivals.
+        `born` has the arrival times: either `oldest` and `mean` in microseconds, or as `born` the name of their column.
         """
 
 
 class Replan(Exception):  # noqa: N818 - nothing is wrong
-    """A planned batch has void rows: the query must restart with a plan that leaves them out."""
+    """A planned batch has void rows, of a failed write: the query must restart with a plan that leaves them out."""

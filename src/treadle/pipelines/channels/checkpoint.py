@@ -21,7 +21,7 @@ def last_committed(checkpoint: Path) -> int:
 
 
 def planned(checkpoint: Path, batch_id: int, topic: str) -> dict[int, int] | None:
-    """The end offsets of a batch in a topic, as Spark has written them before the batch; None without such a batch."""
+    """The end offsets of a batch in a topic, which Spark writes when it plans the batch; None without such a batch."""
     with suppress(FileNotFoundError):
         for line in (checkpoint / "offsets" / str(batch_id)).read_text("utf-8").splitlines()[1:]:
             with suppress(ValueError):

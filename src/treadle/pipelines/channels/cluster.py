@@ -16,7 +16,7 @@ from treadle.errors import EngineError
 log = logging.getLogger("treadle.pipelines")
 
 POLL = 0.1
-"""Seconds between two polls of the end offsets of all topics."""
+"""Seconds between two polls of the end offsets of all watched topics."""
 ANSWER = 5.0
 """Timeout in seconds after which a broker counts as out of reach."""
 Ends = dict[int, int]
@@ -34,7 +34,7 @@ class Cluster:
         self.bootstrap = bootstrap
         self.reachable = True
         self.lost = -1.0
-        """Time when it was last out of reach (monotonic)."""
+        """When the cluster was last out of reach (monotonic); -1 if never."""
         self._client = AdminClient(client_config(bootstrap))
         self._watched: dict[str, tuple[str, list[int], Seen]] = {}
         self._lock = threading.Lock()
@@ -43,12 +43,12 @@ class Cluster:
         self._check()
 
     def partitions(self, topic: str) -> list[int]:
-        """The partitions of a topic; none if it does not exist."""
+        """The partitions of a topic; empty if the topic does not exist."""
         known = self._metadata().topics.get(topic)  # lists all topics: asking for one may create it
         return [] if known is None or known.error is not None else sorted(known.partitions)
 
     def ensure(self, topic: str, config: Mapping[str, str]) -> list[int]:
-        """The partitions of a topic; a missing topic is created with one partition."""
+        """Return the partitions of a topic; a missing topic is created with one partition."""
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
@@ -76,7 +76,9 @@ class Cluster:
                 return found[topic]
             # A new topic has no leader for a moment; a topic that has lost its leader has none for some seconds.
             if time.monotonic() > until:
-                raise EngineError(f"its end can't be read: {why}", where=f"topic '{topic}'", remedy="see the broker")
+                raise EngineError(
+                    f"its end offsets can't be read: {why}", where=f"topic '{topic}'", remedy="check the broker"
+                )
             time.sleep(0.05)
 
     def delete(self, topic: str, before: Mapping[int, int]) -> None:
@@ -86,7 +88,10 @@ class Cluster:
         self._client.delete_records([TopicPartition(topic, each, offset) for each, offset in before.items()])
 
     def watch(self, channel: str, topic: str, partitions: Iterable[int], seen: Seen) -> None:
-        """From now on call `seen` after each poll, with the topic's end offsets and the time; `channel` is its key."""
+        """Call `seen` after each poll from now on, with the topic's end offsets and the time (since 1970).
+
+        A later call for the same `channel` replaces this one.
+        """
         with self._lock:
             self._watched[channel] = (topic, list(partitions), seen)
         self.start()
@@ -116,7 +121,7 @@ class Cluster:
         return there
 
     def failed_since(self, moment: float) -> bool:
-        """Whether it was out of reach at any time since `moment` (monotonic)."""
+        """Whether the cluster was out of reach at any time since `moment` (monotonic)."""
         return not self.reachable or self.lost >= moment
 
     def close(self) -> None:
@@ -150,7 +155,7 @@ class Cluster:
             ) from error
 
     def _offsets(self, topics: Mapping[str, list[int]], first: bool) -> tuple[dict[str, Ends], str]:
-        """The offsets of each topic with a leader for all partitions, and an error of the others."""
+        """Return the offsets of each topic of which all partitions have a leader, and an error of the other topics."""
         from confluent_kafka import KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
@@ -176,7 +181,7 @@ class Cluster:
                 told = False
             except Exception:
                 if not told:
-                    log.exception("the ends of topics at %s can't be read", self.bootstrap)
+                    log.exception("the end offsets of topics at %s can't be read", self.bootstrap)
                 told = True
 
 

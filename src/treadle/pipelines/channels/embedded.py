@@ -1,4 +1,4 @@
-"""The embedded channel between two hops: the folder of `log`, as the runner and DataFrames use it.
+"""The embedded channel between two hops: adapts the folder of `log` to the interface `Channel` and to DataFrames.
 
 It knows the position of each reader and the limit of rows, but not what the readers are or when they run.
 """
@@ -49,7 +49,7 @@ class Embedded:
         self.positions[consumer] = position
 
     def forget_others(self) -> None:
-        """Remove readers that are not registered: those of an earlier run would keep all rows for ever."""
+        """Remove readers that are not registered: otherwise rows would be kept for readers of an earlier run."""
         for name in log.positions(self.folder).keys() - self.positions.keys():
             log.remove_consumer(self.folder, name)
 
@@ -63,14 +63,14 @@ class Embedded:
         self.positions[consumer] = max(position, self.positions[consumer])
 
     def begin(self, consumer: str, batch_id: int) -> Sequence[ArrivalStats] | None:  # noqa: ARG002 - it has row numbers
-        """For readers that also read elsewhere and so do not ask: take the position after the last batch from disk."""
+        """Read the position from disk, for hops that do not wait in their source because they also read elsewhere."""
         before = self.positions[consumer]
         now = log.positions(self.folder).get(consumer, before)
         self.positions[consumer] = now
         return ()
 
     def finish(self, consumer: str) -> None:
-        """Do nothing: the position is updated when the reader asks for its next batch."""
+        """Do nothing: `begin` and `collect` read the position from disk."""
 
     @property
     def rows(self) -> int:
@@ -94,14 +94,14 @@ class Embedded:
         self.view.close()
 
     def collect(self) -> int:
-        """Delete segments that all readers have passed; the positions of readers that do not ask are read from disk."""
+        """Delete segments that all readers have read. Positions are read from disk: not all readers report them."""
         for consumer, position in log.positions(self.folder).items():
             if consumer in self.positions:
                 self.read_up_to(consumer, position)
         return log.collect(self.folder, self.view)
 
     def read(self, spark: SparkSession, hop: str, consumer: str) -> DataFrame:
-        """The rows as a streaming DataFrame. `hop` is the key of the `Turn` that decides how many rows a batch has."""
+        """Return the rows as a streaming DataFrame. `hop` is the hop's key in the JVM, where it waits for grants."""
         options = {"path": str(self.folder), "hop": hop, "consumer": consumer}
         return spark.readStream.format(CHANNEL).options(**options).load()
 

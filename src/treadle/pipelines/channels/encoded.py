@@ -1,4 +1,4 @@
-"""Encodes rows for Kafka: a JSON object each, by Spark's own functions, so that every type is restored as it was.
+"""Encodes rows for Kafka: each is a JSON object, made by Spark's own functions, so that every type is restored exactly.
 
 It knows values and types, not topics or their users. Values that are not such objects are counted and left out.
 """
@@ -35,7 +35,7 @@ _V1 = "spark.sql.sources.useV1SourceList"
 
 
 class Written(NamedTuple):
-    """What a batch has written: rows, bytes of their values, and their arrival in microseconds."""
+    """What a batch has written: rows, bytes of their values, and their oldest and mean arrival time in microseconds."""
 
     rows: int
     bytes: int
@@ -66,12 +66,14 @@ def load(spark: SparkSession) -> None:
 
 
 def checked(schema: Any, where: str) -> StructType:
-    """Return the schema if all its types can be carried; raise otherwise."""
+    """Return the schema if a Kafka channel can carry all of its types; raise a ConfigError otherwise."""
     from pyspark.sql import types as t
 
     whole = t.StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(whole, t.StructType):
-        raise ConfigError(f"'{schema}' is no schema of columns", where=f"channel '{where}'", remedy="'id bigint, …'")
+        raise ConfigError(
+            f"'{schema}' is not a schema of columns", where=f"channel '{where}'", remedy="write 'id bigint, …'"
+        )
     for path, kind in _leaves(whole, ""):
         if not isinstance(kind, _carried()):
             raise ConfigError(
@@ -83,7 +85,7 @@ def checked(schema: Any, where: str) -> StructType:
 
 
 def decoded(rows: DataFrame, schema: StructType) -> DataFrame:
-    """Decode the column `value` to the rows that `write` was given."""
+    """Decode the column `value` to the rows that were passed to `write`."""
     from pyspark.sql import functions as f
 
     row = f.from_json(f.col("value").cast("string"), schema, {**_FORMATS, "mode": "FAILFAST"})
@@ -91,7 +93,7 @@ def decoded(rows: DataFrame, schema: StructType) -> DataFrame:
 
 
 def good(rows: DataFrame, schema: Any, name: str) -> DataFrame:
-    """The rows of a topic that others fill, where the value has this schema. Other values are counted, see `bad`."""
+    """Decode the rows of a topic that others fill. Values without this schema are left out and counted, see `bad`."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructType
 
@@ -109,7 +111,7 @@ def good(rows: DataFrame, schema: Any, name: str) -> DataFrame:
 
 
 def bad(query: StreamingQuery, name: str) -> Bad | None:
-    """The values that `good` has left out of the running batch, once its rows have been used."""
+    """Return which values `good` has left out of the running batch, or None. Call it after the rows were used."""
     metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()
     found = metrics.get(_observed(name))
     if found.isEmpty() or not found.get().getLong(0):
@@ -119,7 +121,7 @@ def bad(query: StreamingQuery, name: str) -> Bad | None:
 
 
 def reported(metrics: Mapping[str, Any], name: str) -> Bad | None:
-    """The values that `good` has left out of a batch, by the observed metrics that Spark has reported."""
+    """Return which values `good` has left out of a batch, or None, from the batch's observed metrics."""
     found = metrics.get(_observed(name))
     if found is None or not found["rows"]:
         return None
@@ -158,18 +160,20 @@ def values(table: pa.Table) -> Iterator[bytes]:
 
 
 def _counts(seen: Observation) -> dict[str, Any]:
-    """The observed metrics. Spark delivers them after the write, under great load maybe never: hence the timeout."""
+    """Return the observed metrics, or raise after `PATIENCE` seconds: under heavy load Spark may never deliver them."""
     future: Any = seen._jo.future()  # type: ignore[union-attr]
     until = time.monotonic() + PATIENCE
     while not future.isCompleted():
         if time.monotonic() > until:
-            raise EngineError("Spark did not report how many rows it wrote", remedy="the batch is tried again")
+            raise EngineError(
+                "Spark did not report how many rows it wrote", remedy="nothing to do: the batch is tried again"
+            )
         time.sleep(0.001)
     return dict(seen.get)
 
 
 def _plain(value: Any) -> Any:
-    """A value as Spark's `from_json` wants it."""
+    """Convert a value to the form that Spark's `from_json` needs."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, datetime.datetime | datetime.date):

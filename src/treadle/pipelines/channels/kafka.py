@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 5
 WORTH_DELETING = 10_000
-"""Rows that all readers have read are deleted together, once there are so many."""
+"""Rows that all readers have read are deleted together, once there are at least this many."""
 _WRITING = {
     "kafka.request.timeout.ms": "5000",
     "kafka.delivery.timeout.ms": "10000",
@@ -71,7 +71,7 @@ class KafkaChannel(Readers):
         return self.ledger.batch
 
     def refresh(self) -> bool:
-        """Return False: what is decided is known without polling."""
+        """Return False: the ledger is in this process, so changes are known without polling."""
         return False
 
     def collect(self) -> int:
@@ -106,7 +106,7 @@ class KafkaChannel(Readers):
             mine = [part for part in self._parts.voids(start) if part.within(start, end)]
             known = self._left_out[consumer]
             if any(not _covered(part, known) for part in mine):
-                raise Replan(f"topic '{self.topic}' has void rows in batch {batch_id} of '{consumer}'")
+                raise Replan(f"topic '{self.topic}' has rows of a failed attempt in batch {batch_id} of '{consumer}'")
             return self._parts.ages(start, end)
 
     def append(self, rows: DataFrame, batch_id: int, born: Mapping[str, str]) -> int:
@@ -133,20 +133,20 @@ class KafkaChannel(Readers):
         raise EngineError(
             f"has grown by more than was written, {ATTEMPTS} times",
             where=f"topic '{self.topic}'",
-            remedy="somebody else writes to it: end that, or give one of the two pipelines another name",
+            remedy="another program writes to it: end that program, or give one of the two pipelines another name",
         )
 
     def _ends(self) -> Ends:
         return self._cluster.ends(self.topic, self._partitions)
 
     def _seen(self, ends: Ends, _: float) -> None:
-        """Void rows that appear while nothing is written: they are late rows of a failed attempt."""
+        """Record rows that appear while nothing is written as void: they are late rows of a failed attempt."""
         with self._lock, suppress(EngineError):  # a ledger that can't be written now is tried again at the next poll
             if not self._writing:
                 self._void(ends)
 
     def _void(self, ends: Offsets) -> None:
-        """Record as void all offsets before `ends` that are not decided."""
+        """Record as void all offsets before `ends` for which the ledger has no line."""
         with self._lock:
             known = self._parts.ends
             spans = {each: (known.get(each, 0), max(known.get(each, 0), ends[each])) for each in self._partitions}
@@ -154,15 +154,15 @@ class KafkaChannel(Readers):
                 self.ledger.record(Part(spans, void=True))
 
     def _recover(self) -> None:
-        """Void what is behind the last line of the ledger: an attempt that a crash has ended has left it.
+        """Record as void all offsets after the last line of the ledger: a crashed attempt has left these rows.
 
-        If lines of the ledger are lost, raise instead: Spark has committed what they said, so nothing may be decided.
+        If lines of the ledger are lost, raise an error instead: these rows are of batches that Spark has committed.
         """
         ends, known = self._ends(), self._parts.ends
         readers = self._committed()
         if any(end > ends.get(each, 0) for position in (known, *readers.values()) for each, end in position.items()):
             raise EngineError(
-                "has fewer rows than the ledger says, or a reader's checkpoint: it was deleted or made anew",
+                "has fewer rows than the ledger says, or a reader's checkpoint: it was deleted or created again",
                 where=f"topic '{self.topic}'",
                 remedy=f"to start from nothing, delete the pipeline's folder ({self.ledger.file.parent.parent.parent})",
             )
@@ -170,7 +170,7 @@ class KafkaChannel(Readers):
         if done > self.batch and any(ends[each] > known.get(each, 0) for each in self._partitions):
             missing = f"batch {done}" if done == self.batch + 1 else f"batches {self.batch + 1} to {done}"
             what = f"Spark has committed {missing} of hop '{self.name}', which the ledger does not have"
-            raise self._behind(f"{what}: which rows of topic '{self.topic}' are theirs is not known", ends, done)
+            raise self._behind(f"{what}: so the rows of {missing} in topic '{self.topic}' are not known", ends, done)
         for name, position in readers.items():
             for each, end in position.items():
                 if end > known.get(each, 0):
@@ -180,7 +180,7 @@ class KafkaChannel(Readers):
         self._void(ends)
 
     def _committed(self) -> dict[str, dict[int, int]]:
-        """The offsets up to which each hop that reads this topic has committed its batches."""
+        """By hop that reads this topic: the end offsets of its last committed batch."""
         folder = self._checkpoint(self.name).parent
         found = {each.name: done_up_to(each, self.topic) for each in folder.iterdir()} if folder.is_dir() else {}
         return {name: position for name, position in found.items() if position is not None}
@@ -197,7 +197,7 @@ class KafkaChannel(Readers):
 
 
 def _covered(part: Part, known: Sequence[Part]) -> bool:
-    """Whether the `known` parts leave out all of `part`. Parts may have been joined since."""
+    """Whether a plan that leaves out the `known` parts leaves out all of `part`, which may be joined from several."""
     spans = part.spans.items()
     return all(start == end or any(_holds(other, each, start, end) for other in known) for each, (start, end) in spans)
 

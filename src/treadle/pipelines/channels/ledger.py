@@ -1,7 +1,7 @@
 """The ledger of a Kafka topic's offsets: which rows count, when they arrived, and which batch wrote them.
 
-Pure bookkeeping on parts that follow each other without gaps, and the file in which they survive kill -9, a full disk
-and a loss of power. It talks to no broker; the topic is read and written by `kafka`.
+A part is a range of offsets; parts follow each other without gaps. They are kept in a file that survives kill -9, a
+full disk and a loss of power. This module talks to no broker; the topic is read and written by `kafka`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from treadle.pipelines.channels.view import Backlog
 Offsets = Mapping[int, int]
 """Partition -> offset."""
 MOST_PARTS = 1000
-"""Beyond this number neighbours are joined."""
+"""If there are more parts than this in memory, neighbouring parts are joined."""
 
 
 class ArrivalStats(NamedTuple):
@@ -35,7 +35,11 @@ class ArrivalStats(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """A range of offsets of each partition. `void`: rows of a failed attempt, which no reader may see."""
+    """A range of offsets in each partition, written by a batch or by several. `batch` is the number of the last one.
+
+    If `void`, a failed attempt has written these rows, and no reader may see them. `oldest` and `mean` are arrival
+    times in microseconds.
+    """
 
     spans: Mapping[int, tuple[int, int]]
     oldest: int = 0
@@ -53,9 +57,9 @@ class Part:
         return {partition: end for partition, (_, end) in self.spans.items()}
 
     def within(self, start: Offsets, end: Offsets | None = None) -> int:
-        """The number of its offsets from `start` up to `end`, or up to its own end.
+        """How many offsets of this part are from `start` up to `end`, or from `start` on if `end` is None.
 
-        A partition missing in `start` or `end` counts as 0 there.
+        A partition that is missing in `start` or `end` has the offset 0 there.
         """
         count = 0
         for partition, (first, last) in self.spans.items():
@@ -69,7 +73,7 @@ class Part:
 
 @dataclass
 class Parts:
-    """Parts in the order in which they were added, and what they say about a reader's backlog."""
+    """Parts in the order in which they were added. They give the backlog of a reader at any position."""
 
     found: list[Part] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
@@ -92,7 +96,7 @@ class Parts:
         return [part for part in self.found if part.void and not part.passed(position)]
 
     def ages(self, start: Offsets, end: Offsets | None = None) -> list[ArrivalStats]:
-        """The rows between two positions, part by part."""
+        """Row counts and arrival times between two positions, part by part, without void parts."""
         counted = ((part.within(start, end), part) for part in self.found if not part.void)
         return [ArrivalStats(rows, part.oldest, part.mean) for rows, part in counted if rows]
 
@@ -111,10 +115,10 @@ class Parts:
 
 
 class Ledger:
-    """The parts of a channel in a file with one line for each; a line is on the disk before it counts.
+    """The parts of a channel, in a file with one line for each. A part counts only once its line is on the disk.
 
-    A line that a crash or a full disk has torn never counted. It is skipped if the next line follows the last whole
-    line.
+    A line that was written incompletely, because of a crash or a full disk, never counted. It is skipped, provided that
+    the offsets of the next line follow those of the last complete line.
     """
 
     def __init__(self, file: Path) -> None:
@@ -124,7 +128,7 @@ class Ledger:
         """The number of the last batch recorded."""
         self._lines = 0
         self._size = 0
-        """Bytes of whole lines in the file."""
+        """Bytes of complete lines in the file."""
         file.parent.mkdir(parents=True, exist_ok=True)
         self._load()
 
@@ -141,7 +145,7 @@ class Ledger:
         self._note(part)
 
     def prune(self, position: Offsets) -> None:
-        """Forget what is before `position`, which all readers have reached; on disk once the file is long enough."""
+        """Forget the parts before `position`, which all readers have reached. If the file is long, shorten it."""
         self.parts.forget(position)
         if self._lines > 2 * len(self.parts.found) + 100:
             kept = self.parts.found
@@ -151,7 +155,7 @@ class Ledger:
                 self._rewrite(kept)
 
     def _append(self, text: bytes) -> None:
-        """Add a line by one write. If that fails, this or the next call cuts the file back to its whole lines."""
+        """Add a line by one write. If that fails, this or the next call truncates the file to its complete lines."""
         new = not self._size
         file = os.open(self.file, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
@@ -227,15 +231,15 @@ class Ledger:
 
 
 def line(part: Part) -> bytes:
-    """A part as a line of the ledger."""
+    """Format a part as a line of the ledger."""
     return (json.dumps(_as_json(part)) + "\n").encode()
 
 
 def _parsed(text: bytes) -> tuple[Part | None, bool]:
-    """The part of a line, None if it was torn; and whether the line has torn text.
+    """Parse a line: return its part, or None if the line is incomplete; and whether it has text of a failed write.
 
-    Before a whole line there may be the rest of a failed write. No prefix and no suffix of a line is valid JSON, so
-    JSON that is not a part is damage of another kind, and raises.
+    Such text may also stand before a complete line. No prefix and no suffix of a line is valid JSON, so JSON that is
+    not a part is damage of another kind, and raises.
     """
     begin = max(0, text.rfind(b'{"spans"'))
     try:
@@ -246,7 +250,7 @@ def _parsed(text: bytes) -> tuple[Part | None, bool]:
 
 
 def _sync(folder: Path) -> None:
-    """Sync the names in a folder to disk. A folder that we may not read was not made by us."""
+    """Sync the names in a folder to disk. A folder that we may not read is left out: it was not made by us."""
     with suppress(PermissionError):
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -256,7 +260,7 @@ def _sync(folder: Path) -> None:
 
 
 def thinned(parts: Sequence[Part]) -> list[Part]:
-    """Up to half as many parts: two neighbours that are both void, or both not, become one."""
+    """Join neighbours in pairs, if both are void or neither is. At best half as many parts are left."""
     made: list[Part] = []
     paired = True
     for part in parts:
@@ -281,7 +285,7 @@ def joined(one: Part, other: Part) -> Part:
 
 
 def least(positions: Iterable[Offsets]) -> dict[int, int]:
-    """The position of the slowest of several readers, by partition."""
+    """By partition: the lowest offset in the positions of several readers."""
     found: dict[int, int] = {}
     for number, position in enumerate(positions):
         for partition in found.keys() | position.keys():

@@ -1,7 +1,7 @@
 """The embedded channel from Python: a folder that is an append-only log of Arrow segments, addressed by row number.
 
-It knows the folder: the writer, the position of each consumer, and what may be deleted; not what a row means, or which
-hops are at either end. Everything becomes visible by one rename, so a process may be killed at any point.
+It knows the writer, the position of each consumer, and what may be deleted, but not what a row means or which hops
+write and read it. Everything becomes visible by one rename, so a process may be killed at any point.
 """
 
 from __future__ import annotations
@@ -57,10 +57,11 @@ __all__ = [
 
 
 class Writer:
-    """The one writer of a channel, from when it is made until it is closed. For one thread.
+    """The only writer of a channel, which stays locked until `close`. To be used by one thread.
 
     Back-pressure: with `limit_rows` or `limit_bytes`, `append` waits while the slowest consumer is that far behind
-    (without consumers, all rows count). So a channel holds the limit, one append, and what `collect` is yet to delete.
+    (without consumers, all rows count). So a channel holds at most the limit, the rows of one append, and rows that
+    `collect` has not deleted yet.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Writer:
         for name, limit in (("limit_rows", limit_rows), ("limit_bytes", limit_bytes)):
             if limit is not None and limit < 1:
                 raise ConfigError(
-                    f"{name} = {limit}", where=str(folder), remedy="give at least 1, or None for no limit"
+                    f"{name} can't be {limit}", where=str(folder), remedy="give at least 1, or None for no limit"
                 )
         self.folder = Path(folder)
         self.schema = arrow_schema(schema)
@@ -90,7 +91,7 @@ class Writer:
         self._view = View(self.folder)
         self._sound = False
         self.end = 0
-        """The number of the next row."""
+        """The row number that the next row will get."""
         self.epoch = -1
         """The last epoch committed, -1 before the first."""
         try:
@@ -128,9 +129,9 @@ class Writer:
         epoch: int | None = None,
         timeout: float | None = None,
     ) -> Segment | None:
-        """Adds the rows as one segment. None if there are none, or if this epoch is committed already.
+        """Add the rows as one segment. Return None if there are no rows, or if this epoch is committed already.
 
-        `born` gives the arrival of the rows: a timestamp column, (oldest, mean) in epoch seconds, or None for now.
+        `born` gives the arrival time of the rows: a timestamp column, (oldest, mean) in epoch seconds, or None for now.
         """
         now = time.time()
         self._check_open()
@@ -153,7 +154,7 @@ class Writer:
                 raise EngineError(
                     f"the channel is still full after {timeout:g} s",
                     where=str(self.folder),
-                    remedy="see why its slowest consumer does not go on, remove it if it is gone, or raise the limit",
+                    remedy="see why its slowest consumer does not read, remove it if it has ended, or raise the limit",
                 )
             self._clock.sleep(_POLL)
             self._check_open()  # another thread may have closed it, because nothing reads any more
@@ -178,7 +179,7 @@ class Writer:
         return Segment(segment.first, segment.rows, segment.oldest, segment.mean, segment.epoch, size)
 
     def _recover(self) -> None:
-        """Removes what an interrupted writer left, and finds out where the channel ends."""
+        """Remove the files of an interrupted writer, and find the last row and epoch."""
         for name in os.listdir(self.folder):
             if name.startswith(_TMP):
                 (self.folder / name).unlink(missing_ok=True)
@@ -197,7 +198,7 @@ class Writer:
 
 
 def prepare(folder: Folder, schema: pa.Schema | StructType | str) -> None:
-    """Makes the folder, or checks its schema; removes what a crash left if no writer is active."""
+    """Create the folder, or check its schema if it exists. Without an active writer, remove what a crash left."""
     if holder(Path(folder)) is None:
         with Writer(folder, schema):
             return
@@ -205,15 +206,15 @@ def prepare(folder: Folder, schema: pa.Schema | StructType | str) -> None:
 
 
 def read(folder: Folder, start: int | None = None, end: int | None = None) -> pa.Table:
-    """Exactly the rows [start, end), by default all visible ones, in memory: for tests and inspection."""
+    """Return the rows [start, end), by default all visible ones, in memory: for tests and inspection."""
     view = View(folder)
     start = view.start if start is None else start
     end = view.end if end is None else end
     if not view.start <= start <= end <= view.end:
         raise EngineError(
-            f"rows {start} to {end} were asked for, there are {view.start} to {view.end}",
+            f"rows {start} to {end} were requested, but it has {view.start} to {view.end}",
             where=str(folder),
-            remedy="ask for rows that are there",
+            remedy="request rows of that range",
         )
     schema = schema_of(view.folder)
     parts = [
@@ -225,7 +226,7 @@ def read(folder: Folder, start: int | None = None, end: int | None = None) -> pa
 
 
 def positions(folder: Folder) -> dict[str, int]:
-    """The position of each registered consumer: the rows before it are done."""
+    """The position of each registered consumer: the number of the first row that it is not done with."""
     base = Path(folder) / "positions"
     found = {}
     for name in sorted(os.listdir(base)) if base.is_dir() else ():
@@ -237,23 +238,25 @@ def positions(folder: Folder) -> dict[str, int]:
                 raise EngineError(
                     f"'{text[:40]}' is not a row number",
                     where=str(base / name),
-                    remedy="write the right one, or delete it",
+                    remedy="write the right number, or delete the file",
                 )
             found[name] = int(text)
     return found
 
 
 def set_position(folder: Folder, name: str, position: int) -> None:
-    """Record that the consumer is done with all rows before `position`. Only the consumer's one owner calls this."""
+    """Record that the consumer is done with all rows before `position`. Only the consumer's owner may call this."""
     if position < 0:
-        raise ConfigError(f"position {position} of '{name}'", where=str(folder), remedy="rows are counted from 0")
+        raise ConfigError(
+            f"position of '{name}' can't be {position}", where=str(folder), remedy="rows are counted from 0"
+        )
     path = _position_file(folder, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     _replace(path, str(position))
 
 
 def register_consumer(folder: Folder, name: str) -> int:
-    """Register a consumer: rows that it has not read are kept. Returns its position: as it was, or the start."""
+    """Register a consumer: rows that it has not read are kept. Return its position; a new one begins at the start."""
     known = positions(folder).get(name)
     if known is not None:
         return known
@@ -270,10 +273,10 @@ def remove_consumer(folder: Folder, name: str) -> None:
 
 
 def collect(folder: Folder, view: View | None = None) -> int:
-    """Deletes the segments that all consumers have passed, but the last, and returns how many.
+    """Delete the segments that all consumers have read, except the last segment; return how many were deleted.
 
-    Oldest first: if this is interrupted, what remains has no gap. Without consumers nothing is deleted. With a `view`
-    the folder is not listed again.
+    The oldest are deleted first: if this is interrupted, the remaining ones have no gap. Without consumers nothing is
+    deleted. With a `view` the folder is not listed again.
     """
     passed = min(positions(folder).values(), default=0)
     segments = (View(folder) if view is None else view).segments
@@ -284,7 +287,7 @@ def collect(folder: Folder, view: View | None = None) -> int:
 
 
 class Problem(NamedTuple):
-    """Something that is wrong with a channel."""
+    """A fault that `verify` has found: its kind, the file, and a description."""
 
     kind: Literal["gap", "overlap", "damaged", "leftover", "foreign", "position", "schema"]
     path: Path
@@ -292,7 +295,7 @@ class Problem(NamedTuple):
 
 
 def verify(folder: Folder) -> list[Problem]:
-    """Find everything that is wrong, reading every row. What an active writer has not finished is not wrong."""
+    """Find all faults of a channel, reading every row. Unfinished files of an active writer are no faults."""
     view = View(folder)
     base = view.folder
     found = [] if holder(base) is not None else list(_unfinished(view))
@@ -337,14 +340,14 @@ def schema_of(folder: Path) -> pa.Schema:
 
 
 def _settle_schema(folder: Path, schema: pa.Schema) -> None:
-    """Writes the schema of a new channel; the schema of an existing channel must be the same."""
+    """Write the schema of a new channel; raise an error if an existing channel has another schema."""
     if not (folder / _SCHEMA).exists():
         _replace(folder / _SCHEMA, spark_json(schema))
         return
     there = {column.name: column for column in schema_of(folder)}
     for column in schema:
         if column.name not in there or not column.equals(there[column.name]):
-            old = there.get(column.name, "not there")
+            old = there.get(column.name, "missing")
             raise _other_schema(folder, f"column '{column.name}' is {old} in the channel, now {column}")
     for name in there:
         if name not in schema.names:

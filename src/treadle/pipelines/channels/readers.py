@@ -1,4 +1,4 @@
-"""Positions and backlogs of the hops that read a Kafka topic, which Treadle or others write."""
+"""Positions and backlogs of the hops that read a Kafka topic, whether Treadle or another application writes it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ CheckpointOf = Callable[[str], Path]
 """From a reader's name to the folder of its Spark checkpoint."""
 
 ROWS_PER_BATCH = 20_000
-"""Most rows in a batch, where the gate does not decide its size; where it does, the first batch has fewer."""
+"""Most rows in a batch whose size the gate does not decide. Where the gate decides, the first batch has fewer rows."""
 LIMIT = "maxOffsetsPerTrigger"
 """The option of Spark's Kafka source that says how many rows a batch has at most."""
 KEPT = {"retention.ms": "-1"}
-"""Unread rows are kept without a time limit; `collect` deletes the rest."""
+"""Settings of a new topic: rows are kept without a time limit. `KafkaChannel.collect` deletes those that were read."""
 _READING = {
     "startingOffsets": "earliest",
     "kafka.fetch.max.wait.ms": "5",
@@ -37,7 +37,7 @@ _READING = {
 
 
 class Readers:
-    """The position of each reader of a topic, by the offsets in Spark's checkpoints."""
+    """The position and backlog of each reader of a topic, from the offsets in Spark's checkpoints."""
 
     asks = False
 
@@ -97,19 +97,21 @@ class Readers:
             self.positions[consumer] = self._reading.pop(consumer)
 
     def limited(self, rows: int) -> int | None:
-        """How many rows a batch may have if `rows` would be best; None if the topic's user has set the batch size."""
+        """How many rows of this topic a batch may have if `rows` would be best; None if a user has set a least size."""
         return rows
 
     def _first(self) -> dict[int, int]:
         return dict.fromkeys(self._partitions, 0)
 
     def _span(self, consumer: str, batch_id: int) -> tuple[dict[int, int], dict[int, int]]:
-        """The offsets of a batch. Spark has begun this batch, so the batch before is done."""
+        """Return the start and end offsets of a batch that Spark has begun. So rows before the start were processed."""
         start = planned(self._checkpoint(consumer), batch_id - 1, self.topic) or self._first()
         end = planned(self._checkpoint(consumer), batch_id, self.topic)
         if end is None:
             where = str(self._checkpoint(consumer))
-            raise EngineError(f"has no offsets of batch {batch_id}", where=where, remedy="is the checkpoint complete?")
+            raise EngineError(
+                f"has no offsets of batch {batch_id}", where=where, remedy="put the checkpoint back from a copy"
+            )
         self._safe[consumer] = start
         self._reading[consumer] = end
         return start, end

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BATCH_ROWS = 10_000
-"""Most rows in a record batch, which a reader holds in memory at a time."""
+"""Most rows in an Arrow record batch. A reader has one record batch in memory at a time."""
 
 SUFFIX = ".arrow"
 
@@ -33,7 +33,10 @@ Rows = Any
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Rows [first, end) of a channel. `oldest` and `mean` are arrival times of their source rows, in epoch seconds."""
+    """A file with the rows [first, end) of a channel.
+
+    `oldest` and `mean` are arrival times of the source rows from which these rows were made, in epoch seconds.
+    """
 
     first: int
     rows: int
@@ -42,7 +45,7 @@ class Segment:
     epoch: int
     bytes: int = 0
     found_as: str = field(default="", repr=False, compare=False)
-    """The name on disk, if it was read from there: a float may not hold its times to the microsecond."""
+    """The file's name, if the segment was read from disk: floats may not hold the times in it to the microsecond."""
 
     @property
     def end(self) -> int:
@@ -66,7 +69,7 @@ def parse(name: str, size: int = 0) -> Segment | None:
 
 
 def visible(ordered: Sequence[Segment]) -> tuple[list[Segment], list[Segment]]:
-    """Split segments, in the order of their names, into the contiguous run from the first on and the hidden rest."""
+    """Split segments, sorted by name, into the visible ones, up to the first gap or overlap, and the hidden others."""
     count = min(1, len(ordered))
     while count < len(ordered) and ordered[count].first == ordered[count - 1].end:
         count += 1
@@ -74,7 +77,7 @@ def visible(ordered: Sequence[Segment]) -> tuple[list[Segment], list[Segment]]:
 
 
 def store(path: Path, table: pa.Table) -> int:
-    """Writes the rows as a file and returns its size."""
+    """Write the rows to a file; return its size in bytes."""
     whole = table if all(column.num_chunks <= 1 for column in table.columns) else table.combine_chunks()
     with pa.OSFile(str(path), "wb") as sink:
         with ipc.new_file(sink, table.schema) as writer:
@@ -83,7 +86,10 @@ def store(path: Path, table: pa.Table) -> int:
 
 
 def load(folder: Path, segment: Segment, schema: pa.Schema, *, full: bool = False) -> pa.Table:
-    """The rows of a segment in the channel's schema; `full` checks every value. A damaged file is not removed."""
+    """Read the rows of a segment, in the channel's schema; with `full` check every value.
+
+    A damaged file raises an error and is not removed.
+    """
     path = folder / segment.name
     try:
         with pa.memory_map(str(path)) as source, ipc.open_file(source) as reader:
@@ -93,7 +99,7 @@ def load(folder: Path, segment: Segment, schema: pa.Schema, *, full: bool = Fals
         raise EngineError(
             f"rows {segment.first} to {segment.end} are no longer there",
             where=str(path),
-            remedy="read the channel anew",
+            remedy="read the channel again",
         ) from None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, segment, str(error)) from error
@@ -106,7 +112,7 @@ def load(folder: Path, segment: Segment, schema: pa.Schema, *, full: bool = Fals
 
 
 def arrow_schema(schema: pa.Schema | StructType | str) -> pa.Schema:
-    """The schema in the Arrow form that Spark uses for it. A text is Spark's JSON or its DDL; no session is needed."""
+    """Return the Arrow schema that Spark uses for this schema. Text is Spark's JSON or DDL; no session is needed."""
     from pyspark import SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -152,7 +158,7 @@ def spark_json(schema: pa.Schema) -> str:
 
 
 def conform(rows: Rows, schema: pa.Schema, where: str) -> pa.Table:
-    """The rows as a table of exactly this schema. Columns are matched by name; an error names a column that misfits."""
+    """Return the rows as a table of exactly this schema, with columns matched by name. Raises for the first misfit."""
     if isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
     if isinstance(rows, pa.Table):
@@ -175,7 +181,9 @@ def arrival(table: pa.Table, born: str | tuple[float, float] | None, now: float)
     """Oldest and mean arrival time of the rows: by a column, as given, or now. Times before 1970 count as 1970."""
     if isinstance(born, str):
         if born not in table.column_names or not pa.types.is_timestamp(table.schema.field(born).type):
-            raise ConfigError(f"'{born}' is no timestamp column", remedy="name one, or give (oldest, mean) in seconds")
+            raise ConfigError(
+                f"'{born}' is not a timestamp column", remedy="name one, or give (oldest, mean) in seconds"
+            )
         known = table.column(born).drop_null().cast(pa.int64()).to_numpy()
         if not len(known):
             return now, now
@@ -200,7 +208,7 @@ def _same_columns(names: Sequence[str], schema: pa.Schema, where: str) -> None:
 def _check_names(names: Sequence[str], where: str = "") -> None:
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"column '{name}' is there more than once", where=where, remedy="give each its own name")
+            raise ConfigError(f"column '{name}' is given more than once", where=where, remedy="give each its own name")
 
 
 def _as_declared(values: pa.ChunkedArray, column: pa.Field, where: str) -> pa.ChunkedArray:

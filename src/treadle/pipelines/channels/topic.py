@@ -1,4 +1,4 @@
-"""A Kafka topic that others fill, as a source of a pipeline."""
+"""A Kafka topic that no hop fills, as a source of a pipeline: other applications write it, or a feed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from treadle.pipelines.channels.readers import KEPT, LIMIT, ROWS_PER_BATCH, Chec
 
 FIRST_ROWS = 1000
 _LEAST = ("minOffsetsPerTrigger", "maxTriggerDelay")
-"""Options of Spark's Kafka source by which the topic's user sets the least number of rows in a batch."""
+"""Options of Spark's Kafka source by which a user sets the least number of rows in a batch, and the wait for them."""
 
 
 class Topic(Readers):
-    """A topic that others fill. `options` are options of Spark's Kafka source.
+    """A topic that no hop fills. `options` are options of Spark's Kafka source; with `make` a missing topic is created.
 
-    A batch has at most `batch_rows`; with None, in real time, all rows that arrive.
+    A batch has at most `batch_rows`; None, for real-time mode, means all rows that arrive.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Topic(Readers):
         return self._parts.version != before
 
     def collect(self) -> int:
-        """Forget the parts that all readers have read. The rows themselves are not ours to delete."""
+        """Forget the arrival times of rows that all readers have read. The rows stay in the topic."""
         with self._lock:
             self._parts.forget(least(self.positions.values()) if self.positions else {})
         return 0
@@ -87,7 +87,7 @@ class Topic(Readers):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A context for writes that `wrote` reports at its end: a poll in between would count the rows as others'."""
+        """Context for writes of this process, which `wrote` reports at the end. Polls in between record no rows."""
         with self._lock:
             self._writers += 1
         try:
@@ -97,7 +97,7 @@ class Topic(Readers):
                 self._writers -= 1
 
     def wrote(self, ends: Offsets, oldest: int, mean: int) -> None:
-        """Record that the rows up to `ends` are there; `oldest` and `mean` are their arrival in microseconds."""
+        """Record the new rows before the offsets `ends`, with `oldest` and `mean` arrival time in microseconds."""
         with self._lock:
             known = self._parts.ends
             spans = {each: (known.get(each, 0), max(known.get(each, 0), ends[each])) for each in ends}
@@ -105,7 +105,7 @@ class Topic(Readers):
                 self._parts.add(Part(spans, oldest, mean))
 
     def _seen(self, ends: Ends, now: float) -> None:
-        """Record new rows as arrived since the last poll."""
+        """Record new rows that a poll has found, as arrived evenly since the last poll."""
         with self._lock:
             if self._writers:
                 return

@@ -1,4 +1,4 @@
-"""The visible segments of an embedded channel and the backlog behind a row number, by file names, without rows.
+"""The visible segments of an embedded channel and the backlog from a row number on, known from file names alone.
 
 Made for a control loop that polls many channels many times a second: what has not changed is not read again.
 """
@@ -22,7 +22,10 @@ Folder = str | os.PathLike[str]
 
 
 class Backlog(NamedTuple):
-    """What a consumer has not read yet. The arrival times are NaN if there is nothing."""
+    """What a consumer has not read yet: rows, bytes, and the rows' `oldest` and `mean` arrival time in epoch seconds.
+
+    The arrival times are NaN if there are no rows.
+    """
 
     rows: int
     bytes: int
@@ -31,17 +34,17 @@ class Backlog(NamedTuple):
 
 
 class View:
-    """The visible segments of a channel, for polling many times.
+    """The visible segments of a channel, for frequent polling.
 
-    Several threads may ask. A folder that does not exist yet is an empty channel. With `watch`, inotify reports changes
-    until `close`; otherwise the folder's mtime shows them.
+    Several threads may use it. A folder that does not exist yet is an empty channel. With `watch`, inotify reports
+    changes until `close`; otherwise the folder's mtime shows them.
     """
 
     def __init__(self, folder: Folder, *, watch: bool = False) -> None:
         self.folder = Path(folder)
         self.segments: list[Segment] = []
         self.hidden: list[Segment] = []
-        """Segments behind a gap or overlapping: left by an interrupted writer, or in the middle of being renamed."""
+        """Segments after a gap, or overlapping: left by an interrupted writer, or of a batch that is being renamed."""
         self._path = os.fspath(folder)
         self._lock = threading.RLock()
         self._stamp: tuple[int, int] | None = None
@@ -53,7 +56,7 @@ class View:
         self._bytes: list[int] = []
         self._arrivals: list[float] = []
         self._base = 0.0
-        """The origin of arrivals in sums: sums of epoch seconds would lose the microseconds."""
+        """Arrival times are summed up relative to this time: sums of epoch seconds would lose the microseconds."""
         self.refresh()
 
     @property
@@ -70,7 +73,7 @@ class View:
         return self.segments[-1].epoch if self.segments else -1
 
     def refresh(self) -> bool:
-        """Polls the folder; true if what is visible has changed."""
+        """Poll the folder; return whether the visible segments have changed."""
         with self._lock:
             if self._watch is not None and not self._watch.ended:
                 events = self._watch.take()
@@ -88,7 +91,7 @@ class View:
                 self._watch, self._watches = None, False
 
     def _look(self) -> bool:
-        """Poll without inotify: by the folder's mtime."""
+        """Poll by the folder's mtime, and begin to watch with inotify if that is wanted."""
         now = time.time_ns()
         try:
             found = os.stat(self._path)
@@ -108,7 +111,7 @@ class View:
         return changed
 
     def _follow(self, events: list[tuple[int, str]]) -> bool:
-        """Apply events of inotify. New segments at the end are the usual case; for the rest the folder is listed."""
+        """Apply events of inotify: usually new segments at the end. After any other event the folder is listed."""
         segments = [name for _, name in events if name.endswith(SUFFIX) and not name.startswith(".")]
         if not segments:
             return False
@@ -123,7 +126,7 @@ class View:
         return self._show(self._known, self.segments + run[1:], [])
 
     def rescan(self) -> bool:
-        """Lists the folder whatever its mtime says."""
+        """List the folder, even if its mtime has not changed."""
         with self._lock:
             while True:
                 known, appended = self._listed()
@@ -138,7 +141,7 @@ class View:
                     return self._show(known, run, hidden)
 
     def backlog(self, position: int) -> Backlog:
-        """The backlog behind that row number. Of a segment read in part, bytes are counted by rows."""
+        """The backlog from row `position` on. Bytes of a partly read segment count in proportion to its unread rows."""
         with self._lock:
             index = bisect_right(self._ends, position)
             if index == len(self.segments):
@@ -152,9 +155,9 @@ class View:
             return Backlog(rows, weight, oldest, self._base + arrivals / rows)
 
     def _listed(self) -> tuple[dict[str, Segment], list[Segment] | None]:
-        """All segments, in the order of their names; and the new ones, if new segments at the end are the only change.
+        """List the folder: return all segments, sorted by name, and the new ones if there are only new ones at the end.
 
-        Known files are not read again.
+        The second result is None after any other change. The size of known files is not read again.
         """
         try:
             names = os.listdir(self._path)
@@ -204,4 +207,4 @@ class View:
 
 _NOTHING = Backlog(0, 0, math.nan, math.nan)
 _TICK_NS = 20_000_000
-"""Longer than a tick of any kernel's clock (10 ms at most)."""
+"""Nanoseconds after which a folder's mtime is trusted: longer than a tick of any kernel's clock (10 ms at most)."""

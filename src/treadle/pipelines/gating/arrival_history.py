@@ -18,9 +18,9 @@ class ArrivalHistory:
             self._seen.append((at, count))
 
     def came(self, row: float) -> float:
-        """Arrival time of the row with `row` rows before it; NaN without samples. `row` must not fall between calls.
+        """Arrival time of the row with `row` rows before it; NaN without samples. `row` must never decrease.
 
-        A row that was there at the first sample counts from that sample.
+        A row that had arrived before the first sample counts as arrived at that sample.
         """
         while len(self._seen) > 1 and self._seen[1][1] <= row:
             self._seen.popleft()

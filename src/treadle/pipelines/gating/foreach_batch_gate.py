@@ -1,7 +1,7 @@
 """The gate inside `foreachBatch`, for hops that can't be held back in their source, as with Kafka or files.
 
-By then Spark has planned the batch, which waits for a slot, runs and is counted. Hops that wait in their source,
-before a batch is planned, are handled by `parked_hops`.
+Spark calls the function of `foreachBatch` when it has planned a batch. In it the batch waits for a slot, runs and is
+counted. Hops that wait in their source, before a batch is planned, are handled by `parked_hops`.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ LOOK = 0.01
 """Seconds between two checks whether a batch may begin."""
 LONGEST_LOOK = 0.2
 GATHER = 2.0
-"""Longest delay in seconds from the start of one batch to the next, while rows are shed: latency is the lesser evil."""
+"""Longest time in seconds from the start of one batch to the next while rows are dropped: fewer batches save CPU."""
 STOPPING = 60.0
 
 
 @dataclass(frozen=True)
 class ForeachBatchGate:
-    """Makes the functions for `foreachBatch`. `short` returns whether rows are shed because the CPU is too slow.
+    """Makes the functions for `foreachBatch`. `short` returns whether rows are dropped because the CPU is too slow.
 
-    While rows are shed, batches are delayed to have more rows: Spark would begin the next one at once, for few rows.
+    While rows are dropped, batches are delayed to have more rows: Spark would begin the next one at once, for few rows.
     """
 
     parked_hops: ParkedHops
     short: Callable[[], bool]
     limit: Callable[[Any, str, int], None]
-    """`ReadLimits.set` in the JVM."""
+    """`ReadLimits.set` in the JVM: sets how many rows of a topic the next batch of a query reads."""
 
     @property
     def gate(self) -> Gate:
@@ -98,7 +98,7 @@ class ForeachBatchGate:
         return batch
 
     def _size_next(self, hop: Hop) -> None:
-        """Set how many rows of each Kafka topic the next batch reads, before Spark plans that batch."""
+        """Set how many rows of each Kafka topic the next batch reads. Called before Spark plans that batch."""
         if not self.parked_hops.sized:
             return
         topics, backlogs = _backlogs(hop)
@@ -109,7 +109,7 @@ class ForeachBatchGate:
                 self.limit(_query(hop)._jsq, channel.topic, limit)
 
     def _wait(self, hop: Hop, batch_id: int) -> list[ArrivalStats]:
-        """Wait until the batch's inputs can be read and its output has room; return arrival times."""
+        """Wait until the batch's inputs can be read and its output has room; return its rows' arrival times."""
         found: list[ArrivalStats] = []
         for channel in hop.inputs:
             while (part := self._begin(hop, batch_id, channel.begin)) is None:
@@ -129,14 +129,14 @@ class ForeachBatchGate:
         try:
             return begin(hop.name, batch_id)
         except Replan as reason:
-            log.info("hop '%s' starts anew: %s", hop.name, reason, extra={"hop": hop.name})
+            log.info("hop '%s' restarts: %s", hop.name, reason, extra={"hop": hop.name})
             hop.replan = True
             raise
 
     def _gather(self, hop: Hop, begun: float) -> None:
         """Delay the next batch so that more rows collect, as `ParkedHops` does for hops that wait in their source.
 
-        The delay ends when a full batch waits: a longer one would only cost the query CPU share.
+        The delay ends early when a full batch waits: from then on the query would only lose CPU time.
         """
         hop.state = State.LINGERING
         while (left := begun + self.parked_hops.rest_of(hop, GATHER) - time.monotonic()) > 0.0 and not self._is_full(
@@ -147,7 +147,7 @@ class ForeachBatchGate:
         hop.state = State.IDLE
 
     def _is_full(self, hop: Hop) -> bool:
-        """Whether the backlog in Kafka topics is as large as the next batch may be."""
+        """Whether the backlog of the hop's Kafka topics is enough for a batch of the largest size."""
         return self.parked_hops.sized and sum(_backlogs(hop)[1]) >= self.parked_hops.sizer.rows(hop.id)
 
     def _enter_pool(self, hop: Hop, rows: DataFrame) -> None:
@@ -159,7 +159,7 @@ class ForeachBatchGate:
             self._leave(hop)
 
     def _leave(self, hop: Hop) -> None:
-        """Wait until Spark stops the query, then raise what Spark takes for its own interruption."""
+        """Wait until Spark stops the query, then raise `Stopped`, which Spark does not treat as a failure."""
         until = time.monotonic() + STOPPING
         while time.monotonic() < until and _query(hop).isActive:
             time.sleep(LOOK)
@@ -167,12 +167,12 @@ class ForeachBatchGate:
 
 
 def note_bad_rows(hop: Hop, topic: Topic, found: encoded.Bad | None) -> None:
-    """Count the values of a topic that a batch left out as they are not rows; log the first."""
+    """Count the values of a topic that a batch left out because they are not rows; log the first ones of a hop."""
     if found is None:
         return
     if not hop.bad_rows:
         log.warning(
-            "topic '%s' has values that are not rows: they are left out, the first at partition %d, offset %d",
+            "topic '%s' has values that are not rows: they are skipped, the first at partition %d, offset %d",
             topic.topic,
             found.partition,
             found.offset,
@@ -188,14 +188,14 @@ def _backlogs(hop: Hop) -> tuple[list[Topic | KafkaChannel], list[int]]:
 
 
 def _query(hop: Hop) -> StreamingQuery:
-    """The hop's query; waits, since the first batch may begin before it is set."""
+    """Return the hop's query; wait for it if necessary, since the first batch may begin before it is set."""
     while hop.query is None:
         time.sleep(LOOK)
     return hop.query
 
 
 def _seen(hop: Hop, before: float, now: float) -> list[ArrivalStats]:
-    """Rows, with arrival times, that a sink's batch has read from its `foreign` sources."""
+    """How many rows a sink's batch has read from each `foreign` source, and their arrival times."""
     found = [source_metrics.seen(_query(hop), name, before, now) for name in hop.foreign]
     return [ages for ages in found if ages is not None]
 
@@ -207,7 +207,7 @@ def _look_for_bad_rows(hop: Hop) -> None:
 
 
 def _born(node: Node, ages: Sequence[ArrivalStats], before: float, now: float) -> dict[str, str]:
-    """Arrival times of a batch's rows, as `born` options; between `before` and `now` if unknown."""
+    """Arrival times of a batch's rows, as `born` of `Channel.append`; between `before` and `now` if unknown."""
     if node.arrival is not None:
         return {"born": node.arrival}
     rows = sum(part.rows for part in ages)

@@ -1,7 +1,7 @@
 """A query of an existing application while it is scheduled: the cost of its batches and its estimated backlog.
 
-Spark reports a batch only after it is done, so its rows and seconds are counted together then. The backlog is known as
-of the moment at which Spark planned the batch.
+Spark reports a batch only after it is done, and only then the rows and seconds of the batch are counted. The backlog is
+known for the moment at which Spark planned the batch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class GatedQuery(RowCounts):
         self.state = State.IDLE
         self.batches = 0
         self.seconds = 0.0
-        """Time from the request for a turn to the end of the batch, summed over all batches."""
+        """Seconds from the request for a slot to the end of the batch, summed over all batches."""
         self._query = query
         self._costs = costs
         self._output_rows = output_rows
@@ -59,7 +59,7 @@ class GatedQuery(RowCounts):
         self._busy = 0.0
         self._queue = math.nan
         self._read = 0.0
-        """Rows up to the end of the last reported batch, counted by offsets."""
+        """Rows read up to the end of the last reported batch, counted by offsets from an arbitrary start."""
         self._arrivals = ArrivalHistory()
         self._offered = math.nan
         self._asked = math.nan
@@ -68,7 +68,7 @@ class GatedQuery(RowCounts):
         self._held = 0.0
 
     def call(self, taken: Collection[str]) -> None:
-        """Make the name unique, and set the id."""
+        """Set the id, after adding a number to the query's name if that is one of `taken`."""
         own, number = self.name, 2
         while self.name in taken:
             self.name, number = f"{own}-{number}", number + 1
@@ -83,7 +83,7 @@ class GatedQuery(RowCounts):
             return False
 
     def offers(self, batch: int) -> None:
-        """Note that a batch is planned and waits for its turn."""
+        """Record that a batch is planned and waits for a slot; update the backlog."""
         self.look()
         latest = self._planned()
         with self._lock:
@@ -144,7 +144,7 @@ class GatedQuery(RowCounts):
 
     @property
     def done(self) -> tuple[int, float, int]:
-        """Batches, their seconds and their rows, since the query's start."""
+        """Number of batches since the query's start, the sum of their `seconds`, and the rows that they have read."""
         return self.batches, self.seconds, self.tuples_in
 
     def measures(self, now: float) -> tuple[float, ...]:
@@ -188,9 +188,9 @@ class GatedQuery(RowCounts):
         return None
 
     def _planned(self) -> dict[str, Any]:
-        """Latest offsets of the sources when the waiting batch was planned, by source; empty if unknown.
+        """By source: the latest offset when the waiting batch was planned; empty if unknown.
 
-        Spark reports them only when the batch is done; without a limit of rows per batch the backlog is 0 then.
+        Spark's reports come too late, when the batch is done. Without a limit of rows per batch, the backlog is 0 then.
         """
         if self._last is None or math.isnan(self._last.waiting):
             return {}

@@ -18,11 +18,11 @@ from treadle.enforce.gate.slots import usable_cores
 from treadle.pipelines.hops.hop import Hop, State
 
 ALL_ROWS = 2**53
-"""No limit: all rows that there are."""
+"""A batch with this limit reads all rows that wait."""
 CHEAP = 0.3
-"""Below these seconds, a check for timeouts (with Spark's pause after it) needs no slot."""
+"""A check for timeouts needs no slot if the last one took less than these seconds, including Spark's pause after it."""
 FIXED_SHARE = 0.25
-"""Share of the cores that the fixed costs of batches may use while hops wait; more frequent batches don't pay off."""
+"""Share of the cores that the fixed costs of batches may use while hops wait. It limits how often hops run a batch."""
 WORTH = 2.0
 """A batch runs without delay if its rows cost at least this many times its fixed cost."""
 LONGEST_PAUSE = 1.0
@@ -34,10 +34,9 @@ URGENT = 0.25
 class ParkedHops:
     """The hops that wait in their source, by name in the JVM. `sizer` learns batch costs and sets the rows of a batch.
 
-    Without `sized` a batch has all rows there are, and no hop lingers.
-
     Each batch has a fixed cost. A hop that runs a batch for every few rows takes CPU time from hops of lower rank. So
-    while others wait it lingers: until its rows are worth a batch, or for `pause` seconds since its last batch.
+    while other hops wait, a hop lingers (delays its next batch) until its rows are worth a batch, or until `pause`
+    seconds have passed since its last batch. If not `sized`, batches have all waiting rows, and no hop lingers.
     """
 
     gate: Gate
@@ -53,7 +52,7 @@ class ParkedHops:
     sized: bool = True
 
     def parked(self, key: str, report: dict[str, Any]) -> None:
-        """Handle the JVM's report of a parked hop: record its last batch, release its slot, offer it again."""
+        """Handle the JVM's report that a hop is parked: record its last batch, release its slot, and offer it again."""
         hop = self.hops[key]
         again: Callable[[], None] | None = None
         with self.lock:  # first: once the hop counts as parked, another thread may grant it a new slot
@@ -75,7 +74,7 @@ class ParkedHops:
                 hop.batch_cost, hop.cost = cost
 
     def rest_of(self, hop: Hop, longest: float) -> float:
-        """Seconds from the start of a batch to the next, at most `longest`, so that fixed costs keep to their share."""
+        """Seconds between the starts of two batches by which fixed costs stay in `FIXED_SHARE`; at most `longest`."""
         return self._of(hop, min(self.rest, longest))
 
     @staticmethod
@@ -83,13 +82,13 @@ class ParkedHops:
         return min(pause * (URGENT if hop.urgent else 1.0), URGENT * hop.latency_goal)
 
     def consider_all(self, but: Hop | None = None, *, thorough: bool = False) -> None:
-        """Offer all parked hops that could run now; with `thorough` check also hops that already wait at the gate."""
+        """Offer to the gate all parked hops that could run now; with `thorough` check again those that wait there."""
         for hop in list(self.hops.values()):
             if hop is not but and hop.parked and (thorough or hop.state is not State.WAITING):
                 self._consider(hop)
 
     def look(self) -> None:
-        """Set how long hops linger, and offer the hops that have lingered long enough. Called often."""
+        """Update how long hops linger, and offer the hops that have lingered long enough. To be called often."""
         if not self.sized:
             return
         busy, lingering = 0.0, []
@@ -113,7 +112,7 @@ class ParkedHops:
     def tick(self, hop: Hop) -> None:
         """Resume a hop that has no rows, so that Spark checks whether a timeout is due.
 
-        Usually none is due: then Spark only sleeps for a moment, which needs no slot.
+        If such checks are short, because no timeout is due, they need no slot.
         """
         if hop.ticked < CHEAP:
             self._admit(hop, "", slot=False)
@@ -154,14 +153,14 @@ class ParkedHops:
             return (lambda: self._grant(hop)) if hop.state is State.WAITING else None
 
     def _worth(self, hop: Hop, rows: int) -> bool:
-        """Whether the hop should run now, not linger. Always if no hop waits or its cost is unknown."""
+        """Whether the hop should run now instead of lingering. True if no hop waits, or this hop's cost is unknown."""
         cost = self.sizer.cost(hop.id) if self.sized else None
         if cost is None or not self.gate.crowded or rows * cost.per_row >= WORTH * cost.fixed:
             return True
         return time.monotonic() - hop.well >= self._of(hop, self.pause)
 
     def _grant(self, hop: Hop) -> None:
-        """Grant a number of rows of each input, in proportion to its backlog."""
+        """Resume the hop with a number of rows of each input, in proportion to the input's backlog."""
         backlogs = hop.backlogs()
         waiting = sum(backlog.rows for backlog in backlogs)
         most = self.sizer.rows(hop.id) if self.sized else ALL_ROWS
@@ -174,12 +173,15 @@ class ParkedHops:
         self._hand_over(hop, rows)
 
     def _hand_over(self, hop: Hop, rows: str) -> None:
-        """Resume a hop that holds a slot; release the slot if the hop has ended or checks its timeouts."""
+        """Resume a hop that has got a slot; release the slot if the hop is not parked any more, as after its end."""
         if not self._admit(hop, rows, slot=True):
             self.gate.release(hop.id)
 
     def _admit(self, hop: Hop, rows: str, *, slot: bool) -> bool:
-        """Resume the hop in the JVM; False if it is not parked. `rows` limits each input (name=rows, with commas)."""
+        """Resume the hop in the JVM; False if it is not parked. `rows` limits each input, as "clicks=1000,views=20".
+
+        With `slot` the hop releases its slot at its next report.
+        """
         with self.lock:
             if not hop.parked:
                 return False

@@ -1,6 +1,6 @@
-"""Changes the policy and the slots of a gate while it works: on request, or the slots by CPU pressure.
+"""Changes the policy and the number of slots of a gate on request; slots may also follow CPU pressure.
 
-Running pipelines and the gate of an existing application use it.
+It is used by running pipelines and by the gate of an existing application.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger("treadle.pipelines")
 class Steering:
     """Control of a gate and, from `begin` on, of the loop that ranks its hops. If `elastic`, slots follow CPU pressure.
 
-    `measured` are the objectives that a learning policy can use there.
+    `measured` are the objectives that are measured; a learning policy that needs others is refused.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Steering:
             self._elastic = Elastic(gate, self._pressure, low=gate.slots, high=2 * gate.slots)
 
     def begin(self, loop: Loop) -> None:
-        """Connect the control loop, which `set_policy` needs."""
+        """Set the control loop, whose policy `set_policy` changes."""
         self._loop = loop
 
     def set_policy(self, spec: str | Policy) -> None:

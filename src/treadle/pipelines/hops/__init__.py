@@ -1,1 +1,1 @@
-"""One operator as a Spark query of its own: how it is built, and what is measured of it."""
+"""Hops: Spark queries of one operator each, or of a sink with all that it needs. Builds them and measures them."""

@@ -1,6 +1,6 @@
 """Builds the Structured Streaming query of each hop: which DataFrame it runs, and where the rows are written.
 
-It calls the user's functions; if one fails, the error names its node. It starts nothing.
+This calls the user's functions; if one fails, the error names the function's node. No query is started here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Sources = Mapping[str, Source]
 Shed = Callable[["DataFrame", str, str], "DataFrame"]
-"""(rows, producer, consumer) -> the rows that are left after shedding."""
+"""A function (rows, producer, consumer) -> rows: returns the rows without those that are dropped between two nodes."""
 
 
 def everything(rows: DataFrame, _producer: str, _consumer: str) -> DataFrame:
@@ -37,7 +37,7 @@ _STATEFUL = re.compile(
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of one hop: the channels that it reads, its rows, and the node that it runs last."""
+    """The plan of one hop: the channels that it reads, the DataFrame that it runs, and its last node."""
 
     node: Node
     inputs: tuple[Source, ...]
@@ -47,7 +47,7 @@ class Plan:
 
     @property
     def stateful(self) -> bool:
-        """Whether it may have work to do without new rows: a timeout, a window that closes."""
+        """Whether the hop may have work to do without new rows, as when a timeout is due or a window closes."""
         if self.node.stateful is not None:
             return self.node.stateful
         return bool(_STATEFUL.search(str(self.rows._jdf.queryExecution().analyzed())))
@@ -65,7 +65,7 @@ def hop(node: Node, spark: SparkSession, channels: Sources, key: str, shed: Shed
     for name in made.columns:
         if made.columns.count(name) > 1:
             raise ConfigError(
-                f"column '{name}' is there more than once", where=node.where, remedy="give each its own name"
+                f"column '{name}' is returned more than once", where=node.where, remedy="give each its own name"
             )
     return Plan(node, inputs, made)
 
@@ -107,7 +107,7 @@ def writer(plan: Plan) -> Any:
 
 
 def sink(node: Node) -> Callable[[DataFrame, int], None]:
-    """The function that writes one batch of a sink."""
+    """Return the function (rows, batch id) that writes one batch of a sink."""
     if node.kind is Kind.WRITER:
 
         def write(rows: DataFrame, _: int) -> None:
@@ -158,6 +158,8 @@ def called(node: Node, *arguments: Any) -> DataFrame:
         raise not_yours(node.where)
     if not rows.isStreaming:
         raise ConfigError(
-            "its rows are no stream", where=node.where, remedy="begin with spark.readStream, and keep to its inputs"
+            "its function returned rows that are not a stream",
+            where=node.where,
+            remedy="derive them from spark.readStream or its inputs",
         )
     return rows

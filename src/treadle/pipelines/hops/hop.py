@@ -1,6 +1,6 @@
 """A hop while it runs: its inputs and output, its counters and its state.
 
-A policy decides by these counters, and the gate carries out the decision.
+A policy ranks hops by these counters, and the gate grants slots by rank.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle.pipelines")
 
 BACKOFF = Backoff(0.5, 30.0)
-"""Seconds before a failed hop is restarted."""
+"""Pause in seconds before a failed hop is restarted: the shortest and the longest."""
 
 
 class State(StrEnum):
-    """The state of a hop."""
+    """What a hop does at present, as `treadle ctl status` shows it."""
 
     STARTING = "starting"
     IDLE = "idle"
     LINGERING = "lingering"
-    """It waits for more rows: the rows that it has are not worth a batch yet."""
+    """The hop waits for more rows, because the waiting rows are not worth a batch yet."""
     WAITING = "waiting"
     RUNNING = "running"
     BLOCKED = "blocked"
-    """Its output is full."""
+    """The hop can't run because its output channel is full."""
     RESTARTING = "restarting"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -54,22 +54,22 @@ class Hop(RowCounts):
     id: str
     name: str
     key: str
-    """Its name in the JVM, where several pipelines may run."""
+    """The hop's name in the JVM: pipeline/node, because several pipelines may run there."""
     inputs: Sequence[Source] = ()
     output: Channel | None = None
     stateful: bool = False
     foreign: tuple[str, ...] = ()
     """Sources that the query reads directly, not through a channel."""
     latency: Latency | None = None
-    """For a sink: the latencies of its rows."""
+    """The latencies of a sink's rows; None for other hops."""
     urgent: bool = False
-    """Whether its priority is above the lowest of its pipeline."""
+    """Whether the hop's priority is above the lowest one in its pipeline."""
     latency_goal: float = math.inf
     query: StreamingQuery | None = None
     state: State = State.STARTING
     parked: bool = False
     has_slot: bool = False
-    """Whether the current or the last batch was granted a slot that is not released yet."""
+    """Whether the hop holds a slot: one was granted for its current or last batch and is not released yet."""
     output_rows: OutputRows = field(default_factory=OutputRows)
     """Counts rows that leave the last operator of a sink."""
     cost: float = math.nan
@@ -79,30 +79,33 @@ class Hop(RowCounts):
     busy: float = 0.0
     batches: int = 0
     ticked: float = 0.0
-    """Seconds of the last check that found nothing to do, Spark's pause after it included."""
+    """Seconds that the last check for timeouts took if it had nothing to do, including Spark's pause after it."""
     failures: int = 0
-    """Failures in a row, without a batch in between."""
+    """Failures since the last batch that succeeded."""
     planned: float | None = None
-    """When the waiting or running batch was planned (monotonic): it reads what its sources had by then."""
+    """When the waiting or running batch was planned (monotonic). It reads what its sources had at that time."""
     well: float = 0.0
-    """When its last batch ended or, without one, when it was started (monotonic)."""
+    """When the hop last worked (monotonic): the end of its last batch or, before that, the start of its query."""
     replan: bool = False
-    """Whether it ended in order to restart at once with another plan."""
+    """Whether the query ended because it must restart, at once, with another plan."""
     bad_rows: int = 0
     """Number of topic values that are not rows."""
     clusters: frozenset[Cluster] = frozenset()
-    """The Kafka clusters that it needs."""
+    """The Kafka clusters of the hop's inputs and output."""
     retry_at: float = math.inf
     error: str = ""
 
     @property
     def gated_by_turn(self) -> bool:
-        """Whether it waits in its sources for a grant before each batch: true if it reads only channels with `asks`."""
+        """Whether the hop waits in its sources for a grant before each batch: if all inputs are channels with `asks`.
+
+        Other hops wait inside `foreachBatch`.
+        """
         return bool(self.inputs) and not self.foreign and all(channel.asks for channel in self.inputs)
 
     @property
     def cut_off(self) -> bool:
-        """Whether brokers were unreachable since `well`: then its end does not count as a failure of its own."""
+        """Whether brokers were unreachable since `well`: then an end of the query does not count as a failure."""
         return any(cluster.failed_since(self.well) for cluster in self.clusters)
 
     def backlogs(self) -> list[Backlog]:
@@ -149,7 +152,7 @@ class Hop(RowCounts):
         return math.nan if self.query is None else self.output_rows.latest(self.query._jsq, rows)
 
     def try_again(self, retries: int) -> bool:
-        """Schedule a restart after the query's end; False after more than `retries` failures in a row."""
+        """Schedule a restart after the query has ended; after more than `retries` failures in a row, return False."""
         self.planned = None
         if self.replan:
             self.replan, self.state, self.retry_at, self.error = False, State.RESTARTING, 0.0, ""
@@ -162,5 +165,5 @@ class Hop(RowCounts):
             return False
         self.state = State.RESTARTING
         self.retry_at = time.monotonic() + BACKOFF.pause(self.failures + 1)
-        log.warning("hop '%s' starts again soon: %s", self.name, self.error, extra={"hop": self.name})
+        log.warning("hop '%s' failed and will be restarted: %s", self.name, self.error, extra={"hop": self.name})
         return True

@@ -1,6 +1,6 @@
 """The hops of a pipeline as an engine of the control loop: their topology, their metrics, and the knobs for them.
 
-It reads the counters of the hops and the backlogs of the channels; it never calls Spark.
+Metrics are read from the counters of the hops and the backlogs of the channels, without a call to Spark.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from treadle.pipelines.hops.totals import Totals
 from treadle.values import Sample
 
 MEASURES = ("queue", "head_age", "mean_age", "tuples_in", "tuples_out", "cost", "batch_cost", "busy_time", "batches")
-"""The metrics of each hop, or query of an existing application, in this order."""
+"""The metrics that are measured for each hop, or for each query of an existing application, in this order."""
 OFFERS = frozenset(MEASURES)
 ALL_METRICS = frozenset(name for name in METRICS if plannable(name, OFFERS))
 """All metrics that a policy could need, so that any policy can be set later."""
 
 
 class HopEngine:
-    """Engine of a pipeline: `hops` in the order of the topology's rows, `lost` as for `Totals`."""
+    """The engine of a pipeline. `hops` are in the order of the topology's instances; `lost` is as for `Totals`."""
 
     name = "spark"
     offers = OFFERS

@@ -1,7 +1,7 @@
 """Latency of rows when they leave a sink, estimated from the number of rows and the arrival times of each batch.
 
-Rows are not tracked one by one: each part of a batch has an oldest and a mean arrival time, and its arrivals are
-assumed to be uniform. So percentiles are as precise as the parts are small; the channels keep them small.
+Rows are not tracked one by one. A batch consists of parts, for each of which only the oldest and the mean arrival time
+are known; arrivals within a part are assumed to be uniform. Parts are small, so percentiles are precise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from treadle.model import Floats
 
 POINTS = 16
-"""Number of equal shares into which a part is divided for percentiles; fewer if there are many parts."""
+"""Number of points that stand for the rows of a part in percentiles; fewer if there are many parts."""
 MOST_POINTS = 100_000
 
 
@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
 
 class Latency:
-    """The latencies of a sink: its latest parts, at most `keep`. Different threads may write and read them."""
+    """The latencies of a sink's rows: its latest parts, at most `keep`. Different threads may write and read them."""
 
     def __init__(self, keep: int = 100_000) -> None:
         self._keep = keep
@@ -66,7 +66,7 @@ class Latency:
 
     @property
     def total(self) -> tuple[int, float]:
-        """All rows so far, and the sum of their latencies."""
+        """The number of all rows so far, and the sum of their latencies in seconds."""
         return self._total
 
     def parts(self, since: float = -np.inf) -> list[Part]:

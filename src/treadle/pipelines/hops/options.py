@@ -17,11 +17,11 @@ from treadle.pipelines.hops.totals import OBJECTIVES
 
 ENFORCE = ("gate", "pools", "none")
 LEAST_PERIOD = 0.001
-"""Shortest period in seconds: a decision over some dozens of hops costs some tenths of a millisecond."""
+"""Shortest `period` and `cycle` in seconds: a decision for some dozens of hops takes tenths of a millisecond."""
 BATCH = 0.5
 REALTIME_BATCH = 5.0
 SHORTEST_REALTIME = 1.0
-"""Shortest batch in seconds: between two batches rows wait for a tenth of a second."""
+"""Shortest batch in the realtime layout, in seconds: after each batch rows wait for a tenth of a second."""
 CHANNELS = ("embedded", "kafka")
 
 
@@ -73,7 +73,7 @@ class Options:
         policy_of(self.policy)
 
     def _check_realtime(self) -> None:
-        """Refuse options of the gate, which have no effect here, and too short batches."""
+        """Refuse options of the gate, which the realtime layout does not have, and batches that are too short."""
         default = {field.name: field.default for field in fields(self)} | {"enforce": "none"}
         for name in ("enforce", "policy", "slots"):
             if getattr(self, name) != default[name]:
@@ -90,7 +90,7 @@ class Options:
 
 
 def policy_of(spec: str | Policy, measured: Collection[str] = OBJECTIVES, what: str = "pipelines") -> Policy:
-    """Return the policy of a spec; refuse a learning one if its objectives are not measured."""
+    """Return the policy that a spec describes; refuse a learning policy whose objectives are not in `measured`."""
     made = spec if isinstance(spec, Policy) else registry.create(spec)
     if isinstance(made, Adaptive):
         made.check_objectives(measured, what)

@@ -1,4 +1,4 @@
-"""The part of a run that promises and placement may use: its nodes, hops, channels, gate and Spark session."""
+"""The interface of a run for promises and placement: its nodes, hops, channels, gate and Spark session."""
 
 from __future__ import annotations
 

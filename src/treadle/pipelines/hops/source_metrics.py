@@ -1,4 +1,4 @@
-"""Counts the rows that a query reads directly from a source, and their arrival times, by `DataFrame.observe`.
+"""Measures how many rows a query reads directly from a source, and their arrival times, by `DataFrame.observe`.
 
 Spark counts while the batch runs, without an extra job.
 """
@@ -22,14 +22,14 @@ def check(node: Node, rows: DataFrame) -> None:
         return
     types = dict(rows.dtypes)
     if types.get(node.arrival) != "timestamp":
-        found = f"is of type {types[node.arrival]}" if node.arrival in types else "is not there"
+        found = f"is of type {types[node.arrival]}" if node.arrival in types else "does not exist"
         times = [name for name, kind in types.items() if kind == "timestamp"]
         remedy = f"name one of {', '.join(times)}" if times else "give a column of timestamps, or leave arrival out"
         raise ConfigError(f"its arrival column '{node.arrival}' {found}", where=node.where, remedy=remedy)
 
 
 def watched(node: Node, rows: DataFrame) -> DataFrame:
-    """The same rows, with an observation that counts them."""
+    """Return the same rows, with an observation that counts them and their arrival times."""
     from pyspark.sql import functions as f
 
     arrived = f.lit(None).cast("bigint") if node.arrival is None else f.unix_micros(f.col(f"`{node.arrival}`"))
@@ -38,9 +38,9 @@ def watched(node: Node, rows: DataFrame) -> DataFrame:
 
 
 def seen(query: StreamingQuery, name: str, start: float, end: float) -> ArrivalStats | None:
-    """What the running batch has read of a source, after its rows were used; None if nothing.
+    """Return how many rows the running batch has read of a source and when they arrived; None if it read none.
 
-    Without an arrival column, rows count as arrived between `start` and `end`.
+    Call it after the rows were used. Without an arrival column, rows count as arrived between `start` and `end`.
     """
     found = query._jsq.streamingQuery().lastExecution().observedMetrics().get(_observed(name))
     if found.isEmpty() or not found.get().getLong(0):

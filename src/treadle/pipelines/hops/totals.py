@@ -1,6 +1,6 @@
-"""The objectives of a running pipeline as a whole: one number each for latency, throughput, memory and missed goals.
+"""The objectives of a whole running pipeline, such as latency, throughput, memory and missed goals, as one number each.
 
-They are the objectives of AMoS section 3.2, measured live from the counters and backlogs of the hops.
+These are the objectives of AMoS section 3.2, measured live from the counters and backlogs of the hops.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from treadle.pipelines.hops.hop import Hop
 from treadle.pipelines.hops.latency import Part, summarise
 
 WINDOW = 2.0
-"""Seconds for which output rows count in percentiles and missed goals."""
+"""Percentiles and missed goals count the rows that left the sinks in these last seconds."""
 PAUSE = 0.5
 """Seconds between two computations of percentiles and missed goals."""
 OBJECTIVES = (
@@ -25,11 +25,11 @@ OBJECTIVES = (
 """All objectives. `total_queue` and `queue_variance` are computed by `observe.provider`, not here."""
 
 Waiting = Sequence[Sequence[Backlog]]
-"""For each hop the backlog of each of its inputs."""
+"""By hop: the backlog of each of its inputs."""
 
 
 class Totals:
-    """The objectives over all sinks. `lost` returns the mean share of the input that was shed before the sinks."""
+    """The objectives of a run. `lost` returns the mean share of the input that was dropped before the sinks."""
 
     def __init__(self, hops: Sequence[Hop], lost: Callable[[], float] | None = None) -> None:
         self._hops = tuple(hops)
@@ -39,7 +39,10 @@ class Totals:
         self._late: dict[str, float] = {}
 
     def read(self, now: float, waiting: Waiting) -> dict[str, float]:
-        """The objectives: mean latency (NaN without rows) and rows a second since the last call; the rest as of now."""
+        """Return the objectives. Mean latency (NaN without rows) and output rate are over the time since the last call.
+
+        The other objectives are current values.
+        """
         sums = [hop.latency.total for hop in self._hops if hop.latency is not None]
         then, rows, seconds = self._before
         self._before = (time.monotonic(), sum(count for count, _ in sums), sum(total for _, total in sums))
@@ -56,9 +59,10 @@ class Totals:
         return found if self._lost is None else {**found, "accuracy_lost": self._lost()}
 
     def _lateness(self, now: float, waiting: Waiting) -> dict[str, float]:
-        """p99 latency and missed goals of recent output rows and of waiting rows, which count with their age so far.
+        """Return p99 latency and the share of missed goals, of recent output rows and of waiting rows.
 
-        So a policy that starves a hop is noticed. A row that waits for several hops counts once for each of them.
+        Waiting rows count with their present age, so that a policy that starves a hop is noticed. A row that waits for
+        several hops counts once for each of them.
         """
         parts: list[Part] = []
         missed = bound = 0.0
@@ -78,7 +82,7 @@ class Totals:
 
 
 def older_than(part: Part, age: float) -> float:
-    """The share of a part's rows that are older than `age`, if ages are uniform between the oldest and the youngest."""
+    """The share of a part's rows that are older than `age` (seconds), assuming that ages are uniformly distributed."""
     youngest = max(2.0 * part.mean - part.oldest, 0.0)
     if part.oldest <= age or youngest >= age:
         return float(part.oldest > age)

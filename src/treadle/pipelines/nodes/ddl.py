@@ -1,7 +1,7 @@
 """Parses a schema in Spark's DDL ("id bigint, at timestamp") without a JVM, which Spark's own parser needs.
 
-It is for processes that fill a feed without a Spark session, and knows only the types that a channel can carry. Where
-a session runs, Spark's own parser is used instead.
+This parser is for processes that fill a feed without a Spark session, and knows only the types that a channel can
+carry. Where a session runs, Spark's own parser is used instead.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Parser:
         while at < len(stripped):
             match = _TOKEN.match(stripped, at)
             if match is None:
-                raise self._wrong(f"there is '{stripped[at:].strip()[:1]}'")
+                raise self._wrong(f"unexpected '{stripped[at:].strip()[:1]}'")
             self._tokens.append(match[1])
             at = match.end()
         self._at = 0
@@ -58,7 +58,7 @@ class _Parser:
     def columns(self) -> StructType:
         found = self._fields()
         if self._next():
-            raise self._wrong(f"'{self._next()}' was not expected")
+            raise self._wrong(f"unexpected '{self._next()}'")
         return found
 
     def _fields(self) -> StructType:
@@ -80,7 +80,7 @@ class _Parser:
             nullable = False
         if self._take("comment"):
             if self._next()[:1] not in ("'", '"'):
-                raise self._wrong("a comment is no text in quotes")
+                raise self._wrong("a comment is not in quotes")
             self._at += 1
         return StructField(name, kind, nullable)
 
@@ -90,7 +90,7 @@ class _Parser:
             self._at += 1
             return token[1:-1].replace("``", "`")
         if not re.fullmatch(r"\w+", token):
-            raise self._wrong("a column has no name" if not token else f"'{token}' is no name")
+            raise self._wrong("a column has no name" if not token else f"'{token}' is not a name")
         self._at += 1
         return token
 
@@ -105,10 +105,10 @@ class _Parser:
         if word in _DECIMAL:
             return self._decimal()
         if word not in ("array", "map", "struct"):
-            raise self._wrong(f"'{word}' is no type" if word else "a column has no type")
+            raise self._wrong(f"'{word}' is not a type" if word else "a column has no type")
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise self._wrong("its types are too deep")
+            raise self._wrong("its types are nested too deeply")
         self._demand("<")
         if word == "array":
             made = types.ArrayType(self._type())
@@ -138,7 +138,7 @@ class _Parser:
     def _number(self) -> int:
         token = self._next()
         if not re.fullmatch("[0-9]{1,9}", token):
-            raise self._wrong(f"'{token}' is no number")
+            raise self._wrong(f"'{token}' is not a number")
         self._at += 1
         return int(token)
 
@@ -153,7 +153,7 @@ class _Parser:
 
     def _demand(self, wanted: str) -> None:
         if not self._take(wanted):
-            raise self._wrong(f"there is '{self._next()}' and not '{wanted}'")
+            raise self._wrong(f"expected '{wanted}', not '{self._next()}'")
 
     def _wrong(self, what: str) -> ConfigError:
         return ConfigError(

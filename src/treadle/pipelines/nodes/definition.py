@@ -53,8 +53,9 @@ class Definition:
     ) -> Any:
         """Define a source: a function (spark) -> streaming DataFrame.
 
-        `arrival` names the column with the time at which a row arrived (default: when Spark read it); latencies count
-        from there. `shed` chooses which rows to drop first if some must be (`by_utility`, `by_key`; default: any).
+        `arrival` names the column with the time at which a row arrived (default: when Spark read it); latency is
+        measured from that time. `shed` chooses which rows are dropped first if rows must be dropped (`by_utility`,
+        `by_key`; default: any).
         """
 
         def define(decorated: F) -> F:
@@ -70,7 +71,7 @@ class Definition:
         return define if function is None else define(function)
 
     def feed(self, name: str, *, schema: str | StructType, shed: Choice | None = None) -> None:
-        """Define a source that is filled from Python, in this process or another, with no query of its own."""
+        """Define a source that Python code fills, in this process or another. It has no Spark query of its own."""
         place, where = self._begin_named(name, Kind.FEED)
         shape, chosen = checks.check_schema(schema, where, needed=True), checks.check_shed(shed, where)
         self._add(Node(name, Kind.FEED, schema=shape, shed=chosen, place=place))
@@ -127,8 +128,8 @@ class Definition:
     ) -> Any:
         """Define an operator: a function of one or several DataFrames that returns one.
 
-        It reads the nodes with the names of its parameters, or the nodes in `inputs` instead; a parameter with a
-        default is no input. `stateful`: whether it keeps state between batches (default: detected in Spark's plan).
+        Each parameter without a default is an input: the node of the same name, or the node that `inputs` names for it.
+        `stateful`: whether the operator keeps state between batches (default: detected in Spark's plan).
         """
 
         def define(decorated: F) -> F:
@@ -175,9 +176,9 @@ class Definition:
         """Define a sink: a function (DataFrame, batch id) -> None as foreachBatch takes it, with or without the id.
 
         A higher `priority` is more urgent. `latency_goal` ("500ms", "1s", seconds, a timedelta) is the highest age of a
-        row at output. `min_accuracy` is the share of rows, 0 to 1, that must at least be processed: the others may be
-        shed if the CPU is too slow, for sinks of low priority first. Without it nothing is shed. With an `accuracy`
-        function, as `treadle.relative_error("amount")`, it is the lowest accuracy that this function may return.
+        row when it leaves the sink. `min_accuracy` is the share of the rows, 0 to 1, that must be processed: the others
+        may be dropped if the CPU is too slow, for sinks of low priority first. Without it no rows are dropped. With an
+        `accuracy` function, as `treadle.relative_error("amount")`, it is the lowest value that the function may return.
         """
 
         def define(decorated: F) -> F:
@@ -246,11 +247,11 @@ class Definition:
 
     @property
     def sinks(self) -> tuple[Node, ...]:
-        """All sinks and writers, in the order of definition."""
+        """All sinks, also those that are Spark's own writers, in the order of definition."""
         return tuple(node for node in self._nodes.values() if node.kind.ends)
 
     def node(self, name: str) -> Node:
-        """The node of this name."""
+        """Return the node of this name; raise a ConfigError if there is none."""
         if name not in self._nodes:
             raise ConfigError(
                 f"has no node '{name}'",
@@ -270,20 +271,21 @@ class Definition:
         return tuple(self._nodes[reader] for reader in graph.downstream(self._nodes)[self.node(name).name])
 
     def queries(self) -> tuple[Query, ...]:
-        """The queries for policies: each connected part, with the highest priority and smallest goal of its sinks.
+        """The queries as policies see them: each connected part of the graph is one.
 
-        A query has the name of its sink of highest priority. Feeds and topics are not part of it: no query fills them.
+        A query has the name and the priority of its sink of highest priority, and the smallest latency goal of its
+        sinks. Feeds and topics do not belong to it, because no Spark query runs for them.
         """
         self.check()
         return graph.queries(self._nodes)
 
     def topology(self, layout: str = "hops", engine: str = "spark") -> Topology:
-        """The queries and the units that run: in `hops` each operator, in other layouts each sink with all it needs."""
+        """The topology for policies. In layout `hops` each operator is an instance, else each sink and all it needs."""
         self.check()
         return graph.topology(self._nodes, layout, engine)
 
     def fingerprint(self) -> str:
-        """The graph as text, equal for equal graphs: it detects a checkpoint of another pipeline."""
+        """The graph as text, equal for equal graphs. By it a run detects the checkpoints of another graph."""
         return graph.fingerprint(self.name, self._nodes)
 
     # Inside
@@ -302,6 +304,6 @@ class Definition:
             raise ConfigError(
                 f"the name is already that of {self._nodes[node.name].where}",
                 where=node.where,
-                remedy="give one of them another: name='…'; in a notebook, make the Pipeline anew in the same cell",
+                remedy="give one of them another: name='…'; in a notebook, create the Pipeline again in the same cell",
             )
         self._nodes[node.name] = node

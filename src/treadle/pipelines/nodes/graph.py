@@ -1,6 +1,6 @@
-"""The nodes of a pipeline as a graph: whether it is valid, its running order, and what policies see.
+"""Functions on the graph of a pipeline's nodes: whether it is valid, the order of its nodes, the topology for policies.
 
-Functions on frozen nodes, without state.
+Nodes are frozen, and the functions keep no state.
 """
 
 from __future__ import annotations
@@ -98,9 +98,10 @@ def goal_of_node(nodes: Nodes) -> dict[str, float]:
 
 
 def parts(nodes: Nodes, *, through: bool) -> list[list[Node]]:
-    """The connected parts of the graph, each in running order, in the order of definition of their first nodes.
+    """The connected parts of the graph; in each part a node comes after the nodes that it reads.
 
-    Parts that share only a feed or topic run independently; they count as one only if `through` is true.
+    Parts that share only a feed or topic run independently. They count as one only if `through` is true; otherwise
+    feeds and topics are left out.
     """
     part_of = {name: name for name in nodes}
 
@@ -121,9 +122,9 @@ def parts(nodes: Nodes, *, through: bool) -> list[list[Node]]:
 
 
 def queries(nodes: Nodes) -> tuple[Query, ...]:
-    """Each connected part as a query, named after its sink of highest priority.
+    """Return each connected part of the graph as a query, named after its sink of highest priority.
 
-    An operator has the highest priority and the smallest goal of the sinks that it reaches.
+    An operator has the highest priority and the smallest latency goal of the sinks that its rows can reach.
     """
     priority, goal = priority_of_node(nodes), goal_of_node(nodes)
     found = []
@@ -137,7 +138,7 @@ def queries(nodes: Nodes) -> tuple[Query, ...]:
 
 
 def fused_queries(nodes: Nodes) -> tuple[Query, ...]:
-    """Each sink as a query of its own, with all that it needs: an operator of two sinks runs in both queries."""
+    """Return each sink as a query, with all nodes upstream. An operator that two sinks need runs in both queries."""
     found = []
     for sink in nodes.values():
         if sink.kind.ends:
@@ -148,7 +149,7 @@ def fused_queries(nodes: Nodes) -> tuple[Query, ...]:
 
 
 def topology(nodes: Nodes, layout: str, engine: str) -> Topology:
-    """The topology for policies: in `hops` each operator is a unit, else each sink with all it needs."""
+    """The topology for policies. In layout `hops` each operator is an instance, else each sink with all it needs."""
     if layout == "hops":
         return Topology.of(queries(nodes), engine=engine)
     if layout in LAYOUTS:
@@ -159,13 +160,13 @@ def topology(nodes: Nodes, layout: str, engine: str) -> Topology:
 
 
 def fingerprint(pipeline: str, nodes: Nodes) -> str:
-    """The graph as text, a line for each node: equal for equal names, kinds and inputs, whatever the code is."""
+    """The graph as text, a line for each node. It depends on names, kinds and inputs of nodes, not on their code."""
     lines = sorted(" ".join([node.name, node.kind, *node.inputs]) for node in nodes.values())
     return "\n".join([f"pipeline {pipeline}", *lines]) + "\n"
 
 
 def find_cycle(nodes: Nodes) -> list[str]:
-    """A cycle in the direction of the data, its first node repeated at the end; empty if none."""
+    """Return a cycle of the graph, in the direction of the data, its first node also at the end; empty if none."""
     done: set[str] = set()
     for first in nodes:
         path: list[str] = []
@@ -190,7 +191,7 @@ def _check_inputs(node: Node, nodes: Nodes) -> None:
             )
         if nodes[name].kind.ends:
             raise ConfigError(
-                f"reads '{name}', but a sink gives nothing on", where=node.where, remedy=_meant("", node, nodes)
+                f"reads '{name}', but a sink has no output", where=node.where, remedy=_meant("", node, nodes)
             )
         if node.inputs.count(name) > 1:
             raise ConfigError(
@@ -200,14 +201,17 @@ def _check_inputs(node: Node, nodes: Nodes) -> None:
         second = list(inspect.signature(node.function).parameters)[1]
         if second in nodes:
             raise ConfigError(
-                f"takes '{second}' where the batch id comes",
+                f"takes '{second}' as second parameter, which is the batch id",
                 where=node.where,
-                remedy="a sink reads one input: join them in an operator, or call its second parameter batch_id",
+                remedy="a sink reads one input: join them in an operator, or name the second parameter batch_id",
             )
 
 
 def _check_key(node: Node, nodes: Nodes) -> None:
-    """Refuse to shed twice by the same key: the second time the same keys are kept, and their weight is too high."""
+    """Refuse a node that sheds by the same key as a node upstream.
+
+    The keys that the first one kept would also be kept by the second one, so their weight would be too high.
+    """
     if node.shed is None or not node.shed.key:
         return
     for name in sorted(needed_by(node.inputs, nodes)):

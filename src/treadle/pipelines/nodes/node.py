@@ -1,6 +1,6 @@
-"""A node of a pipeline: its name, inputs, requirements and function, and the checks of each.
+"""A node of a pipeline: its name, inputs, requirements and function, and checks of these.
 
-It checks one node at a time; `graph` checks all nodes together.
+Here each node is checked alone; `graph` checks all nodes together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Inputs = str | Sequence[str] | Mapping[str, str]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 PARTS = (0.01, 0.1, 0.5, 0.9, 1.0)
-"""Shares of the rows with which an accuracy function is tested."""
+"""Shares of kept rows with which a user's accuracy function is tested."""
 _LONGEST = 100  # a name becomes part of folder, socket and metric names
 
 
@@ -45,17 +45,17 @@ class Kind(StrEnum):
 
     @property
     def starts(self) -> bool:
-        """Whether it reads nothing of this pipeline."""
+        """Whether nodes of this kind read no other node: sources, feeds and topics."""
         return self in (Kind.SOURCE, Kind.FEED, Kind.TOPIC)
 
     @property
     def ends(self) -> bool:
-        """Whether nothing of this pipeline reads it."""
+        """Whether no other node reads nodes of this kind: sinks and writers."""
         return self in (Kind.SINK, Kind.WRITER)
 
     @property
     def runs(self) -> bool:
-        """Whether it is work to be scheduled, and so an operator for a policy."""
+        """Whether Spark queries run nodes of this kind, and policies see them as operators. Not feeds and topics."""
         return self not in (Kind.FEED, Kind.TOPIC)
 
 
@@ -80,7 +80,7 @@ class Node:
     latency_goal: float | None = None
     min_accuracy: float | None = None
     accuracy: Measure | None = None
-    """What `min_accuracy` limits; None: the share of the rows."""
+    """The user's accuracy function, to which `min_accuracy` applies. If None, it applies to the share of rows kept."""
     shed: Choice | None = None
     takes_batch_id: bool = False
     place: str = ""
@@ -117,7 +117,7 @@ def check_name(name: object, where: str) -> str:
 
 
 def name_of(function: object, name: str | None, kind: Kind, place: str) -> str:
-    """The given name, or else the function's own."""
+    """Return the given name or, without one, the function's name, after a check."""
     if not callable(function):
         raise ConfigError(
             f"a {kind} is made of a function, not of {function!r}",
@@ -151,7 +151,7 @@ def parameters(function: Function, where: str) -> list[inspect.Parameter]:
 
 
 def inputs_of(function: Function, inputs: Inputs | None, where: str) -> tuple[str, ...]:
-    """The inputs of an operator, in the order of its parameters: their names, or the names in `inputs` instead."""
+    """The inputs of an operator, in the order of its parameters: nodes with their names, or those that `inputs` has."""
     names = [parameter.name for parameter in parameters(function, where)]
     if not names:
         raise ConfigError(
@@ -182,7 +182,7 @@ def inputs_of(function: Function, inputs: Inputs | None, where: str) -> tuple[st
 
 
 def sink_inputs(function: Function, inputs: Inputs | None, where: str) -> tuple[tuple[str, ...], bool]:
-    """The input of a sink, and whether its function also takes a batch id, as for foreachBatch."""
+    """Return the input of a sink, as a tuple of one name, and whether its function also takes a batch id."""
     required = parameters(function, where)
     every = list(inspect.signature(function).parameters.values())
     takes_id = len(required) == 2 or (len(every) > 1 and every[1].name == "batch_id")
@@ -190,7 +190,7 @@ def sink_inputs(function: Function, inputs: Inputs | None, where: str) -> tuple[
         raise ConfigError(
             f"the function takes {len(required)} parameters",
             where=where,
-            remedy="a sink takes the rows of one input and, if it likes, the batch id: def name(input, batch_id)",
+            remedy="a sink takes the rows of one input and optionally the batch id: def name(input, batch_id)",
         )
     given: Any = required[0].name if inputs is None else inputs
     names = [given] if isinstance(given, str) else list(given.values() if isinstance(given, Mapping) else given)
@@ -202,7 +202,7 @@ def sink_inputs(function: Function, inputs: Inputs | None, where: str) -> tuple[
 
 
 def check_input(name: object, where: str) -> str:
-    """Return an input's name, which must be text; passing the decorated function is an easy mistake."""
+    """Return an input's name if it is text. A likely mistake is to pass the decorated function instead."""
     if isinstance(name, str):
         return name
     hint = f"'{name.__name__}'" if hasattr(name, "__name__") else "its name"
@@ -231,19 +231,19 @@ def check_accuracy(accuracy: object, where: str) -> float | None:
 
 
 def check_measure(measure: object, minimum: object, where: str) -> Measure | None:
-    """Return the accuracy function, if its values are 0 to 1 and never fall with the rows kept."""
+    """Return the accuracy function if its values are 0 to 1 and never fall while the share of rows kept rises."""
     if measure is None:
         return None
     if not callable(measure):
         remedy = "give treadle.relative_error('column'), or a function of treadle.Kept"
         raise ConfigError(f"accuracy is {measure!r}", where=where, remedy=remedy)
     if minimum is None:
-        raise ConfigError("has an accuracy without a min_accuracy", where=where, remedy="say how much is enough")
+        raise ConfigError("has an accuracy without a min_accuracy", where=where, remedy="add min_accuracy=0.9")
     found = [_measured(measure, part, where) for part in PARTS]
     if not all(0.0 <= low <= high <= 1.0 for low, high in pairwise(found)):
         told = ", ".join(f"{part:g}: {each:.3g}" for part, each in zip(PARTS, found, strict=True))
-        remedy = "let it be 0 to 1, and never less where more is kept"
-        raise ConfigError(f"its accuracy is by the part that is kept {told}", where=where, remedy=remedy)
+        remedy = "return 0 to 1, and never less for a larger part"
+        raise ConfigError(f"its accuracy by part of the rows kept is {told}", where=where, remedy=remedy)
     return measure
 
 
@@ -256,7 +256,7 @@ def _measured(measure: Measure, part: float, where: str) -> float:
 
 
 def check_shed(shed: object, where: str) -> Choice | None:
-    """Return which rows to drop first."""
+    """Return the choice of rows to drop first, if it is None or a `Choice`."""
     if shed is None or isinstance(shed, Choice):
         return shed
     remedy = "give by_utility('column') or by_key('column'), both of treadle"
@@ -264,7 +264,7 @@ def check_shed(shed: object, where: str) -> Choice | None:
 
 
 def check_schema(schema: Any, where: str, *, needed: bool) -> Any:
-    """Return a schema, DDL text or a StructType; Spark checks its columns when it runs."""
+    """Return a schema if it is DDL text or a StructType. Spark checks its columns when the pipeline runs."""
     if schema is None and not needed:
         return None
     if (isinstance(schema, str) and schema.strip()) or hasattr(schema, "jsonValue"):
@@ -283,7 +283,7 @@ def check_topic(topic: object, where: str) -> str:
 
 
 def check_options(options: Mapping[str, object] | None, where: str) -> dict[str, str]:
-    """Return the options of a reader or writer as text, which Spark wants."""
+    """Return the options of a reader or writer, with their values as text, which Spark needs."""
     if options is not None and not isinstance(options, Mapping):
         raise ConfigError(f"options is {options!r}", where=where, remedy="give a dict of names and values")
     # As Spark's own readers do, write True as "true".
@@ -291,16 +291,16 @@ def check_options(options: Mapping[str, object] | None, where: str) -> dict[str,
 
 
 def not_yours(where: str) -> ConfigError:
-    """The error for a user's column with the name of Treadle's row weight: shedding would multiply its values."""
+    """The error for a user's column with the name of Treadle's weight column: shedding would multiply its values."""
     return ConfigError(
-        f"has a column '{WEIGHT}', which is Treadle's: what a row counts for where others were dropped",
+        f"has a column '{WEIGHT}', a name that Treadle uses for the weight of kept rows",
         where=where,
         remedy="give the column another name",
     )
 
 
 def _names(schema: Any) -> list[str]:
-    """The column names of a schema; empty if only Spark's parser can read it."""
+    """The column names of a schema; empty if our parser (`ddl`) can't read it."""
     from treadle.pipelines.nodes import ddl
 
     with suppress(ConfigError):

@@ -1,1 +1,1 @@
-"""Quality of data in a running pipeline: promises, drops, rates of sources, placement (Stream-Economics)."""
+"""Data quality of a running pipeline: promises to sinks, dropped rows, source rates, placement (Stream-Economics)."""

@@ -1,6 +1,6 @@
-"""Tracks and logs which part of its rows each sink has received, and since when rows are dropped.
+"""Tracks and logs which share of its rows each sink has received, and since when rows are dropped.
 
-It counts parts of rows and knows no accuracy measures of users. `promises` decides how much is dropped.
+This module only records. `promises` decides how many rows are dropped, and applies users' own accuracy measures.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from treadle.model import Floats
 log = logging.getLogger("treadle.pipelines")
 
 MUCH = 0.1
-"""Least change of the kept part of the rows that is logged."""
+"""A change of the share of rows kept is logged if it is at least this large."""
 OVER = 5
-"""Cycles in a row without drops after which dropping counts as over: otherwise each short pause would be logged."""
+"""A period of dropping ends after this many cycles in a row without drops, so that short pauses are not logged."""
 
 Counts = Mapping[str, Count]
 
 
 @dataclass
 class _Period:
-    """A period in which rows of a sink are dropped."""
+    """A period in which rows of a sink are dropped: its start (seconds since 1970) and the counts at its start.
+
+    `logged` is the share of rows kept that was logged last, `whole_for` the present number of cycles without drops.
+    """
 
     since: float
     began: Counts
@@ -38,10 +41,10 @@ class _Period:
 
 
 class Drops:
-    """The part of its rows that each sink has received, and the periods in which rows were dropped.
+    """The share of its rows that each sink has received, and the periods in which rows were dropped.
 
-    `streams` are the names of the flow's streams, by which rows are counted. Sinks in `own` were promised an accuracy
-    by a measure of their own, not a part of their rows.
+    `streams` are the names of the flow's streams, in the flow's order; rows are counted by these names. Sinks in `own`
+    were promised an accuracy by a measure of their own, not a share of their rows.
     """
 
     def __init__(self, flow: Flow, streams: Sequence[str], own: Collection[str] = ()) -> None:
@@ -53,7 +56,10 @@ class Drops:
         self._counts: Counts = {}
 
     def update(self, desired: Floats, counts: Counts) -> None:
-        """Note which part of the rows a cycle grants each task; log where dropping begins, changes much or ends."""
+        """Record a cycle; log for which sinks dropping begins, changes much or ends.
+
+        `desired` is by task the share of its rows that it should get, `counts` by stream the rows seen and kept so far.
+        """
         self._counts = counts
         for task in self._flow.sinks.tolist():
             sink, part = self._flow.tasks[task], float(desired[task])
@@ -61,21 +67,23 @@ class Drops:
             if part < EVERYTHING and period is None:
                 self._ever.add(sink)
                 self._periods[sink] = _Period(time.time(), counts, part)
-                self._log(logging.WARNING, sink, f"gets {percent(part)} of its rows from now on: the CPU is short")
+                self._log(
+                    logging.WARNING, sink, f"gets {percent(part)} of its rows from now on: there is too little CPU"
+                )
             elif period is not None:
                 self._go_on(sink, part, period)
 
     def since(self, sink: str) -> float | None:
-        """The start of the present dropping, in seconds since 1970; None if no rows are dropped."""
+        """When the present period of dropping began, in seconds since 1970; None if no rows of the sink are dropped."""
         period = self._periods.get(sink)
         return None if period is None else period.since
 
     def kept(self, sink: str) -> float:
-        """The part of all rows so far that reached the sink."""
+        """The share of the sink's rows that were not dropped on the way to it, since the start of the run."""
         return self._kept(sink, {})
 
     def close(self, counts: Counts) -> None:
-        """Log what was dropped in all."""
+        """Log for each sink that has lost rows which share of its rows it was given in the whole run."""
         self._counts = counts
         for sink in sorted(self._ever):
             self._log(logging.WARNING, sink, f"was given {percent(self.kept(sink))} of its rows in this run")
@@ -85,7 +93,7 @@ class Drops:
         if period.whole_for >= OVER:
             del self._periods[sink]
             took, kept = time.time() - period.since, percent(self._kept(sink, period.began))
-            self._log(logging.WARNING, sink, f"gets all of its rows again: it was given {kept} in {took:.0f} s")
+            self._log(logging.WARNING, sink, f"gets all of its rows again, after {kept} for {took:.0f} s")
         elif part < EVERYTHING and abs(part - period.logged) >= MUCH:
             period.logged = part
             self._log(logging.INFO, sink, f"gets {percent(part)} of its rows now")
@@ -103,5 +111,5 @@ class Drops:
 
 
 def percent(part: float) -> str:
-    """Format a part as a percentage; less than everything is never shown as 100%."""
+    """Format a share as a percentage; less than everything is never shown as 100%."""
     return f"{min(100 * part, 99.9) if part < EVERYTHING else 100:.3g}%"

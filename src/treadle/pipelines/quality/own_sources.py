@@ -1,8 +1,9 @@
-"""Measures the arrival rate of a user-defined source (`@p.source`) by Spark's progress reports of its reader.
+"""Measures the arrival rate of a user-defined source (`@p.source`) from progress reports of the query that reads it.
 
-Rows read count as rows arrived only where the source had no more: a query that drops rows reads faster, and would then
-seem to need still more drops. A source that does not report its latest offset (files do not) has an unknown lag. It
-knows counters and reports; `promises` decides what follows from them.
+Rows read count as rows arrived only if the query has read the source to its end. While a query works off a backlog, it
+reads faster if it drops rows, and would then seem to need still more drops; so the latest offsets show how many rows
+arrived. A source that does not report its latest offset, such as files, has an unknown lag and no rate. `promises`
+decides how much to drop.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Any, NamedTuple
 from treadle.engines.spark.queries.progress import NOT_ROWS, Progress, difference
 
 REPORTS = 4
-"""Reports over which the rate is computed: rows are read in batches, and fewer batches say little about a rate."""
+"""Number of reports, one for each batch, from which a rate is computed; fewer would not give a steady rate."""
 OURS = "treadle."
-"""Prefix of embedded channels in progress reports; their backlog is counted elsewhere."""
+"""Sources whose names in progress reports begin with this are embedded channels, which count their own backlog."""
 
 
 class _Point(NamedTuple):
-    """Rows read up to a report of a batch, the end offsets of that batch, and the latest offsets available."""
+    """A progress report: its time, all rows read so far, and by source the batch's end offset and the latest offset."""
 
     time: float
     rows: float
@@ -30,7 +31,7 @@ class _Point(NamedTuple):
 
 
 class OwnSource:
-    """A source as one query reads it, with its `rate` in rows arriving a second.
+    """A user-defined source as one query reads it. `rate` is the number of rows that arrive per second.
 
     `rate` is NaN before two batches were reported, and where the lag is unknown.
     """
@@ -38,13 +39,13 @@ class OwnSource:
     def __init__(self) -> None:
         self.rate = math.nan
         self.lag_known: bool | None = None
-        """Whether reports give the source's latest offset; None before the first report."""
+        """Whether reports give the source's latest offset in rows; None before the first report."""
         self._batch = -1
         self._points: deque[_Point] = deque(maxlen=REPORTS)
         self._lag = 0.0
 
     def update(self, now: float, rows: float, report: Progress | None) -> None:
-        """Take in the rows read so far, before drops, and the last progress report of the query."""
+        """Update `rate` from all rows that the query has read so far, dropped ones included, and its last report."""
         if report is not None and report.batch != self._batch and report.rows:
             ends = _foreign(report.ends)
             if report.batch < self._batch or (self._points and rows < self._points[-1].rows):
@@ -64,7 +65,10 @@ class OwnSource:
         self.rate = max(0.0, last.rows - first.rows) / passed * _growth(first, last)
 
     def waiting(self, reading_for: float) -> float:
-        """Estimated backlog of the source, if the running batch was planned `reading_for` seconds ago."""
+        """Estimate the source's backlog in rows, if the running batch was planned `reading_for` seconds ago.
+
+        It is what the last batch left unread, and arrivals since the running one was planned; 0 while unknown.
+        """
         if math.isnan(self.rate):
             return 0.0
         first, last = self._points[0], self._points[-1]
@@ -78,7 +82,7 @@ def _foreign(offsets: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lag(point: _Point) -> float:
-    """Offsets that were available and not read: 0 if the source was read to its end, NaN if that is not reported."""
+    """How many available offsets were not read: 0 if the source was read to its end, NaN if reports don't say it."""
     total = 0.0
     for name, end in point.ends.items():
         latest = point.latest.get(name)
@@ -90,7 +94,10 @@ def _lag(point: _Point) -> float:
 
 
 def _growth(first: _Point, last: _Point) -> float:
-    """Offsets that arrived between two reports by those read; 1 if the source was read to its end at both."""
+    """Offsets that arrived between two reports, divided by offsets read; 1 if the source was read to its end at both.
+
+    It is also 1 if no offsets were read or the number of arrived offsets is unknown.
+    """
     if _lag(first) == _lag(last) == 0.0:
         return 1.0
     came, read = _difference(last.latest, first.latest), _difference(last.ends, first.ends)

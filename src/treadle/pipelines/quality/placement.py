@@ -1,4 +1,4 @@
-"""Places the queries of a running pipeline on the workers of a cluster, and moves them where the CPU is short.
+"""Places the queries of a running pipeline on the workers of a cluster, and moves queries from workers short of CPU.
 
 A query moves between two batches, or between two stages of a batch. It continues from its checkpoint on any worker, so
 no row is lost or read twice. `decide.quality` decides which query moves. Stream-Economics sections 4 and 5.1.
@@ -34,24 +34,24 @@ log = logging.getLogger("treadle.pipelines")
 LOOK = 0.5
 """Seconds between polls of the list of workers."""
 AGREE = 3
-"""Cycles in a row that must find the same move useful before it is made."""
+"""A move that just lets queries use more CPU is made after this many cycles in a row have found it useful."""
 PAYS = 60.0
-"""Seconds after a move in which none is made just to use more CPU: the last one must show first what it is worth."""
+"""For these seconds after a move, no other move is made just to use more CPU, so that the first can take effect."""
 UNKNOWN = 1.0
-"""Cores that a query is assumed to need until it is measured, and the most that it is counted with after that."""
+"""Cores that an instance is assumed to need before it is measured; afterwards, at most this many count as its need."""
 SLOTS = 2
-"""Slots of the gate for each core of the workers."""
+"""Number of slots of the gate for each core of the workers, with the option slots="auto"."""
 FAIR = 0.5
-"""The part of a worker that our queries can have whatever other processes want, since the kernel shares evenly.
-Otherwise the other processes would take the CPU that shedding frees, and still more would be shed."""
+"""Share of a worker's cores that counts as ours even if other processes use it: the kernel shares CPU evenly.
+Without this limit, other processes would take the CPU that dropping rows frees, and still more would be dropped."""
 
 
-SHORT = "its worker can't pay for the minima of all"
-"""Why a query moves by Alg. 2."""
+SHORT = "its worker has too little CPU for all minima"
+"""The reason given for a move by Alg. 2."""
 
 
 class Moved(NamedTuple):
-    """A query's move from one worker to another; `origin` is empty for its first placement."""
+    """A query's move from one worker to another, at a `time` (monotonic); `origin` is empty for its first placement."""
 
     time: float
     hop: str
@@ -62,10 +62,7 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True)
 class PlacementOptions:
-    """Places the queries of a run on workers, and keeps the promises there: the `placement` argument of `start`.
-
-    `treadle.place` makes it.
-    """
+    """The `placement` argument of `start`, returned by `treadle.place`. Called with a run, it returns a `Placement`."""
 
     prefer: Mapping[str, Sequence[str]]
     instances: Mapping[str, int]
@@ -81,9 +78,9 @@ def place(
 ) -> PlacementOptions:
     """Put each query of a pipeline on a worker of the cluster: `p.start(spark, placement=treadle.place())`.
 
-    `prefer` maps a sink, or in layout `hops` any node, to the workers or hosts where it runs while they have room.
-    `instances` maps it to the number of workers that it uses at once (default 1), each for an even part of the
-    partitions. The session must be made by `treadle.cluster_session`.
+    `prefer` maps a sink, or in layout `hops` any node, to the workers or hosts where its query runs while they have
+    room. `instances` maps a sink or node to the number of workers that its query uses at once (default 1), each for an
+    equal share of the partitions. The session must be made by `treadle.cluster_session`.
     """
     for name, count in (instances or {}).items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -94,7 +91,7 @@ def place(
 
 
 class Placement(Promises):
-    """Keeps the promises of a run with queries on several workers."""
+    """Keeps the promises of a run, and decides on which workers of a cluster its queries run."""
 
     def __init__(
         self, run: Running, table: Table, prefer: Mapping[str, Sequence[str]], instances: Mapping[str, int]
@@ -104,7 +101,7 @@ class Placement(Promises):
         for where, names in (("prefer", prefer), ("instances", instances)):
             for name in names.keys() - set(queries):
                 remedy = f"use one of {', '.join(queries)}"
-                raise ConfigError(f"'{name}' is no query of this run", where=where, remedy=remedy)
+                raise ConfigError(f"'{name}' is not a query of this run", where=where, remedy=remedy)
         super().__init__(run, instances)
         self.period = min(LOOK, self._cycle)
         self._names = [self.flow.tasks[task] for task in self.flow.task_of.tolist()]
@@ -128,7 +125,7 @@ class Placement(Promises):
 
     @cached_property
     def _queries(self) -> list[str]:
-        """By instance: the Spark id of its query. All queries have started before the first step."""
+        """By instance: the Spark id of its query. Read after all queries have started."""
         return [str(self._hops[name].query.id) for name in self._names]  # type: ignore[union-attr]
 
     @property
@@ -150,11 +147,16 @@ class Placement(Promises):
         super().carry_out(decision, now)
         self._rearrange(now, decision)
 
-    def move(self, hop: str, worker: str, now: float, why: str = "somebody wished it") -> None:
-        """Move a query, or one of its instances, to another worker (its name or host), from its next stage on."""
+    def move(self, hop: str, worker: str, now: float, why: str = "requested") -> None:
+        """Move the query `hop`, or one of its instances, to another worker from its next stage on.
+
+        `worker` is the name or the host of a worker.
+        """
         found = [number for number in self._living() if worker in self._called(number)]
         if hop not in self._names or not found:
-            raise ConfigError(f"'{hop}' can't move to '{worker}'", where="placement", remedy="see status for both")
+            raise ConfigError(
+                f"'{hop}' can't move to '{worker}'", where="placement", remedy="use names from the status"
+            )
         there = [instance for instance, name in enumerate(self._names) if name == hop]
         self._go(next((each for each in there if self._at[each] != found[0]), there[0]), found[0], now, why)
 
@@ -163,7 +165,10 @@ class Placement(Promises):
         super().close()
 
     def status(self) -> dict[str, Any]:
-        """Add to the status: the cores of each worker, their use and its hops; moves; and instances that warm up."""
+        """Return the status of the promises, and also the workers with their use and their hops, and all moves so far.
+
+        `warming` names the queries whose instances have moved and have not reached their minimum yet.
+        """
         workers: dict[str, Any] = {}
         for number in self._living():
             worker = self._worker(number)
@@ -190,7 +195,7 @@ class Placement(Promises):
         return now, counters
 
     def _measured(self, now: float, on_average: Floats) -> Measured:
-        """What the promises measure, with CPU and workers as reported by the executors."""
+        """Return the measurements of `Promises`, but with CPU and workers as reported by the executors."""
         seen = super()._measured(now, on_average)
         first, last = self._look_at[0], self._look_at[-1]
         copies = self.flow.copies[self.flow.task_of]
@@ -209,14 +214,17 @@ class Placement(Promises):
         )
 
     def _instances_use(self, first: Look, last: Look) -> Use:
-        """CPU use, by instance an even part of its query's CPU, because instances share the partitions evenly."""
+        """CPU use between two samples. Each instance has an equal share of its query's CPU, as of the partitions.
+
+        So `cpu` of the result is by instance, not by query.
+        """
         ids = list(dict.fromkeys(self._queries))
         use = used(first, last, self._ids, ids)
         by_query = use.cpu[[ids.index(query) for query in self._queries]]
         return use._replace(cpu=by_query / self.flow.copies[self.flow.task_of])
 
     def _are_cold(self) -> Bools:
-        """By instance: whether the window still has its first batches on its worker, in which the JVM compiles code."""
+        """By instance: whether the window includes its first batches on its worker, in which the JVM compiles code."""
         batches = np.array([self._hops[name].batches for name in self._names])
         self._cold_for = np.where(batches < self._warm_at, WINDOW + 1, np.maximum(self._cold_for - 1, 0))
         cold: Bools = self._cold_for > 0
@@ -234,9 +242,9 @@ class Placement(Promises):
         if not new and not gone:
             return
         for name in new:
-            log.info("worker '%s' is there", look.workers[name].name, extra={"worker": name})
+            log.info("worker '%s' was added", look.workers[name].name, extra={"worker": name})
         for name in gone:
-            log.warning("worker '%s' is gone", look.workers[name].name, extra={"worker": name})
+            log.warning("worker '%s' was lost", look.workers[name].name, extra={"worker": name})
         living = self._living()
         if self._set_slots is not None and living:
             self._set_slots(SLOTS * sum(look.workers[self._ids[n]].cores for n in living))
@@ -247,7 +255,10 @@ class Placement(Promises):
     _latest = Look(0.0, {}, {})
 
     def _house(self, homeless: Sequence[int], living: Sequence[int], now: float) -> None:
-        """Section 4: by priority, put each instance on a preferred worker with enough CPU, else where most is left."""
+        """Put each of these instances on a preferred worker with enough CPU, else on the worker with most CPU left.
+
+        Instances of higher priority come first (section 4).
+        """
         priority = self.flow.priority[self.flow.task_of]
         order = sorted(homeless, key=lambda instance: -priority[instance])
         free = self._free()[living]
@@ -255,16 +266,20 @@ class Placement(Promises):
             free[living.index(int(self._at[instance]))] -= self._needs[instance]
         wishes = [[living.index(n) for n in living if self._called(n) & set(self._prefer[i])] for i in order]
         for instance, number in zip(order, moves.place(self._needs[order], free, wishes).tolist(), strict=True):
-            why = "most of its CPU is free" if self._at[instance] < 0 else "its worker is gone"
+            why = "most of its CPU is free" if self._at[instance] < 0 else "its worker was lost"
             self._go(instance, living[number], now, why)
 
     def _free(self) -> Floats:
-        """By worker: the cores that other processes leave for our queries, as far as known."""
+        """By worker: the cores that other processes leave for our queries; all of them before the first measurement."""
         look, first = self._latest, self._look_at[0] if self._look_at else self._latest
         return _room(self._instances_use(first, look))
 
     def _rearrange(self, now: float, decision: Decision) -> None:
-        """Make the moves of Alg. 2; if there are none, nor any pending, one that lets queries use more CPU."""
+        """Make the moves that the controller has decided by Alg. 2.
+
+        If there are none, and no recent move is still settling, make a move that just lets queries use more CPU, once
+        `AGREE` cycles in a row have found the same one.
+        """
         whole = np.minimum(decision.whole[self.flow.task_of], self._most())
         minimum = self.flow.minimum[self.flow.task_of]
         self._needs = np.where(whole > 0.0, np.minimum(minimum * whole, UNKNOWN), self._needs)
@@ -284,7 +299,7 @@ class Placement(Promises):
         self._wished = self._wished + 1 if wish == self._wish and wish is not None else int(wish is not None)
         self._wish = wish
         if found is not None and self._wished >= AGREE:
-            self._go(found[0], found[1], now, f"{found[2]:.2f} cores more are of use there")
+            self._go(found[0], found[1], now, f"it can use {found[2]:.2f} cores more there")
             self._wish, self._wished = None, 0
 
     def _most(self) -> Floats:
@@ -308,7 +323,7 @@ class Placement(Promises):
         before = self._name_of(origin) if origin >= 0 else ""
         self.moved.append(Moved(now, self._names[instance], before, self._name_of(target), why))
         log.info(
-            "query '%s' goes %sto worker '%s': %s",
+            "query '%s' moves %sto worker '%s': %s",
             *(self._names[instance], f"from '{before}' " if before else "", self._name_of(target), why),
             extra={"hop": self._names[instance], "worker": self._name_of(target)},
         )
@@ -331,7 +346,7 @@ class Placement(Promises):
 
 
 def _kept(use: Use) -> Floats:
-    """By worker: the cores that other processes can keep."""
+    """By worker: the cores that are left to other processes: as many as they use, at most the share `1 - FAIR`."""
     return np.minimum(use.others, (1.0 - FAIR) * use.cores)
 
 

@@ -1,8 +1,8 @@
-"""Keeps the promises of a running pipeline: measures its nodes, asks the controller, and sheds what that decides.
+"""Keeps the promises of a running pipeline: measures its nodes, and drops as many rows as the controller decides.
 
-A sink with a `min_accuracy` below 1 is promised that part of its rows; all other sinks are promised everything. This
-module knows nodes, hops and channels; `decide.quality` decides how much each sink gets, and `shedding` drops rows.
-Stream-Economics section 5.
+A sink with a `min_accuracy` below 1 is promised that share of its rows; all other sinks are promised all rows. This
+module knows nodes, hops and channels. `decide.quality` decides which share of its rows each sink gets, and `shedding`
+drops the others. Stream-Economics section 5.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ log = logging.getLogger("treadle.pipelines")
 
 WHOLE = 1.0
 WINDOW = 3
-"""Cycles over which work is averaged."""
+"""Number of cycles over which rows, batches and CPU are averaged."""
 DRAIN = 4
-"""Target time for working off a backlog, in cycles."""
+"""Time within which a backlog is to be processed, in cycles."""
 SILENT_CYCLES = 5
 SILENT_SECONDS = 5.0
-"""Without a cycle for the longer of these two times, all rows are kept."""
+"""If no cycle runs for this many cycles or seconds, whichever is longer, no rows are dropped until the next cycle."""
 
 
 def promised(nodes: Mapping[str, Node]) -> dict[str, Promise]:
-    """By sink: its priority and the least part of its rows, by default all."""
+    """By sink: its priority and the least share of its rows that it must get, by default all."""
     return {
         node.name: Promise(node.priority, WHOLE if node.min_accuracy is None else node.min_accuracy)
         for node in nodes.values()
@@ -57,9 +57,10 @@ def promised(nodes: Mapping[str, Node]) -> dict[str, Promise]:
 
 
 def flow_of(nodes: Mapping[str, Node], layout: str, instances: Mapping[str, int] = MappingProxyType({})) -> Flow:
-    """The flow of a pipeline: in layout `hops` its tasks are all nodes, else the sources and sinks.
+    """The flow of a pipeline. In layout `hops` its tasks are all nodes, in other layouts only the sources and sinks.
 
-    A task that no query runs, like a feed, has no instance; each other task has one, unless `instances` names more.
+    A task that has no query of its own, such as a feed, has no instance. Any other task has one, or as many as
+    `instances` has for it.
     """
     if layout == "hops":
         inputs = {node.name: node.inputs for node in graph.in_order(nodes)}
@@ -76,35 +77,36 @@ def flow_of(nodes: Mapping[str, Node], layout: str, instances: Mapping[str, int]
 
 
 def may_shed(nodes: Mapping[str, Node]) -> bool:
-    """Whether a sink accepts less than all of its rows."""
+    """Whether any sink was promised less than all of its rows."""
     return min(promise.accuracy for promise in promised(nodes).values()) < WHOLE
 
 
 def of(run: Running) -> Promises | None:
-    """The promises of a run; None where nothing may be shed."""
+    """Return what keeps the promises of a run; None if no sink allows rows to be dropped."""
     return Promises(run) if may_shed(run.nodes) else None
 
 
 class Cycle(NamedTuple):
-    """The result of a cycle: arrival rates by source, and measurements by task since the cycle before."""
+    """The result of a cycle: time (monotonic), rows per second by source, measurements by task, and the decision."""
 
     time: float
     rates: Mapping[str, float]
     kept: Floats
-    """The part of the rows read upstream that was kept on the way to it."""
+    """By task: the share of the rows from the sources that was not dropped on the way to it."""
     accuracy: Floats
-    """The part of its due rows that it has finished; NaN while unknown."""
+    """By task: the share of the rows from the sources that were neither dropped nor late; NaN while unknown."""
     cpu: Floats
-    """The cores that it used, over some cycles; NaN where not measured."""
+    """By task: the cores that it used, averaged over `WINDOW` cycles; NaN where not measured."""
     decision: Decision
     short: tuple[Short, ...]
-    """Minima that can't be kept, in each sink's own measure of accuracy."""
+    """The sinks whose minimum can't be kept, with what they get in their own measure of accuracy."""
 
 
 class Promises:
-    """Measures one run and drops its rows, from before its hops start, as the `controller` decides in each cycle.
+    """Measures one run, and drops rows between its nodes as the `controller` decides in each cycle.
 
-    Without shedding (`shed=False`) rows still get the weight column, because corrected results need it.
+    It is created before the hops start, because `shed` and `watch` add to their plans. With the option `shed=False` it
+    drops nothing, but rows still get the weight column, because corrected results need that.
     """
 
     def __init__(self, run: Running, instances: Mapping[str, int] = MappingProxyType({})) -> None:
@@ -131,11 +133,11 @@ class Promises:
         self._looks: deque[tuple[float, Floats]] = deque(maxlen=WINDOW + 1)
         self._on_time = OnTime(len(self.flow), self._cycle, WINDOW)
         self._passed, self._passed_at = np.zeros(len(self.flow)), np.zeros(len(self.flow))
-        """By task, in real-time mode: the rows that have passed it, and the time of the last ones."""
+        """By task, in real-time mode: the rows that have passed it, and when that number last grew (monotonic)."""
         sources = tuple(tasks[task] for task in self.flow.sources.tolist())
         self._sources = SourceRates(sources, self._readers(), run.channels, run.hops, self._cycle)
         self._seen: Measured
-        """The measurements of the last cycle."""
+        """The last input of the controller."""
         self._counts: tuple[Mapping[str, Count], Mapping[str, Count]] = ({}, {})
         self._shortages = Shortages("sink", log)
         self._spreads = {node.name: Spread(node) for node in run.nodes.values() if node.accuracy is not None}
@@ -152,21 +154,24 @@ class Promises:
 
     @property
     def sheds(self) -> bool:
-        """Whether anything is shed at present."""
+        """Whether any rows are dropped at present."""
         return self.last is not None and bool((self.last.decision.desired < WHOLE).any())
 
     def shed(self, rows: DataFrame, producer: str, consumer: str) -> DataFrame:
-        """The rows that a node gives to a consumer, without those that are dropped."""
+        """Return the rows of node `producer` that node `consumer` reads, without those that are dropped."""
         if self._off:
             return self._shedding.weighed(rows)
         return self._shedding.shed(rows, self._name(producer, consumer), self._nodes[producer].shed)
 
     def watch(self, rows: DataFrame, sink: str) -> DataFrame:
-        """The input of a sink, observed by Spark if the sink's accuracy depends on its values."""
+        """Return the same rows, the input of a sink; Spark observes their values if the sink's accuracy needs these."""
         return self._spreads[sink].watch(rows) if sink in self._spreads else rows
 
     def measure(self, now: float) -> Measured | None:
-        """Measure all tasks; None while there is nothing to compare with yet, or first batches distort the figures."""
+        """Measure all tasks. None if shedding is off, before there are two samples, and while first batches run.
+
+        First batches cost more than later ones, so no decision is made from them.
+        """
         work = self._work
         if work is None or not work.ready:
             return None
@@ -183,7 +188,7 @@ class Promises:
         return self._seen
 
     def carry_out(self, decision: Decision, now: float) -> None:
-        """Drop rows as decided, and record the cycle."""
+        """Drop rows as decided, and record the cycle in `last`."""
         (first, oldest), (last, before), (now, latest) = self._looks[0], self._looks[-2], self._looks[-1]
         lately = np.maximum(latest - before, 0.0) / (now - last)
         local = self._kept(lately, np.maximum(latest - oldest, 0.0) / (now - first))
@@ -208,7 +213,7 @@ class Promises:
         self._enforcer.restore()
 
     def close(self) -> None:
-        """Stop shedding: all rows are kept again."""
+        """Stop measuring and dropping: all rows are kept again."""
         self._enforcer.restore()
         if self._work is not None:
             self._work.close()
@@ -217,14 +222,14 @@ class Promises:
         self._shedding.release()  # another run of this session calls `hold` again in its next cycle
 
     def lost(self) -> float:
-        """The part of the input that does not reach the sinks because of shedding, on average."""
+        """The share of the input that is dropped before the sinks, averaged over the sinks; 0 before any cycle."""
         return 0.0 if self.last is None else float(np.mean(1.0 - self.last.kept[self.flow.sinks]))
 
     def status(self) -> dict[str, Any]:
-        """Report each sink with its promise, target and accuracy, and each stream with the parts to keep and kept.
+        """Report by sink its promise, target and accuracy, and by stream the shares of its rows to keep and kept.
 
-        `kept` is the part of the rows kept in the last cycle, `kept_in_all` in the whole run. `since` is when the
-        present dropping began.
+        `kept` is the share of the rows that was kept in the last cycle, `kept_in_all` in the whole run. `since` is when
+        the present period of dropping began.
         """
         flow, last = self.flow, self.last
         latest, earlier = self._counts
@@ -258,7 +263,7 @@ class Promises:
     # ------------------------------------------------------------ inside
 
     def _minima(self) -> Floats:
-        """By sink: the least part of its rows, as declared or as its own accuracy measure needs at present."""
+        """By sink: the least share of its rows that it must get, as declared or as its accuracy measure needs now."""
         for name, spread in self._spreads.items():
             spread.look(self._hops[name].query if name in self._hops else None)
         return np.array([self._least_part(sink) for sink in self.flow.sinks.tolist()])
@@ -272,7 +277,7 @@ class Promises:
         return Kept(part, float(self.controller.whole_rate[sink]), self._spreads[self.flow.tasks[sink]].value)
 
     def _told_of(self, sink: int, part: float) -> float | None:
-        """Convert a part of a sink's rows to the sink's own measure of accuracy; None if unknown."""
+        """Convert a share of a sink's rows to the sink's own measure of accuracy; None if the share is NaN."""
         if np.isnan(part):
             return None
         measure = self._nodes[self.flow.tasks[sink]].accuracy
@@ -286,7 +291,10 @@ class Promises:
         return short._replace(wants=self.flow.promises[short.sink].accuracy, gets=gets, of="accuracy")
 
     def _readers(self) -> dict[str, dict[str, str | None]]:
-        """By user-defined source: the hops that read it, and the stream on which each drops its rows, if any."""
+        """By user-defined source: the hops that read it, each with the stream on which it drops rows, or None.
+
+        In layout `hops` the one reader is the source's own hop, which drops nothing.
+        """
         flow = self.flow
         found: dict[str, dict[str, str | None]] = {}
         for task in flow.sources.tolist():
@@ -300,7 +308,7 @@ class Promises:
         return f"{self._pipeline}/{producer}>{consumer}"
 
     def _look(self) -> tuple[float, Floats]:
-        """Sample the time and all counters, in one array: see `_split`."""
+        """Take a sample: its time (monotonic), and all counters in one array, which `_split` takes apart."""
         now = self._sources.look_at_channels()
         counts = self._shedding.counts()
         self._sources.look_at_queries(now, counts)
@@ -314,10 +322,11 @@ class Promises:
         return now, np.array([*seen, *kept, *out, *batches, *waiting, *work], dtype=np.float64)
 
     def _note_progress(self, now: float, seen: Floats) -> list[float]:
-        """Pass each query's progress to `OnTime`; return the backlog by task.
+        """Pass the progress of all queries to `OnTime`; return the backlog in rows, by task.
 
-        Finished rows are read first: otherwise rows of a batch that ends meanwhile would count twice. In real-time mode
-        a batch is long, and rows are done as they pass; at most as many as have arrived, even if some are read again.
+        Finished rows are counted before waiting rows: otherwise rows of a batch that ends in between would count twice.
+        In real-time mode batches are long, so a row counts as finished when it passes the shedding expression. If rows
+        are read again, no more rows count as finished than have arrived.
         """
         hops = [self._hops.get(name) for name in self.flow.tasks]
         done = np.array([0 if hop is None else hop.tuples_in for hop in hops], dtype=np.float64)
@@ -339,24 +348,34 @@ class Promises:
         return sum(backlog.rows for backlog in hop.backlogs()) + self._sources.waiting(hop, now)
 
     def _split(self, counters: Floats) -> list[Floats]:
-        """Split the array of `_look`: rows seen and kept by stream; rows out, batches and backlog by task; work."""
+        """Split the array of `_look` into six arrays.
+
+        These are by stream the rows seen and kept, by task the rows out, batches and backlog, and last the counters of
+        `QueryWork`.
+        """
         tasks, streams = len(self.flow), len(self._streams)
         return np.split(counters, np.cumsum([streams, streams, tasks, tasks, tasks]))
 
     def _standing(self) -> Floats:
-        """By task: the least backlog of the last samples. While a batch runs, more rows wait, which is normal."""
+        """By task: the least backlog in the window's samples. More rows wait while a batch runs, which is normal."""
         waited: Floats = np.min([self._split(counters)[-2] for _, counters in self._looks], axis=0)
         return waited
 
     def _kept(self, lately: Floats, on_average: Floats) -> Floats:
-        """By task: the least part kept on a stream that it reads, lately or, if no rows arrived, on average."""
+        """By task: the least share kept on a stream that it reads, in the last cycle; over the window if no rows came.
+
+        Both arguments are counters per second: `lately` in the last cycle, `on_average` over the window.
+        """
         seen, kept, *_ = self._split(lately)
         earlier, kept_earlier, *_ = self._split(on_average)
         seen, kept = np.where(seen > 0.0, seen, earlier), np.where(seen > 0.0, kept, kept_earlier)
         return _lowest(self.flow, np.where(seen > 0.0, kept / np.where(seen > 0.0, seen, 1.0), 1.0))
 
     def _measured(self, now: float, on_average: Floats) -> Measured:
-        """Input of the controller: arrivals of the last cycle, and work averaged over some (batches are uneven)."""
+        """Return the controller's input: the latest arrival rates, and the counters per second over the window.
+
+        Work is averaged over the window because batches are of unequal size.
+        """
         flow = self.flow
         tasks = len(flow)
         _, kept, out, batches, _, work = self._split(on_average)
@@ -387,14 +406,17 @@ class Promises:
         )
 
     def _unsheddable(self) -> Bools:
-        """By task: whether a source of unknown lag feeds it: drops may make it read a backlog faster, not work less."""
+        """By task: whether a source of unknown lag feeds it, so that rows must not be dropped.
+
+        Such a source may have a backlog. Dropping rows would only let its readers read that faster, and save no CPU.
+        """
         unknown = np.isin(self.flow.tasks, list(self._sources.unknown))
         fed: Bools = self.flow.downstream(np.where(unknown, 0.0, 1.0)) == 0.0
         return fed
 
 
 def _lowest(flow: Flow, part: Floats) -> Floats:
-    """By task: the least part kept on a stream that it reads."""
+    """By task: the least of the shares kept on the streams that it reads; 1 without streams. `part` is by stream."""
     found = np.ones(len(flow))
     np.minimum.at(found, flow.end, part)
     return found

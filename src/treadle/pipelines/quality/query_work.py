@@ -1,7 +1,8 @@
-"""Measures the CPU that each query of a run uses, the most that it could use, and the cores available to all.
+"""Measures the CPU that each query of a run uses, the most CPU that it can use, and the cores available to all queries.
 
-The threads of tasks are measured (`workers`); on a cluster with a gate executors are not measured, and a slot of the
-gate stands for a core. It knows hops and counters. Stream-Economics section 3.3, and Alg. 1 lines 1 to 3.
+The CPU of a query is that of its tasks' threads (`spark.workers`). On a cluster with a gate, executors are not
+measured: there each slot of the gate counts as a core, in use while a batch holds it. Stream-Economics section 3.3, and
+Alg. 1 lines 1 to 3.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COLD = 2
-"""First batches of a hop, which say nothing of what later batches cost."""
+"""Number of first batches of a hop that are not measured: the JVM compiles code in them, so later ones cost less."""
 LONGEST_COLD = 15
-"""Most cycles to wait for such batches before anything is decided."""
+"""Longest time in cycles for which decisions wait because hops run their first batches."""
 
 
 class QueryWork:
-    """CPU counters by task of a flow, from before the hops of the run start until `close`."""
+    """CPU counters of a run, by task of its flow. They count from creation, before the hops start, until `close`."""
 
     def __init__(self, run: Running, flow: Flow) -> None:
         self._flow = flow
@@ -42,12 +43,12 @@ class QueryWork:
 
     @property
     def ready(self) -> bool:
-        """Whether an executor has reported its cores; True where executors are not measured."""
+        """Whether the number of cores is known, which executors report on a cluster; True where CPU is not measured."""
         return self._cores is None or bool(self._cores.count)
 
     @property
     def measures(self) -> bool:
-        """Whether CPU is measured; otherwise the slots that batches hold stand for CPU."""
+        """Whether CPU is measured; otherwise a slot that a batch holds counts as a core in use."""
         return self._cores is not None
 
     def close(self) -> None:
@@ -55,9 +56,10 @@ class QueryWork:
             self._cores.close()
 
     def cold(self) -> bool:
-        """Whether first batches of a hop have run since the last call, or run now: the JVM compiles code in them.
+        """Whether a hop has run one of its first `COLD` batches since the last call, or runs one now.
 
-        False after `LONGEST_COLD` such calls in a row.
+        After `LONGEST_COLD` calls in a row for which that is so, it returns False. Always False without a gate, and
+        where CPU is not measured.
         """
         if self._gate is None or self._cores is None:
             return False
@@ -69,7 +71,11 @@ class QueryWork:
         return 0 < self._cold_cycles <= LONGEST_COLD
 
     def read(self) -> list[float]:
-        """All counters so far, in seconds: how long each task's batches took; the rest is for `of`."""
+        """Return all counters so far, in seconds. The growth of this array per second is the `counted` of `of`.
+
+        First comes by task the time of its batches. Where CPU is measured, next come the CPU of Spark's processes, of
+        other processes and of Python workers, then the `Tasks` of each task's query and those of all other queries.
+        """
         held = [self._held(self._hops[name]) if name in self._hops else 0.0 for name in self._flow.tasks]
         if self._cores is None:
             return held
@@ -81,9 +87,10 @@ class QueryWork:
         return [*held, *used, python, *tasks.ravel().tolist()]
 
     def of(self, counted: Floats, *, behind: bool) -> tuple[Floats, float, Floats]:
-        """From counts per second: the cores that each task uses, those available to all, and the most for each task.
+        """Compute by task the cores that it uses, the cores available to all tasks, and by task the most it can use.
 
-        Available is what other processes leave of the cores, or what the slots let through, whichever is less.
+        `counted` is the growth per second of the counters of `read`. The available cores are those that other processes
+        leave, or those that batches in all slots can use, whichever is less.
         """
         if self._cores is None:
             assert self._gate is not None
@@ -101,14 +108,14 @@ class QueryWork:
         return cpu, cores, most
 
     def _held(self, hop: Hop) -> float:
-        """Seconds of a hop's batches, without the first ones."""
+        """How long a hop's batches have taken in seconds, without its first `COLD` batches."""
         if hop.batches < COLD:
             return 0.0
         return hop.busy - self._cold.setdefault(hop.name, hop.busy)
 
 
 def _cores(spark: SparkSession, *, gated: bool) -> LocalCores | ClusterCores | None:
-    """The cores that Spark works on; None on a cluster with a gate, where slots stand for cores."""
+    """Return the counters of the cores that Spark uses; None on a cluster with a gate, where slots count as cores."""
     if str(spark.sparkContext.master).startswith("local"):
         return LocalCores(spark)
     return None if gated else ClusterCores(Table(spark))

@@ -1,8 +1,8 @@
-"""Drops rows in Spark by an expression in a query's plan; the part that it keeps can change at any time.
+"""Drops rows in Spark by an expression in a query's plan; the share of rows that it keeps can change at any time.
 
 No row goes through Python and no query restarts; on a cluster the driver sends changes to the executors. Kept rows
-carry a weight, so that results can be corrected for dropped rows (`treadle.estimates`). How much is kept is decided
-elsewhere. Stream-Economics section 3.2.
+carry a weight, so that results can be corrected for dropped rows (`treadle.estimates`). `promises` decides how many
+rows are kept. Stream-Economics section 3.2.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 ARRIVED = " arrived"
-"""Suffix to a stream's name under which its rows are counted after the drops."""
+"""A stream's rows after the drops are counted under the stream's name with this suffix."""
 
 
 class Shedding:
-    """The streams of one Spark session that may be shed, by name. A nonzero `seed` makes the choice of rows repeatable.
+    """The named streams of a Spark session whose rows may be dropped, and for each the share of its rows to keep.
 
-    All actions on a batch see the same rows: the part to keep is the one that was set when the batch began. If the
-    streams are `live`, changes apply within a batch. Real-time mode needs that, because its batches are long.
+    All actions on a batch see the same rows: a new share applies from the next batch on. If the streams are `live`, it
+    applies at once. Real-time mode needs that, because its batches are long. A nonzero `seed` makes the choice of rows
+    repeatable.
     """
 
     def __init__(self, spark: SparkSession, *, seed: int = 0, live: bool = False) -> None:
@@ -43,7 +44,10 @@ class Shedding:
             self._secret = str(self._jvm.treadle.Shed.secret())
 
     def shed(self, rows: DataFrame, stream: str, choice: Choice | None = None) -> DataFrame:
-        """The rows that are kept, each with its weight; all rows are kept until `set` is called."""
+        """Return the rows that are kept, each with its weight. All rows are kept until `set` is called for the stream.
+
+        `choice` is which rows are dropped first; by default any.
+        """
         from pyspark.sql import functions as f
 
         drawn = f"{WEIGHT}_drawn"
@@ -55,7 +59,7 @@ class Shedding:
 
     @staticmethod
     def weighed(rows: DataFrame) -> DataFrame:
-        """All of these rows; rows without a weight get the weight 1."""
+        """Return all of these rows, with a weight of 1 if they have no weight column."""
         from pyspark.sql import functions as f
 
         return rows if WEIGHT in rows.columns else rows.withColumn(WEIGHT, f.lit(1.0))
@@ -64,22 +68,22 @@ class Shedding:
         return float(self._jvm.treadle.Shed.get(stream))
 
     def set(self, stream: str, keep: float) -> None:
-        """Keep the part `keep` of a stream's rows from now on."""
+        """Set the share of a stream's rows to keep from now on, 0 to 1."""
         self._jvm.treadle.Shed.set(stream, float(keep))
 
     def hold(self, seconds: float) -> None:
-        """Let the parts that are set hold for some seconds; after that all rows are kept until the next call.
+        """Limit the effect of `set` to the next `seconds`: after that, all rows are kept until `hold` is called again.
 
-        In real-time mode rows flow on while this process is stopped, and nothing else would end the shedding.
+        In real-time mode queries go on while this process is stopped, and nothing else would end the dropping.
         """
         self._jvm.treadle.Shed.hold(seconds)
 
     def release(self) -> None:
-        """Let the parts that are set hold without a time limit again, as before the first `hold`."""
+        """Remove the time limit of `hold`: what is set applies until it is changed, as before the first `hold`."""
         self._jvm.treadle.Shed.release()
 
     def counts(self) -> dict[str, Count]:
-        """By stream: the rows before the drops, and the rows that arrived after them, counted by another expression.
+        """By stream: the rows before the drops, and the rows left after the drops, which a second expression counts.
 
         Executors report twice a second, so counts may lag. Rows that are processed again count once.
         """
@@ -89,11 +93,11 @@ class Shedding:
         return {name: Count(rows[name], rows.get(name + ARRIVED, 0)) for name in streams}
 
     def forget(self, prefix: str) -> None:
-        """Keep all rows of streams with this prefix again, and forget their counts."""
+        """Keep all rows of the streams whose names have this prefix, and forget the counts of these streams."""
         self._jvm.treadle.Shed.forget(prefix)
 
     def _weight(self, stream: str, choice: Choice) -> Column:
-        """The JVM expression that gives the weight of a row, 0 if it is dropped."""
+        """Return the JVM expression that computes the weight of a row, 0 if the row is dropped."""
         from pyspark.sql import functions as f
 
         keep = self._jvm.treadle.SampleRows
@@ -105,13 +109,16 @@ class Shedding:
         return self._called(keep.AtRandom(*where), stream)
 
     def _arrived(self, stream: str) -> Column:
-        """An expression that is true for each row, and counts it."""
+        """Return an expression that is true for each row, and counts the row."""
         name = stream + ARRIVED
         function = self._jvm.treadle.SampleRows.Arrived(name, self._host, self._port, self._secret)
         return self._called(function, name, result="BooleanType")
 
     def _called(self, function: Any, stream: str, *more: Column, result: str = "DoubleType") -> Column:
-        """Call a JVM function for each row, with the values that identify the row within its batch."""
+        """Return a column that calls a JVM function for each row.
+
+        Its arguments identify the batch and, by partition and random number, the row; then come those in `more`.
+        """
         from pyspark.sql import Column
         from pyspark.sql import functions as f
 

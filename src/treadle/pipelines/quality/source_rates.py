@@ -1,7 +1,7 @@
 """Measures the arrival rates of the sources of a running pipeline, and the backlog in user-defined sources.
 
-Feeds and topics are channels, which report their own positions. User-defined sources (`@p.source`) are measured by the
-progress reports of the queries that read them. `promises` decides what follows.
+Feeds and topics are channels, which count their own rows. User-defined sources (`@p.source`) are measured from the
+progress reports of the queries that read them. `promises` decides how many rows are dropped.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ have no single point in time."""
 
 
 class SourceRates:
-    """Arrival rates by source. `readers`: by user-defined source, its queries, each with the stream of its rows.
+    """Arrival rates of the sources `names`.
 
-    In the layout `hops` the reader is a hop of the source itself, which writes the rows to a channel, without a stream.
+    `readers` maps each user-defined source to the hops that read it, each with the name of the stream on which its rows
+    are counted and dropped. In layout `hops` the reader is the source's own hop, which writes to a channel and has no
+    such stream (None). `period` is the length of a cycle in seconds.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class SourceRates:
         self._reported: set[str] = set()
 
     def look_at_channels(self) -> float:
-        """Measure feeds and topics; return the time of the measurement (monotonic)."""
+        """Measure the arrival rates of feeds and topics; return the time of the measurement (monotonic)."""
         there = {name: self._channels[name] for name in self._inputs if name in self._channels}
         brokers = {channel.cluster: channel for channel in there.values()}  # one refresh covers all topics of a cluster
         for _ in range(TRIES):
@@ -72,7 +74,7 @@ class SourceRates:
         return now
 
     def look_at_queries(self, now: float, counts: Mapping[str, Count]) -> None:
-        """Measure user-defined sources; `counts` has the counts of the streams on which their rows may be dropped."""
+        """Measure the arrival rates of user-defined sources; `counts` has by stream the rows before and after drops."""
         for name, readers in self._own.items():
             for reader, source in readers.items():
                 hop = self._hops.get(reader)
@@ -86,19 +88,19 @@ class SourceRates:
         for name in sorted(no_lag - self._reported):
             self._reported.add(name)
             log.warning(
-                "nothing is dropped of source '%s': it does not report how far it could be read, so that may be "
-                "a backlog and not more rows than usual (use p.topic or p.feed)",
+                "no rows of source '%s' are dropped: it does not report its latest offset, so a backlog can't be "
+                "distinguished from a higher rate (use p.topic or p.feed)",
                 name,
                 extra={"source": name},
             )
 
     @property
     def unknown(self) -> set[str]:
-        """The sources with an unknown lag: they may have a backlog."""
+        """The user-defined sources that do not report their lag, or have not yet: they may have a backlog."""
         return {name for name, readers in self._own.items() if not all(each.lag_known for each in readers.values())}
 
     def waiting(self, hop: Hop, now: float) -> float:
-        """Rows in user-defined sources that a hop has not read yet."""
+        """Estimate how many rows of user-defined sources a hop has not read yet, at the time `now` (monotonic)."""
         reading_for = 0.0 if hop.planned is None else max(0.0, now - hop.planned)
         return max((own[hop.name].waiting(reading_for) for own in self._own.values() if hop.name in own), default=0.0)
 

@@ -1,7 +1,7 @@
-"""Measures how much the values of a summed column vary, on which the error of the sum depends besides the rows.
+"""Measures how much the values of a column vary. The error of the column's sum depends on that and on the rows dropped.
 
-It observes the sink's input in Spark's plan and reads the result from progress reports. `decide.quality.measures`
-computes the accuracy from it.
+The sink's input is observed in Spark's plan (`DataFrame.observe`), and the result is read from progress reports.
+`decide.quality.measures` computes the accuracy of the sum from it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 REMEMBERED = 0.8
-"""Weight of the sums so far when a new batch is added."""
+"""When a batch is added to the sums, the sums of all earlier batches are multiplied by this weight."""
 EQUAL = 1.0
-"""The spread of equal values, and of rows that are only counted."""
+"""The spread if all values are equal, and if rows are only counted."""
 
 
 class Spread:
-    """The spread of one sink, for an accuracy about a column or only about the number of rows."""
+    """The spread of the column that a sink's accuracy is about: its mean square divided by the square of its mean.
+
+    `EQUAL` before the first batch, and for an accuracy about the number of rows. Infinite if the mean is 0.
+    """
 
     def __init__(self, node: Node) -> None:
         self.value = EQUAL
@@ -36,7 +39,7 @@ class Spread:
         self._sums = (0.0, 0.0, 0.0)
 
     def watch(self, rows: DataFrame) -> DataFrame:
-        """Return the rows unchanged, observed by Spark if the accuracy is about a column."""
+        """Return the same rows; if the accuracy is about a column, Spark sums its values while they pass."""
         if self._column is None:
             return rows
         from pyspark.sql import functions as f
@@ -44,7 +47,7 @@ class Spread:
         if self._column not in rows.columns:
             known = ", ".join(name for name in rows.columns if name != WEIGHT)
             raise ConfigError(
-                f"its accuracy is about '{self._column}', which it does not get",
+                f"its accuracy is about '{self._column}', which its input does not have",
                 where=self._node.where,
                 remedy=f"use one of {known}",
             )
@@ -55,7 +58,7 @@ class Spread:
         )
 
     def look(self, query: StreamingQuery | None) -> None:
-        """Take in the last progress report, if it is a new one."""
+        """Update `value` from the query's last progress report, unless that report was used before."""
         if self._column is None or query is None:
             return
         report: Any = query._jsq.lastProgress()  # PySpark's own conversion takes a hundred calls

@@ -1,1 +1,1 @@
-"""Pipelines in Spark's Real-Time Mode: a query of several stages for each sink, scheduled by its tasks' threads."""
+"""Pipelines in Spark's Real-Time Mode: one query of several stages for each sink; the kernel schedules its threads."""

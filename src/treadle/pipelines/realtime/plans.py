@@ -1,6 +1,6 @@
-"""Reads from Spark's analysed plan whether real-time mode can run a query, and in how many tasks.
+"""Finds out from Spark's analysed plan whether real-time mode can run a query, and how many tasks the query has.
 
-It reads a plan in the JVM once and starts nothing. Static parts of a query, such as a joined table, are left out.
+A plan is read from the JVM once, and nothing is started. Static parts of a query, such as a joined table, are left out.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _TAKEN = (_STATEFUL | _BOUNDARIES) | {
 
 @dataclass(frozen=True)
 class Part:
-    """A node of a plan, with the streaming nodes below it."""
+    """A node of Spark's plan, with the streaming nodes below it."""
 
     name: str
     below: tuple[Part, ...]
     source: Source | None = None
     partitions: int = 0
-    """The number of partitions that a boundary makes."""
+    """The number of partitions after a stage boundary (a repartition); 0 for other nodes."""
 
     def every(self) -> Iterator[Part]:
         """Yield this node and all nodes below it."""
@@ -48,17 +48,17 @@ class Part:
 
     @property
     def states(self) -> int:
-        """The number of operators that keep state."""
+        """How many operators keep state, among this node and all nodes below it."""
         return sum(part.name in _STATEFUL for part in self.every())
 
     @property
     def cut(self) -> bool:
-        """Whether the plan has a boundary."""
+        """Whether this node or one below it is a stage boundary (a repartition)."""
         return any(part.name in _BOUNDARIES for part in self.every())
 
 
 class Source(NamedTuple):
-    """A source of a query: its kind, the identity of its table, its topics, and its options that limit a batch."""
+    """A source of a query: its kind, the identity of its table, its topics, and options that limit a batch's rows."""
 
     kind: str
     identity: int
@@ -67,42 +67,48 @@ class Source(NamedTuple):
 
 
 def read(rows: DataFrame) -> Part:
-    """The analysed plan of a streaming DataFrame."""
+    """Read the analysed plan of a streaming DataFrame."""
     return _read(rows._jdf.queryExecution().analyzed())
 
 
 def check(node: Node, rows: DataFrame, plan: Part) -> None:
-    """Raise an error for what real-time mode can't run; the error names `node`, which has just made these rows."""
+    """Raise a ConfigError if real-time mode can't run the plan. The error names `node`, which has just made `rows`."""
     if _runs_python(rows, plan):
-        problem = "runs Python, which gives its rows on only when a batch ends"
+        problem = "runs Python, which passes rows on only when a batch ends"
         _refuse(node, problem, f"use Spark's own expressions, {ELSEWHERE}")
     for part in plan.every():
         if part.source is not None:
             _check_source(node, part.source)
         elif part.name not in _TAKEN:
-            _refuse(node, f"Spark's real-time mode does not take {part.name}", f"write it otherwise, {ELSEWHERE}")
+            _refuse(node, f"uses {part.name}, which real-time mode does not support", f"replace it, {ELSEWHERE}")
         elif part.name == "Join" and len(part.below) > 1:
-            _refuse(node, "joins two streams, which real-time mode does not", f"join a static table, {ELSEWHERE}")
+            _refuse(
+                node, "joins two streams, which real-time mode does not support", f"join a static table, {ELSEWHERE}"
+            )
         elif part.name == "Union" and any(each.states or each.cut for each in part.below):
-            what = "state was kept of them" if any(each.states for each in part.below) else "repartition"
-            _refuse(node, f"unites rows after {what}, which real-time mode does not", f"unite them first, {ELSEWHERE}")
+            what = "a stateful operator" if any(each.states for each in part.below) else "repartition"
+            _refuse(
+                node,
+                f"has a union after {what}, which real-time mode does not support",
+                f"unite them first, {ELSEWHERE}",
+            )
     sources = [part.source.identity for part in plan.every() if part.source is not None]
     if len(set(sources)) < len(sources):
-        problem = "reads one source in two ways, which real-time mode does not"
+        problem = "reads one source in two ways, which real-time mode does not support"
         _refuse(node, problem, f"define the source once for each, under two names, {ELSEWHERE}")
     if plan.states > 1:
-        problem = "keeps state of rows that state was kept of before, and real-time mode does so once in a query"
+        problem = "has a stateful operator after another one, and real-time mode supports one per query"
         _refuse(node, problem, f"put a Kafka topic between the two (p.write, p.topic), {ELSEWHERE}")
 
 
 def tasks(plan: Part, partitions: Mapping[str, int]) -> int:
-    """The number of tasks of all stages together. `partitions`: by topic, where known; otherwise 1."""
+    """The number of tasks of all stages together. `partitions` is by topic; a missing topic counts as one partition."""
     found = _count(plan, partitions)
     return found.done + found.open
 
 
 class _Tasks(NamedTuple):
-    """Tasks of the stages below and of the stage being counted, and whether Spark knows that it has one partition."""
+    """Tasks of all stages below, tasks of the present stage, and whether Spark knows that this has one partition."""
 
     done: int
     open: int
@@ -151,7 +157,7 @@ def _in_python(generate: Any) -> bool:
 
 
 def _runs_python(rows: DataFrame, plan: Part) -> bool:
-    """Whether a plan runs Python: row functions are expressions, which Spark finds; batch functions are plan nodes."""
+    """Whether a plan runs Python, in an expression (functions of rows) or in a plan node (functions of batches)."""
     jvm: Any = rows.sparkSession._jvm
     pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
     if rows._jdf.queryExecution().analyzed().containsPattern(pattern):
@@ -163,7 +169,7 @@ def _check_source(node: Node, source: Source) -> None:
     if source.kind != "kafka":
         _refuse(node, f"reads '{source.kind}', but real-time mode reads Kafka only", f"use p.topic, {ELSEWHERE}")
     for option in source.limits:
-        _refuse(node, f"has the option {option}, but in real time rows are read as they come", "leave it out")
+        _refuse(node, f"has the option {option}, but in real time rows are read as they arrive", "leave it out")
 
 
 def _refuse(node: Node, problem: str, remedy: str) -> NoReturn:

@@ -1,8 +1,8 @@
 """The `realtime` layout: each sink with all it needs is one query in Spark's real-time mode, each operator a stage.
 
 A stage is a thread that lives as long as a batch, like the one thread per operator of Lachesis (section 2): the
-operating system decides which stage gets the CPU, steered by `treadle attach`. What real-time mode can't run is refused
-before anything starts. There is no gate here, and no policy.
+operating system decides which stage gets the CPU, steered by `treadle attach`. Pipelines that real-time mode can't run
+are refused before any query starts. This layout has no gate and no policy of its own.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 FORMATS = ("kafka", "noop", "console")
-"""Spark's writers that take each row at once. `foreach` runs Python, which gets rows at the end of a batch."""
+"""Spark's writers that write each row at once. `foreach` does not: it runs Python, which gets rows at a batch's end."""
 LOOK = 0.01
 _MODE = "spark.sql.streaming.realTimeMode"
 _READS = re.compile("treadle (.+) reads .+")
 
 
 class NoGateSteering(Steering):
-    """Steering without a gate: refuses every change, and names the `treadle attach` command to use instead."""
+    """Steering of a run without a gate: refuses every change and names the `treadle attach` command to use instead."""
 
     def __init__(self, gate: Gate, where: str) -> None:
         super().__init__(gate, "none", elastic=False, where=where)
@@ -59,7 +59,7 @@ class NoGateSteering(Steering):
 
 
 def batches(nodes: Sequence[Node], options: Options) -> Batches | None:
-    """Check the nodes of a run in this layout, and return the recorder of its batches; None for other layouts."""
+    """Check the nodes of a run in layout `realtime`, and return the recorder of its batches; None for other layouts."""
     if options.layout != "realtime":
         return None
     check(nodes, options)
@@ -77,7 +77,7 @@ def check(nodes: Sequence[Node], options: Options) -> None:
             )
         if node.kind is Kind.SINK:
             raise ConfigError(
-                "a function of batches gets no row before a batch ends",
+                "a sink function gets its rows only when a batch ends",
                 where=node.where,
                 remedy="use p.write(…, format='kafka'), " + plans.ELSEWHERE,
             )
@@ -96,7 +96,7 @@ def check(nodes: Sequence[Node], options: Options) -> None:
 
 
 def master(nodes: Mapping[str, Node]) -> str:
-    """A local master with more task slots than the stages of all queries can need: unused slots cost nothing."""
+    """The URL of a local master with more task slots than all stages can need; unused slots cost nothing."""
     operators = sum(len(query.operators) for query in graph.fused_queries(nodes))
     return f"local[{max(4 * usable_cores(), 8 * operators)}]"
 
@@ -109,10 +109,11 @@ def plan(
     key: str,
     shed: build.Shed = build.everything,
 ) -> build.Plan:
-    """Plan the query of a sink, cut between operators; errors name the operator that real-time mode can't run.
+    """Plan the query of a sink, with each operator in a stage; errors name an operator that real-time mode can't run.
 
     A source is read in the stage of the operator that reads it; a sink is written in the stage of the last operator.
-    Operators before a union share its stage: a task that reads one of several inputs can't read from another stage.
+    An operator with several inputs and all operators upstream of it share a stage: a task that reads one of several
+    inputs can't read from another stage.
     """
     made: dict[str, DataFrame] = {}
     states: dict[str, int] = {}
@@ -151,7 +152,7 @@ def plan(
 
 
 def check_slots(planned: Collection[build.Plan], spark: SparkSession) -> None:
-    """Check the task slots: all stages run at once, and nothing starts until each of their tasks has a slot."""
+    """Raise a ConfigError if Spark has too few task slots: all stages run at once, and each task needs a slot."""
     wanted = sum(plans.tasks(plans.read(each.rows), _partitions(each)) for each in planned)
     context: Any = spark.sparkContext._jsc.sc()
     there = int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
@@ -174,15 +175,15 @@ def started(plan: build.Plan, key: str, checkpoint: Path, batch: float) -> Strea
 
 
 class Batches:
-    """Records the batches of all queries. Spark reports a batch only at its end."""
+    """Records the batches of all queries in their hops' counters. Spark reports a batch only at its end."""
 
     def __init__(self) -> None:
         self.operators: dict[str, dict[str, int]] = {}
-        """By sink: the rows that each operator of its query has read, in order."""
+        """By sink and operator: the rows that the operator has read so far in the sink's query."""
         self._noted: dict[str, int] = {}
 
     def note(self, hop: Hop) -> bool:
-        """Record the batches that ended since the last call; return whether there are any."""
+        """Record the batches of a hop that ended since the last call; return whether there are any."""
         query = hop.query
         if query is None or not query.isActive:
             return False
@@ -196,7 +197,10 @@ class Batches:
         return bool(ended)
 
     def stop(self, hops: Collection[Hop], limit: float, stops: Stops) -> None:
-        """Stop each query at the end of a batch: rows of an unfinished batch would be written again later."""
+        """Stop each query at the end of a batch, or when no rows wait for it, until `limit` (monotonic).
+
+        The rows of an unfinished batch would be written again after the next start.
+        """
         going = list(hops)
         while going and time.monotonic() < limit:
             for hop in going[:]:
@@ -234,15 +238,16 @@ class Batches:
 
 
 def _before_unions(nodes: Mapping[str, Node]) -> set[str]:
-    """Operators with several inputs, and all that they need."""
+    """The names of operators with several inputs, and of all nodes upstream of them."""
     return graph.needed_by([node.name for node in nodes.values() if len(node.inputs) > 1], nodes)
 
 
 def _operator(node: Node, inputs: Mapping[str, DataFrame], *, cut: bool) -> DataFrame:
-    """The rows of an operator, with its input rows counted; `cut` lets it begin a stage.
+    """Return the rows of an operator, with its input rows counted. With `cut` the operator begins a new stage.
 
-    A constant key costs nothing, and Spark knows that all rows are in one partition. The counter also stops Spark from
-    moving filters to the stage before, and puts the operator's name into the plan.
+    A stage begins with a repartition by a constant key. Such a key costs nothing, and Spark knows that all rows are in
+    one partition. The counter also stops Spark from moving filters to the stage before, and puts the operator's name
+    into the plan.
     """
     from pyspark.sql import functions as f
 
@@ -259,7 +264,7 @@ def _partitions(plan: build.Plan) -> dict[str, int]:
 
 
 def _settings(node: Node, batch: float) -> dict[str, str]:
-    """Settings that a query needs when it starts, and keeps afterwards."""
+    """The session's settings for the start of a query; the query keeps them when they are restored."""
     found = {
         # State has as many partitions, each with a thread of its own.
         "spark.sql.shuffle.partitions": "1",
@@ -272,7 +277,7 @@ def _settings(node: Node, batch: float) -> dict[str, str]:
 
 @contextmanager
 def _set(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set settings of a session, and restore them afterwards."""
+    """Context in which a session has these settings; afterwards the previous ones are restored."""
     before = {key: spark.conf.get(key, None) for key in wanted}
     for key, value in wanted.items():
         spark.conf.set(key, value)

@@ -1,4 +1,4 @@
-"""Opens the channels of a run, and decides from the options the kind, the folder and the brokers of each channel."""
+"""Opens the channels of a run; the run's options determine the kind, the folder and the brokers of each channel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ChannelSet:
         self._work = work
 
     def check(self, nodes: tuple[Node, ...]) -> None:
-        """Connect to the brokers that the run needs, before Spark is started and would have to wait for them."""
+        """Connect to the brokers that the run needs; raise if none answers. Called before Spark is started."""
         if self._options.channels == "kafka":
             self._cluster(self._options.kafka)
         for node in nodes:
@@ -76,7 +76,7 @@ class ChannelSet:
         )
 
     def between(self, name: str, schema: Any) -> Channel:
-        """Open the channel that a hop fills."""
+        """Open the channel that the hop of this name fills with rows of this schema."""
         if self._options.channels == "embedded":
             made: Channel = self._embedded(name, schema)
         else:
@@ -94,7 +94,7 @@ class ChannelSet:
         return made
 
     def brokers_of(self, node: Node) -> Cluster | None:
-        """The brokers of a topic or Kafka writer: its own, else the run's. None for other nodes."""
+        """The brokers of a topic or Kafka writer: those in its options, else the run's. None for other nodes."""
         if node.kind is Kind.TOPIC or (node.kind is Kind.WRITER and node.format == "kafka"):
             return self._cluster(node.options.get(_BROKERS, self._options.kafka))
         return None
@@ -113,11 +113,14 @@ class ChannelSet:
             cluster.close()
 
     def _check_order(self, name: str, channel: Channel) -> None:
-        """Refuse a channel that is ahead of its checkpoint: Spark plans each batch before the batch is written."""
+        """Refuse a channel that is ahead of its hop's checkpoint, which is then lost or too old.
+
+        Spark records each batch in the checkpoint before the batch is written to the channel.
+        """
         planned = last_planned(self._work.checkpoint(name))
         if channel.batch > planned:
             raise EngineError(
-                f"its channel has batch {channel.batch}, its checkpoint only {'none' if planned < 0 else planned}",
+                f"its channel has batch {channel.batch}, but its checkpoint has {'none' if planned < 0 else planned}",
                 where=f"hop '{name}' in {self._work.folder}",
                 remedy="put the checkpoint back; to start from nothing, delete the whole folder",
             )

@@ -1,6 +1,6 @@
 """The control socket of a running pipeline: a unix socket with one JSON object per line for each request and answer.
 
-It carries commands and their results or errors between two processes of one user; handlers carry out the commands. A
+Commands and their results or errors are sent between two processes of one user; handlers carry out the commands. A
 request is `{"command": "policy", "arguments": {"name": "fcfs"}}`, an answer
 `{"result": …}` or `{"error": {"kind": "ConfigError", "message": "…", "where": "…", "remedy": "…"}}`.
 """
@@ -105,7 +105,7 @@ class Server:
                     self._clients[thread] = connection
                     return
         with connection, suppress(OSError):
-            busy = EngineError("the pipeline has no time for one more client", where=str(self.path), remedy="try again")
+            busy = EngineError("the pipeline has too many clients", where=str(self.path), remedy="try again")
             connection.settimeout(0)
             connection.sendall(_line({"error": _as_json(busy)}))
 
@@ -175,11 +175,13 @@ def ask(path: Path, command: str, /, *, timeout: float = 60.0, **arguments: obje
                 connection.sendall(request)
             line = _Lines(connection, LARGEST_ANSWER).next(timeout)
         except (FileNotFoundError, ConnectionRefusedError) as error:
-            raise EngineError("no pipeline listens there", where=str(path), remedy="is it running?") from error
+            raise EngineError("no pipeline listens there", where=str(path), remedy="check that it runs") from error
         except TimeoutError as error:
-            raise EngineError(f"no answer within {timeout:g} s", where=str(path), remedy="is it stopped?") from error
+            raise EngineError(
+                f"no answer within {timeout:g} s", where=str(path), remedy="check that its process is not stopped"
+            ) from error
         except PermissionError as error:
-            remedy = "ask as the one who runs it"
+            remedy = "run as the user who runs the pipeline"
             raise RightsError("belongs to another user", where=str(path), remedy=remedy) from error
         except OSError as error:
             raise EngineError(f"{error}", where=str(path), remedy="try again") from error
@@ -203,7 +205,7 @@ def find() -> list[Path]:
 
 
 def pick(name: str | None = None) -> Path:
-    """The socket of the pipeline `name`; without it, of the only running one."""
+    """The socket of the running pipeline `name`; without a name, of the only pipeline that runs."""
     running = {name_of(path): path for path in find()}
     if name is not None:
         if name not in running:
@@ -255,14 +257,14 @@ class _Lines:
         return line
 
     def _refused(self) -> OSError:
-        """Send the reason to the peer; return the error to raise, as the rest can't be parsed."""
+        """Tell the peer that its line is too long; return the error to raise, since what follows can't be parsed."""
         with suppress(OSError):
             self._connection.sendall(_line({"error": _as_json(_too_long(self._largest))}))
         return OSError(errno.EMSGSIZE, f"a line of more than {self._largest} bytes")
 
 
 def _listen(path: Path) -> socket.socket:
-    """Make a listening socket at the path, in place of one that a dead process left."""
+    """Create a listening socket at the path; replace one that a dead process has left there."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with alone(_fitting(path).parent / ".treadle.lock"):
@@ -289,7 +291,7 @@ def _make_room(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ConfigError("is there already and is no socket", where=str(path), remedy="choose another path")
+        raise ConfigError("exists already and is not a socket", where=str(path), remedy="choose another path")
     if _is_live(path):
         raise ConfigError(
             "a running pipeline listens there already",
@@ -300,7 +302,7 @@ def _make_room(path: Path) -> None:
 
 
 def _is_live(path: Path) -> bool:
-    """Whether a process listens: the kernel refuses connections to a dead process's socket."""
+    """Whether a process listens on the socket: the kernel refuses connections to the socket of a dead process."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
         probe.setblocking(False)
         # EAGAIN: a process listens, but its queue of new connections is full.
@@ -325,7 +327,7 @@ def _is_trusted(connection: socket.socket) -> bool:
 
 
 def _session_folder() -> Path | None:
-    """XDG_RUNTIME_DIR if this user owns it: after sudo or su it is often another user's, or missing."""
+    """XDG_RUNTIME_DIR if this user owns it, else None: after sudo or su it often belongs to another user."""
     path = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
     with suppress(OSError, RightsError):
         return runtime_folder.checked(path, readable=True) if path.is_absolute() else None
@@ -355,7 +357,7 @@ def _result(line: bytes, path: Path) -> Any:
     error, parts = answer.get("error") if isinstance(answer, dict) else None, ("kind", "message", "where", "remedy")
     if isinstance(error, dict) and all(isinstance(error.get(part), str) for part in parts):
         raise _from_json(error)
-    raise EngineError("sends an invalid answer", where=str(path), remedy="see what listens there")
+    raise EngineError("sends an invalid answer", where=str(path), remedy="check which program listens there")
 
 
 def _too_long(largest: int) -> ConfigError:

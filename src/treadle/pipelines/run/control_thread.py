@@ -1,6 +1,6 @@
 """The work of a run's control thread: poll channels, run the control loop, offer hops to the gate, restart failed hops.
 
-Each part catches its own errors, so that one unreadable channel or failing hop does not stop the others.
+Errors are caught for each channel and each hop alone, so that one which fails does not stop the others.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Writes rows from Python into a feed: `Feed` in the pipeline's process, `feed` in another process.
 
-`feed` works without Spark, on embedded channels only: these are folders. `Feed` also writes to Kafka.
+`feed` needs no Spark, but works only with embedded channels, which are folders. `Feed` also writes to Kafka.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def feed(
 
 
 class Feed:
-    """Writes to a feed from this process; its readers are offered to the gate at once."""
+    """Writes rows to a feed from this process. After new rows it calls `tell`, to offer the readers to the gate."""
 
     def __init__(self, channel: Source, tell: Callable[[], None]) -> None:
         self._channel = channel
@@ -65,13 +65,13 @@ class Feed:
         elif isinstance(channel, Topic):
             self._writer = _Producer(channel)
         else:
-            raise ConfigError("is no feed", where=f"channel '{channel.name}'", remedy="define it with p.feed")
+            raise ConfigError("is not a feed", where=f"channel '{channel.name}'", remedy="define it with p.feed")
 
     def append(self, rows: Rows, *, born: Born = None, timeout: float | None = None) -> None:
         """Add rows: a pandas or Arrow table or a list of dicts. If the feed is full, wait at most `timeout` seconds.
 
-        An embedded channel gets all of the rows or none. In Kafka, a process that is killed here may leave only the
-        first rows.
+        An embedded channel gets all of the rows or none. If the process is killed in this call, a Kafka topic may have
+        got only the first rows.
         """
         self._writer.append(rows, born=born, timeout=timeout)
         if self._channel.refresh():
@@ -137,6 +137,6 @@ class _Producer:
                 raise EngineError(
                     f"is still full after {timeout:g} s",
                     where=f"topic '{self._topic.topic}'",
-                    remedy="see why its slowest reader does not go on, or raise limit_rows",
+                    remedy="check why its slowest reader does not read, or raise limit_rows",
                 )
             time.sleep(0.01)

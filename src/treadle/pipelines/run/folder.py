@@ -50,7 +50,7 @@ class RunFolder:
             raise
 
     def claim(self) -> None:
-        """Write the file that reserves the folder for this pipeline. A run that is refused earlier reserves nothing."""
+        """Write the file that reserves the folder for this pipeline. A run that fails before this call reserves nothing."""
         file = self.folder / _CARD
         if not file.exists():
             fresh = file.with_suffix(".tmp")
@@ -91,7 +91,7 @@ def _read(file: Path) -> dict[str, str]:
     except (OSError, ValueError) as error:
         raise _unreadable(file, str(error)) from error
     if not isinstance(found, dict):
-        raise _unreadable(file, "it is no object")
+        raise _unreadable(file, "it is not a JSON object")
     return found
 
 
@@ -99,5 +99,5 @@ def _unreadable(file: Path, what: str) -> ConfigError:
     return ConfigError(
         f"does not say which pipeline this folder is of: {what}",
         where=str(file),
-        remedy="if it is of this pipeline, delete the file, and it is written anew; else name another folder",
+        remedy="if it is of this pipeline, delete the file, which is then written again; else name another folder",
     )

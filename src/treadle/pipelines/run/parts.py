@@ -1,4 +1,4 @@
-"""The parts of a run, made before any query or thread is started. `Parts.of` locks the pipeline's folder."""
+"""The objects that make up a run, created before any query or thread starts. `Parts.of` locks the pipeline's folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _attempts() -> Attempts:
 
 @dataclass
 class Parts:
-    """The parts of one run, shared by the control thread, Spark's listener and the user's threads."""
+    """The objects of one run, which the control thread, Spark's listener and the user's threads share."""
 
     definition: Definition
     options: Options
@@ -53,12 +53,12 @@ class Parts:
     lock: Any = field(default_factory=RLock)
     stopping: Event = field(default_factory=Event)
     over: Event = field(default_factory=Event)
-    """Set when the end was requested, or a hop has failed for good."""
+    """Set when the end of the run is requested, or when a hop has failed and is not restarted any more."""
     attempt: Attempts = field(default_factory=_attempts)
 
     @classmethod
     def of(cls, definition: Definition, folder: Path, options: Options) -> Parts:
-        """Make the parts for a pipeline; ConfigError if its nodes don't suit the options."""
+        """Create the objects for a run of this pipeline; raise a ConfigError if its nodes don't suit the options."""
         topology = definition.topology(options.layout)
         realtime = stages.batches(definition.nodes, options)
         gated = options.enforce == "gate"

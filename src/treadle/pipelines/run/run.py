@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STOPPING = 5.0
-"""Seconds of the stop timeout reserved for Spark to stop queries, at most half of it."""
+"""Seconds of the timeout of `stop` that are reserved for Spark to stop queries; at most half of the timeout."""
 LONGEST_DRAIN = 3600.0
 """Longest time in seconds that `treadle ctl stop --drain` waits."""
 
@@ -110,7 +110,7 @@ class Run:
 
     @property
     def hops(self) -> Mapping[str, Hop]:
-        """All hops by the name of their last node."""
+        """All hops, by the name of the last node that each runs."""
         return self._parts.hops
 
     @property
@@ -120,7 +120,7 @@ class Run:
 
     @property
     def realtime(self) -> Batches | None:
-        """The counter of batches in Real-Time Mode; None in other layouts."""
+        """The recorder of batches in Real-Time Mode; None in other layouts."""
         return self._parts.realtime
 
     @property
@@ -130,12 +130,12 @@ class Run:
 
     @property
     def folder(self) -> RunFolder:
-        """The folder of its channels and checkpoints."""
+        """The folder of the run's channels and checkpoints."""
         return self._parts.folder
 
     @property
     def steering(self) -> Steering:
-        """Changes policy and slots during the run."""
+        """The object that changes policy and slots during the run."""
         return self._parts.steering
 
     # For users
@@ -147,7 +147,7 @@ class Run:
 
     @property
     def policy(self) -> str:
-        """The policy in charge."""
+        """The current policy: its spec, or its name if it was set as an object."""
         return self.steering.policy
 
     def set_policy(self, spec: str | Policy) -> None:
@@ -159,28 +159,31 @@ class Run:
         self.steering.set_slots(count)
 
     def status(self) -> dict[str, Any]:
-        """The current state of all parts, as JSON values."""
+        """The current state of the run, its hops and its channels, as JSON values."""
         return status.of(self._parts, self.promises)
 
     def feed(self, name: str) -> Feed:
         """Return a writer for a feed, which works until it is closed or the run ends."""
         node = self._parts.definition.node(name)
         if node.kind is not Kind.FEED:
-            raise ConfigError("is no feed", where=node.where, remedy="define it with p.feed")
+            raise ConfigError("is not a feed", where=node.where, remedy="define it with p.feed")
         self._feeds.append(Feed(self.channels[name], self._started.parked_hops.consider_all))
         return self._feeds[-1]
 
     def wait(self, seconds_: Duration | None = None) -> None:
-        """Wait for the end (`treadle ctl stop`) or for some time; raise the error of a hop that fails for good."""
+        """Wait until the end is requested (`treadle ctl stop`), a hop has failed for good, or `seconds_` have passed.
+
+        Raises the error of a hop that has failed for good, that is, without further restarts.
+        """
         limit = None if seconds_ is None else seconds(seconds_, what="seconds", where="run")
         self._parts.over.wait(limit)
         self.check()
 
     def check(self) -> None:
-        """Raise the error of a hop that has failed for good."""
+        """Raise the error of a hop that has failed and is not restarted any more; do nothing if there is none."""
         for hop in self.hops.values():
             if hop.state is State.FAILED:
-                raise EngineError(hop.error, where=self.nodes[hop.name].where, remedy="mend it and start again")
+                raise EngineError(hop.error, where=self.nodes[hop.name].where, remedy="fix it and start again")
 
     def drained(self) -> bool:
         """Whether no rows wait in channels, no hop runs and all brokers are reachable."""
@@ -195,18 +198,18 @@ class Run:
             return not busy and not blind and not any(channel.rows for channel in self.channels.values())
 
     def drain(self, timeout: Duration) -> bool:
-        """Wait until all backlogs are processed; False if the time or the run is over first."""
+        """Wait until all backlogs are processed; return False if the timeout or the end of the run comes first."""
         return self._until(self.drained, time.monotonic() + seconds(timeout, what="timeout", where="drain"))
 
     def end(self) -> None:
-        """Request the end: `wait` returns, its caller stops the run."""
+        """Request the end of the run: `wait` returns, and its caller should call `stop`."""
         self._parts.over.set()
 
     def stop(self, *, drain: bool = False, timeout: Duration = 30.0) -> None:
         """Stop all hops: with `drain` after all backlogs are processed, else after the batches that run now.
 
-        A later start continues there. Stopping takes no longer than `timeout`. A batch that can't be interrupted until
-        then is logged and runs to its end, and the folder stays locked until it has ended.
+        A later start continues where this run stopped. Stopping takes no longer than `timeout`. A batch that can't be
+        interrupted by then is logged and runs to its end; the folder stays locked until that end.
         """
         length = seconds(timeout, what="timeout", where="stop")
         limit = time.monotonic() + length
@@ -226,7 +229,7 @@ class Run:
         self._end(limit, stops)
 
     def _end(self, limit: float, stops: Stops) -> None:
-        """Stop all that was started, and unlock the folder when all queries have ended."""
+        """Stop everything that was started; unlock the folder when all queries have ended."""
         if self._server is not None:
             self._server.close()
         if self.promises is not None:

@@ -49,12 +49,12 @@ def start(
     hops run at once or "auto", `enforce` "gate", "pools" (Spark's FAIR pools) or "none" (Spark alone), `period` how
     often the policy decides, `batch` how long a batch should last, `limit_rows` what a channel may hold, `channels`
     "embedded" or "kafka", with brokers at `kafka`. If sinks have a `min_accuracy`, every `cycle` the share of rows to
-    shed is decided anew, unless `shed` is off. On a cluster, `placement=treadle.place(…)` puts each query on a worker.
-    Started again with the same `folder`, a pipeline continues where it stopped.
+    drop is decided anew, unless `shed` is off. On a cluster, `placement=treadle.place(…)` puts each query on a worker.
+    A pipeline that is started again with the same `folder` continues where it stopped.
     """
     known = {field.name for field in fields(Options)}
     for name in options.keys() - known:
-        raise ConfigError(f"'{name}' is no option", where="run", remedy=f"use one of {', '.join(sorted(known))}")
+        raise ConfigError(f"'{name}' is not an option", where="run", remedy=f"use one of {', '.join(sorted(known))}")
     options["period"] = seconds(period, what="period", where="run", least=LEAST_PERIOD)
     options["cycle"] = seconds(cycle, what="cycle", where="run", least=LEAST_PERIOD)
     if batch is not None:

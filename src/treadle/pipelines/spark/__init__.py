@@ -1,1 +1,1 @@
-"""What pipelines need of a Spark session: its JVM, its queries and how they end, its executors."""
+"""Access to Spark for pipelines: sessions, the JVM, starting and stopping queries, executors."""

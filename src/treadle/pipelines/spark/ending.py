@@ -1,7 +1,7 @@
 """Stops streaming queries within a given time.
 
 Spark's own `stop` waits until the running batch has ended, which may be never if the batch is in a Python function. So
-each query is stopped in a thread of its own, and queries that are not done in time are left to end by themselves.
+each query is stopped in a thread of its own, and a query that does not end in time goes on until it ends by itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 class Stops:
-    """Calls that stop something, by name; each is made once."""
+    """Calls that each stop a query, by name. A call is made only once."""
 
     def __init__(self) -> None:
         self._threads: dict[str, threading.Thread] = {}
@@ -26,7 +26,7 @@ class Stops:
             thread.start()
 
     def wait(self, limit: float | None = None) -> list[str]:
-        """Wait until `limit` (monotonic), or without it for all; return the names of the calls that are not done."""
+        """Wait for all calls, at most until `limit` (monotonic); return the names of calls that have not returned."""
         for thread in self._threads.values():
             thread.join(None if limit is None else max(0.0, limit - time.monotonic()))
         return [name for name, thread in self._threads.items() if thread.is_alive()]

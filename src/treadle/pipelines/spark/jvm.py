@@ -1,7 +1,8 @@
-"""Treadle's few Java classes in Spark's JVM: compiles and loads them, and receives their calls.
+"""Compiles and loads Treadle's Java classes into Spark's JVM, and receives their calls.
 
-The classes (`channels/java`) read and write embedded channels, park a hop until it may run, and write checkpoint files
-without forking. This module knows how to reach them from Python, and nothing of pipelines.
+The classes (`channels/java`) read and write embedded channels, park a hop until it may run, drop rows, measure and
+place tasks, and write checkpoint files without forking. This module knows how to reach them from Python, and nothing of
+pipelines.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle.pipelines")
 
 CHANNEL = "treadle.Channel"
-"""The data source of embedded channels, as Spark's `format`."""
+"""The name of the data source for embedded channels, to be used as `format` in Spark."""
 CHECKPOINTS = "treadle.LocalCheckpoints"
 WORKERS = "treadle.Workers"
-"""The plugin by which executors report how busy their cores are."""
+"""The class of the Spark plugin by which executors report how busy their cores are."""
 _KEEPS_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
-"""If true, Spark keeps columns that it gave to a pandas UDF, after their reader has gone on and freed them."""
+"""A Spark setting. If true, Spark uses columns of a pandas UDF's input even after their reader has freed them."""
 
 
 def jar() -> Path:
-    """The jar with the classes, for this version of PySpark."""
+    """Return the path of the jar with the classes, compiled for this version of PySpark if necessary."""
     sources = Path(str(resources.files("treadle.pipelines.channels") / "java" / "treadle"))
     return classes.spark_jar("treadle", sources).path
 
@@ -83,7 +84,10 @@ def pid(spark: SparkSession) -> int:
 
 
 class Listener:
-    """Receives the calls of the classes, in threads of the JVM, so it must not block. Errors are logged, not raised."""
+    """Receives calls from the Java classes. They come in threads of the JVM, so the callbacks must not block.
+
+    Errors of the callbacks are logged, not raised.
+    """
 
     def __init__(self, parked: Callable[[str, dict[str, Any]], None], ended: Callable[[str, str | None], None]) -> None:
         self._parked = parked
@@ -93,13 +97,13 @@ class Listener:
         try:
             self._parked(hop, json.loads(report))
         except Exception:
-            log.exception("hop '%s' is parked, but could not be noted", hop)
+            log.exception("could not record that hop '%s' waits for its next batch", hop)
 
     def ended(self, run_id: str, error: str | None) -> None:
         try:
             self._ended(run_id, error)
         except Exception:
-            log.exception("query %s has ended, but could not be noted", run_id)
+            log.exception("could not record that query %s has ended", run_id)
 
     class Java:
         """The Java interface, for py4j."""

@@ -1,6 +1,6 @@
 """Counts the rows that leave the last operator of a streaming query in each batch, by Spark's SQL metrics.
 
-It reads the plans of batches that have run. It adds nothing to a plan and starts no job: see
+The metrics are read from the plans of batches that have run. Nothing is added to a plan, and no job is started: see
 `java/treadle/OutputRows.java`.
 """
 
@@ -26,30 +26,30 @@ log = logging.getLogger("treadle.pipelines")
 
 @dataclass(eq=False)
 class RowCounts:
-    """The rows of all batches of a query so far."""
+    """Counts the rows in and out of a query, over all of its batches so far."""
 
     tuples_in: int = field(default=0, init=False)
     tuples_out: int = field(default=0, init=False)
-    """Rows out, of batches in which they were counted; for a sink, the rows that left its last operator."""
+    """Rows out of all batches in which these were counted; for a sink, the rows that left its last operator."""
     counted: bool = field(default=True, init=False)
-    """Whether rows out of the last batch were counted."""
+    """Whether rows out were counted in the last batch that had rows in."""
     _made_later: int = field(default=0, init=False)
 
     @property
     def rows_out(self) -> float:
-        """`tuples_out`, or NaN while they are not counted."""
+        """`tuples_out`, or NaN if rows out of the last batch were not counted."""
         return self.tuples_out if self.counted else math.nan
 
     @property
     def flow(self) -> tuple[float, float]:
-        """Rows in and out, as the metrics of a policy."""
+        """The metrics `tuples_in` and `tuples_out` for policies; rows out are above 0 if they are counted (`TRACE`)."""
         return float(self.tuples_in), self.rows_out + TRACE * self.tuples_in
 
     def count(self, rows: int, out: float) -> None:
-        """Count the rows that a batch took in and put out; NaN where the latter is not known.
+        """Add a batch with `rows` rows in and `out` rows out; NaN if rows out are not known.
 
-        Rows out of a batch without rows in, as when a window closes, are counted with the next batch that has rows in:
-        they were made of rows like these, and a policy sees rows out only while rows are taken in.
+        Rows out of a batch without rows in, as when a window closes, are counted with the next batch that has rows in.
+        The reason is that policies relate rows out to rows in.
         """
         self.tuples_in += rows
         if not rows:
@@ -74,14 +74,14 @@ class OutputRows:
             java: Any = spark.sparkContext._jvm
             self._functions = java.treadle.OutputRows.latest, java.treadle.OutputRows.of
         except TreadleError as error:
-            log.warning("rows that leave a query are not counted, which highest-rate goes by: %s", error)
+            log.warning("output rows of queries are not counted, which policy highest-rate needs: %s", error)
 
     def latest(self, query: Any, rows: int) -> float:
-        """Rows out of a query's latest batch, which took in `rows` rows; 0 if that batch has been counted before."""
+        """Rows out of a query's latest batch, which had `rows` rows in; 0 if that batch has been counted before."""
         return self._counted(0, query, rows)
 
     def of(self, execution: Any, rows: int) -> float:
-        """Rows out of a batch that took in `rows` rows, by Spark's object of its execution."""
+        """Rows out of a batch that had `rows` rows in. `execution` is Spark's `IncrementalExecution` of the batch."""
         return self._counted(1, execution, rows)
 
     def _counted(self, function: int, subject: Any, rows: int) -> float:
@@ -90,5 +90,5 @@ class OutputRows:
         try:
             return float(self._functions[function](subject, float(rows)))
         except Exception as error:  # internals of Spark, which may differ in another version
-            log.debug("rows that leave a query were not counted: %s", error)
+            log.debug("output rows of a query were not counted: %s", error)
             return math.nan

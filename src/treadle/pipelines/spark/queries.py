@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Stopped(EngineError):  # noqa: N818 - nothing is wrong
-    """The query was stopped: this batch is not done, and is repeated at the next start.
+    """Raised in a batch whose query is being stopped. The batch is not done, and is repeated at the next start.
 
-    Spark must not treat that as a failure. It recognises its own interruption in the error of a batch function by
-    exactly these words (SPARK-39218).
+    Spark must not treat this as a failure. It recognises its own interruption in the error of a batch function by the
+    exact words of this error's message (SPARK-39218).
     """
 
     def __init__(self, where: str = "") -> None:
@@ -69,7 +69,7 @@ def started(
 
 
 def error_summary(error: str) -> str:
-    """The line of a Spark error that says what happened: the exception of a Python function, or why a task was lost."""
+    """Return the line of a Spark error that says the cause: the error of a Python function, or why a task was lost."""
     lines = error.splitlines()
     raised: list[str] = []
     for at, line in enumerate(lines):

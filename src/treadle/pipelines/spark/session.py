@@ -1,4 +1,4 @@
-"""A Spark session in which a small batch costs little, and why each of its settings is there.
+"""Creates Spark sessions in which a small batch costs little, and gives the reason for each setting.
 
 All settings are Spark's own and can be used without Treadle, except those that name Treadle's classes. They are
 defaults: what the user sets, in `config=`, in `spark-defaults.conf` or with `spark-submit`, wins.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _JOINED = {"spark.driver.extraClassPath": os.pathsep, "spark.jars": ",", "spark.plugins": ","}
-"""Settings where our values are added to the user's, and the separator."""
+"""Settings of which our values are added to those of the user, each with its separator."""
 
 
 class Setting(NamedTuple):
@@ -34,7 +34,10 @@ class Setting(NamedTuple):
 
 
 def settings(*, fair: bool = False, local: bool = True) -> tuple[Setting, ...]:
-    """What `session` sets beyond Spark's defaults. `local`: driver and tasks in one process on local disks."""
+    """The settings that `session` changes. `local`: driver and tasks are one process, with files on local disks.
+
+    `fair` adds Spark's FAIR scheduler with a ladder of pools.
+    """
     found = [
         Setting("spark.sql.shuffle.partitions", "1", "a small batch needs one task, not 200"),
         Setting("spark.sql.streaming.pollingDelay", "100ms", "40 idle queries that poll every 10 ms burn a core"),
@@ -56,7 +59,7 @@ def settings(*, fair: bool = False, local: bool = True) -> tuple[Setting, ...]:
     else:
         found += [
             Setting("spark.jars", str(jvm.jar()), "Treadle's classes for the executors"),
-            Setting("spark.plugins", jvm.WORKERS, "executors tell how busy their cores are"),
+            Setting("spark.plugins", jvm.WORKERS, "executors report how busy their cores are"),
         ]
     if fair:
         found += [
@@ -74,7 +77,7 @@ def session(
     fair: bool = False,
     cheap: bool = True,
 ) -> SparkSession:
-    """A session for pipelines. `cheap=False` keeps Spark's own settings, but for a few like the class path, to compare.
+    """Create a session for pipelines. With `cheap=False`, for comparisons, Spark's own settings are mostly kept.
 
     `master` defaults to local mode with four task slots for each core: tasks that wait for input hold a slot, and the
     gate decides how many batches run at once.
@@ -108,7 +111,7 @@ def session(
 
 
 def missing(spark: SparkSession) -> list[Setting]:
-    """The settings that a session was started without: its hops work, but cost more."""
+    """The settings in `settings` that a session was started without: hops work in it, but cost more."""
     context = spark.sparkContext
     local = str(context.master).startswith("local")
     conf = context.getConf()  # classes are loaded later just as well

@@ -1,7 +1,7 @@
-"""The workers of a Spark cluster as reported by its executors, and the CPU that each query used on each.
+"""The workers of a Spark cluster as reported by its executors, and the CPU that each query used on each worker.
 
-An executor reads in /proc how busy the cores that it may use are, whatever processes use them; so work that is not
-Spark's counts, too. It knows the tables in the driver's JVM (`Places.java`), and does not decide where queries run.
+An executor reads from /proc how busy its cores are, no matter which processes use them, so CPU used by other programs
+is known too. This module reads the tables in the driver's JVM (`Places.java`); it does not decide where queries run.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 EXTENSIONS = "spark.sql.extensions"
 EXTENSION = "treadle.Placed$Extension"
 PATIENT = "10min"
-"""How long a task waits for its executor while that is alive: practically for ever."""
+"""How long a task waits for a slot on its query's executor while that is alive: practically for ever."""
 
 
 def cluster_session(name: str, *, master: str, config: Mapping[str, object] | None = None) -> SparkSession:
-    """A session like `treadle.session`, on a cluster, in which queries can be placed on workers."""
+    """Create a session like `treadle.session` does, but on a cluster, and so that queries can be placed on workers."""
     given = dict(config or {})
     extensions = ",".join(filter(None, (str(given.get(EXTENSIONS, "")), EXTENSION)))
     return plain_session(name, master=master, config={"spark.locality.wait": PATIENT, **given, EXTENSIONS: extensions})
@@ -39,7 +39,7 @@ def can_place(spark: SparkSession) -> bool:
 
 
 class Worker(NamedTuple):
-    """An executor. Its seconds are counted from an arbitrary start."""
+    """An executor, as it last reported. All seconds are counted from an arbitrary start."""
 
     id: str
     lives: bool
@@ -51,7 +51,7 @@ class Worker(NamedTuple):
     speed: float
     passed: float
     worked: float
-    """Busy seconds of its cores, whatever processes used them."""
+    """Seconds in which its cores were busy, summed over the cores, no matter which processes used them."""
     own: float
     """CPU seconds of the executor and of the processes that it started."""
     python: float = 0.0
@@ -61,7 +61,7 @@ class Worker(NamedTuple):
 
 
 class Tasks(NamedTuple):
-    """Seconds of a query's tasks, running tasks included."""
+    """Seconds of a query's tasks, summed over all tasks so far; running ones are included."""
 
     ran: float
     cpu: float
@@ -80,12 +80,14 @@ class Look(NamedTuple):
 
 
 class Table:
-    """The workers of one session; also sets where queries run."""
+    """The table of one session's workers, in the driver's JVM. `get` and `set` are for the workers of a query."""
 
     def __init__(self, spark: SparkSession) -> None:
         if jvm.WORKERS not in str(spark.sparkContext.getConf().get("spark.plugins", "")):
             raise ConfigError(
-                "its executors don't tell what they use", where="spark", remedy="make the session with treadle.session"
+                "its executors don't report their CPU use",
+                where="spark",
+                remedy="make the session with treadle.session",
             )
         self._places: Any = jvm.load(spark).treadle.Places
 
@@ -102,7 +104,7 @@ class Table:
 
 
 def tasks_of(places: Any) -> dict[tuple[str, str], Tasks]:
-    """Seconds of tasks by query and executor, from the table of the driver."""
+    """Read the seconds of tasks, by query and executor, from the driver's table."""
     lines = [line.split("\t") for line in str(places.ran()).splitlines()]
     return {(query, at): Tasks(*map(float, seconds)) for query, at, *seconds in lines}
 
@@ -125,7 +127,7 @@ class LocalCores(Cores):
 
     @property
     def python(self) -> float:
-        """CPU seconds, until the last `read`, of the processes that the JVM has started."""
+        """CPU seconds of the processes that the JVM has started (Python workers), up to the last `read`."""
         return max(self._ours - (float(self._places.process()) - self._began), 0.0)
 
     def tasks(self) -> Mapping[tuple[str, str], Tasks]:
@@ -133,9 +135,10 @@ class LocalCores(Cores):
 
 
 class ClusterCores:
-    """CPU used by executors, with the processes that they started, and by others; interface of `linux.cores.Cores`.
+    """Counts the CPU of executors, including processes that they started, and the CPU of all other processes.
 
-    Executors of a machine that may use the same cores share them; different sets of cores are assumed to be disjoint.
+    It has the interface of `linux.cores.Cores`. If executors on one machine may use the same set of cores, these cores
+    count once; different sets are assumed to be disjoint.
     """
 
     def __init__(self, table: Table) -> None:
@@ -178,21 +181,18 @@ class ClusterCores:
 
 
 class Use(NamedTuple):
-    """CPU use between two samples, in cores of the first worker.
-
-    A core of a worker that is twice as fast counts as two.
-    """
+    """CPU use between two samples, in cores of the first worker: a core that is twice as fast counts as two."""
 
     cores: Floats
-    """By worker: its cores; 0 if it is gone."""
+    """By worker: its number of cores; 0 if its executor has ended."""
     others: Floats
-    """By worker: cores used there by all processes except the executor's; 0 until measured."""
+    """By worker: cores used by processes that do not belong to the executor; 0 until measured."""
     cpu: Floats
     """By query: cores used."""
 
 
 def used(before: Look, after: Look, workers: Sequence[str], queries: Sequence[str]) -> Use:
-    """The cores of each worker, and what was used of them, between two samples."""
+    """Compute the cores of each worker, and the CPU that others and each query used between two samples."""
     count = len(workers)
     cores, others, speed = np.zeros(count), np.zeros(count), np.ones(count)
     cpu = np.zeros(len(queries))
@@ -213,7 +213,7 @@ def used(before: Look, after: Look, workers: Sequence[str], queries: Sequence[st
 
 
 def by_query(tasks: Mapping[tuple[str, str], Tasks], queries: Sequence[str], worker: str | None = None) -> Floats:
-    """A row of `Tasks` for each query, on one worker or on all, and in the last row all other tasks."""
+    """Return a row of `Tasks` for each query, on one worker or on all; the last row is for all other tasks."""
     row = {query: number for number, query in enumerate(queries)}
     found = np.zeros((len(queries) + 1, len(Tasks._fields)))
     for (query, at), seconds in tasks.items():
@@ -223,10 +223,11 @@ def by_query(tasks: Mapping[tuple[str, str], Tasks], queries: Sequence[str], wor
 
 
 def divided(own: float, python: float, tasks: Floats) -> Floats:
-    """By row of `by_query`: what it used of `own` CPU seconds, of which Python used `python`.
+    """Divide `own` CPU seconds of an executor among the rows of `by_query`; `python` is the part that Python used.
 
-    The CPU of task threads is measured. Python's CPU is divided by how long tasks waited for Python; the rest (planner,
-    garbage collector, compiler, helper threads of shuffles) by how long tasks ran.
+    The CPU of task threads is measured. Python's CPU is divided in proportion to the time that tasks waited for Python.
+    All other CPU (planner, garbage collector, compiler, helper threads of shuffles) is divided in proportion to the
+    time that tasks ran.
     """
     ran, cpu, waited = np.maximum(tasks, 0.0).T
     rest = max(own - python - float(cpu.sum()), 0.0)

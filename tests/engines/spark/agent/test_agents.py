@@ -18,7 +18,7 @@ from treadle.engines.spark.application import Application
 from treadle.engines.spark.engine import SparkEngine
 from treadle.engines.spark.queries.plan import parse
 from treadle.engines.spark.queries.rest import Rest
-from treadle.engines.spark.threads.naming import COMPILERS, Kind, parse_thread_name, runs_task
+from treadle.engines.spark.threads.thread_names import COMPILERS, Kind, parse_thread_name, runs_task
 from treadle.engines.spark.threads.thread_table import ThreadTable
 from treadle.errors import TreadleError
 

@@ -82,7 +82,7 @@ def test_values_are_those_of_the_tasks_that_were_described() -> None:
 def test_values_of_other_tasks_than_those_described_are_refused(sent: bytes) -> None:
     reports = Reports("process 1")
     reports.take(frame("task\t7\t3\t0\tin", "tasks\t1\t7"))
-    with pytest.raises(EngineError, match="no agent of Treadle"):
+    with pytest.raises(EngineError, match="the agent sent an invalid report"):
         reports.take(sent)
 
 
@@ -109,7 +109,7 @@ def test_more_than_any_jvm_has_is_refused(line: str) -> None:
         for begin in range(0, 3 * MOST, 8192):
             reports.take(frame(*(line.format(number) for number in range(begin, begin + 8192))))
 
-    with pytest.raises(EngineError, match="no agent of Treadle"):
+    with pytest.raises(EngineError, match="the agent sent an invalid report"):
         take_much()
     assert len(reports.threads) + len(reports.jobs) + len(reports.shuffles) <= MOST + 8192
 

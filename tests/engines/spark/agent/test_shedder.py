@@ -145,7 +145,7 @@ def test_a_line_that_can_not_be_read_is_left_out_and_the_others_count(
         assert (other.name, other.ends) == ("query-id", True)
         theirs.sendall(b"\xff\n\n")
         assert shedder.look() == []
-    assert caplog.text.count("is left out") == 1
+    assert caplog.text.count("is ignored") == 1
 
 
 def test_a_driver_that_ends_is_gone(application: SparkProcess) -> None:

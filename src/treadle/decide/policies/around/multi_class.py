@@ -96,5 +96,5 @@ def _class_of(key: str) -> float:
         return float(key)
     except ValueError:
         raise ConfigError(
-            f"'{key}' is no class", where=f"policy '{MultiClass.name}'", remedy="use high, low or a query's priority"
+            f"'{key}' is not a class", where=f"policy '{MultiClass.name}'", remedy="use high, low or a query's priority"
         ) from None

@@ -25,7 +25,7 @@ _UNIT = unit()
 
 
 class Weighted(Policy):
-    """Mixes policies: the weighted mean of what the members say, of those that know something about a row."""
+    """Mixes policies: the weighted mean of the members' priorities; a member that does not know a row is left out."""
 
     name: ClassVar[str] = "weighted"
     optimises: ClassVar[str] = "a mix of its members' goals"
@@ -66,14 +66,14 @@ class Weighted(Policy):
 
 
 def _numbers(schedule: Schedule, with_helpers: bool) -> Floats:
-    """Return one number per row for mains, then one per row for helpers; helpers without any follow their mains."""
+    """Return one number per row for main threads, then one per row for helpers, which default to the former."""
     if not with_helpers:
         return schedule.scalar
     return np.concatenate([schedule.scalar, schedule.scalar if schedule.helper is None else schedule.helper])
 
 
 def _weighted_mean(said: Floats, weights: Floats) -> Floats:
-    """Return the mean over members that know something about a row; NaN where none does."""
+    """Return for each row the weighted mean over the members with a known number; NaN where no member has one."""
     known = ~np.isnan(said)
     weight = weights @ known
     total = weights @ np.where(known, said, 0.0)

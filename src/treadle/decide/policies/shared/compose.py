@@ -20,12 +20,12 @@ def metrics_of(policies: Iterable[Policy]) -> tuple[tuple[str, ...], tuple[str, 
 
 
 def mains_and_helpers(schedule: Schedule) -> tuple[Floats, Floats]:
-    """Return the vectors of main threads and of helpers, on one scale; helpers without any follow their mains."""
+    """Return the vectors of main threads and of helpers, on one scale; without `helper` both are the same."""
     if schedule.helper is None:
         return schedule.priority, schedule.priority
     return schedule.scalar[:, None], schedule.helper[:, None]
 
 
 def padded(vectors: Floats, width: int) -> Floats:
-    """Return vectors with zeros in the dimensions they lack."""
+    """Return the vectors extended with zeros to `width` dimensions."""
     return np.pad(vectors, ((0, 0), (0, width - vectors.shape[1])))

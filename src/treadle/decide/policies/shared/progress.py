@@ -1,14 +1,15 @@
 """Progress charts of whole plans: which operators form a chain of Babcock's Chain policy, and how steep it is.
 
-They depend on costs, selectivities and the graph, not on queues and ages. A chain is a segment of the lower envelope
+Charts depend on costs, selectivities and the graph, not on queues and ages. A chain is a segment of the lower envelope
 (Haren section 7.2). On a graph with branches it is a block of Horn's algorithm for trees, which on a path is the same.
 
 A tuple that enters an operator has size 1. Processing it costs `c` and sends `selectivity` to each consumer, so it
-frees `1 - selectivity * consumers`; the output of a sink leaves the system. The block of an operator is the connected
-part of the plan downstream of it, itself included, that frees most per second (the larger one of equals). Blocks are
-found from the sinks upstream: an operator's agenda lists the blocks downstream of it, steepest first, and its own block
-takes them in while they are at least as steep as itself. Every block is steeper than those that follow it, so an agenda
-sorted by slope never breaks the order of the plan. A block on several paths is in an agenda once, with the flows added.
+frees `1 - selectivity * consumers` of memory; the output of a sink leaves the system. The block of an operator is the
+connected part of the plan downstream of it, itself included, that frees most per second of cost (its slope); of equals,
+the larger one. Blocks are found from the sinks upstream: an operator's agenda lists the blocks downstream of it,
+steepest first, and its own block absorbs them as long as they are at least as steep as itself. Every block is steeper
+than those that follow it, so an agenda sorted by slope never breaks the order of the plan. A block on several paths is
+in an agenda once, with the flows added.
 
 An operator with unknown numbers has the slope NaN and is ranked in agendas by an upper bound, 1 / c: no tuple frees
 more than itself. So a block is unknown only where the missing number could change it.
@@ -23,12 +24,15 @@ import numpy as np
 from treadle.model import Bools, Floats, Ints, Level, Topology
 
 SHORTEST = 1e-9
-"""The least cost: a measured cost of 0 means less than the resolution of the clock, a nanosecond."""
+"""The least cost in seconds: a measured cost of 0 means less than the resolution of the clock, a nanosecond."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The rows at one distance from the sinks. Rows with the same consumers (copies of an operator) share a menu."""
+    """The rows at one distance from the sinks. Rows with the same consumers (copies of an operator) share one agenda.
+
+    Such a shared agenda is a menu: `menu_of` is the menu of each row, and the edges are listed for each menu.
+    """
 
     rows: Ints
     menu_of: Ints
@@ -81,9 +85,10 @@ class Envelope:
                 self._take_in(stage.rows)
 
     def slopes(self) -> tuple[Floats, Bools]:
-        """Row -> the slope of the steepest block that has it, and whether the row begins that block.
+        """Row -> the slope of the steepest block that contains it, and whether the row begins that block.
 
-        A row begins a block if no known row feeds it, as with sources, or if it follows such a row's block.
+        A row begins a block if no known row feeds it, as with sources, or if its block is in the agenda behind the
+        block of such a row.
         """
         steepest = np.full(len(self.slope), -np.inf)
         is_head = np.zeros(len(self.slope), dtype=np.bool_)
@@ -98,7 +103,7 @@ class Envelope:
         return steepest, is_head
 
     def members(self, head: int) -> tuple[int, ...]:
-        """The rows of the block that begins at `head`, in the order of the agenda."""
+        """Return the rows of the block that begins at `head`, in the order of the agenda."""
         found: dict[int, None] = {}
         todo = [head]
         while todo:
@@ -110,7 +115,7 @@ class Envelope:
         return tuple(found)
 
     def _draw_up(self, stage: Stage) -> None:
-        """Write a stage's agendas: the blocks of its consumers and the blocks that follow, steepest first."""
+        """Write a stage's agendas: the blocks of its consumers and the blocks that follow those, steepest first."""
         to, taken, end = stage.edge_to, self.taken[stage.edge_to], self.end[stage.edge_to]
         size = 1 + end - taken
         heads, flows = np.empty(size.sum(), dtype=np.int64), np.empty(size.sum())
@@ -137,7 +142,7 @@ class Envelope:
         return menu[new], heads[new], np.add.reduceat(flows, new)
 
     def _take_in(self, rows: Ints) -> None:
-        """Let each row's block grow by the head of its agenda while that is at least as steep."""
+        """Extend each row's block by the first block of its agenda, as long as that one is at least as steep."""
         blind = rows[np.isnan(self.slope[rows]) | (self.flow[rows] == 0)]  # nothing known follows
         self.end[blind] = self.begin[blind]
         self.taken[rows] = self.begin[rows]
@@ -194,7 +199,7 @@ def _stage(level: Level) -> Stage:
 
 
 def _ranges(begin: Ints, end: Ints) -> Ints:
-    """begin[0]..end[0]-1, begin[1]..end[1]-1, ... in one array."""
+    """Return begin[0]..end[0]-1, begin[1]..end[1]-1, ... in one array."""
     size = end - begin
     shift = np.repeat(begin - np.cumsum(size) + size, size)
     return shift + np.arange(len(shift))

@@ -70,7 +70,7 @@ class Options:
     def refuse_the_rest(self) -> None:
         """Refuse options that the policy did not read."""
         for key in self.unread():
-            remedy = suggestion(key, sorted(self._asked), none="leave it out: this one has no options")
+            remedy = suggestion(key, sorted(self._asked), none="leave it out: this policy has no options")
             raise ConfigError(f"there is no option '{key}'", where=self._where, remedy=remedy)
 
 
@@ -86,7 +86,7 @@ def parse(spec: str) -> tuple[str, dict[str, str]]:
         if not key or not value or not value[0]:
             raise ConfigError(f"'{part}' is not an option", where=where(spec), remedy=_FORM)
         if key in options:
-            raise ConfigError(f"option '{key}' is there twice", where=where(spec), remedy="keep one of them")
+            raise ConfigError(f"option '{key}' is given twice", where=where(spec), remedy="keep one of them")
         options[key] = value[0]
     return name, options
 
@@ -103,7 +103,7 @@ def split(text: str, mark: str, spec: str | None = None, *, at_most: int = -1) -
             parts.append(text[begin:at].strip())
             begin = at + 1
     if depth != 0:
-        raise ConfigError("a parenthesis has no partner", where=where(text if spec is None else spec), remedy=_FORM)
+        raise ConfigError("the parentheses are unbalanced", where=where(text if spec is None else spec), remedy=_FORM)
     return [*parts, text[begin:].strip()]
 
 

@@ -33,7 +33,7 @@ from treadle.linux.sockets import peer
 log = logging.getLogger("treadle.engines.spark")
 
 START = 10.0
-"""Seconds for a loaded agent to connect."""
+"""Maximum seconds for a loaded agent to connect."""
 LEAD = 0.008
 """Seconds by which a sample comes before its round, enough to arrive in time. A late one counts in the next round."""
 ROUNDS = 20
@@ -42,7 +42,7 @@ TRIES = 6
 BACKOFF = Backoff(0.2, 10.0)
 """Attempts to load an agent, and the pause in seconds before each retry, which doubles."""
 PROTOCOL = 9
-"""An agent reports this version: a loaded class stays even when its jar is replaced."""
+"""The protocol version that an agent must report: a loaded class stays even when its jar is replaced."""
 _TIMES = struct.Struct(">qqqqq")
 _MANIFEST = "Agent-Class: treadle.Agent\n"
 
@@ -54,7 +54,7 @@ class Agent(Reports):
         super().__init__(f"process {pid}")
         self.pid = pid
         self.told: tuple[object, ...] = ()
-        """The last sent settings: when to sample what, and the order of queries."""
+        """The settings that were last sent: when to sample what, and the order of queries."""
         self._connection = call(pid, jar())
         end = time.monotonic() + START
         try:
@@ -64,7 +64,7 @@ class Agent(Reports):
                 raise EngineError(
                     "has the agent of another version of Treadle",
                     where=self.where,
-                    remedy="start the application anew, or attach with --no-agent",
+                    remedy="restart the application, or attach with --no-agent",
                 )
         except BaseException:
             self.close()
@@ -78,10 +78,11 @@ class Agent(Reports):
         self._connection.close()
 
     def tell(self, first: float, period: float, stacks: float, counts: float, order: tuple[str, ...]) -> None:
-        """Have the agent sample at `first`, by the monotonic clock that Java shares, and then every `period`.
+        """Set when the agent samples: first at `first`, and then every `period` seconds.
 
-        `stacks` and `counts` are the periods of these samples; 0: never. `order` are runs of queries in the order in
-        which their tasks get free slots; empty: Spark's own order.
+        `first` is a time of the monotonic clock, which Java shares. `stacks` and `counts` are the seconds between two
+        samples of stacks and of tasks' counters; 0: never. `order` has the runs of queries in the order in which their
+        tasks get free slots; empty: Spark's own order.
         """
         self.told = (first, period, stacks, counts, order)
         runs = ",".join(order).encode()
@@ -89,45 +90,45 @@ class Agent(Reports):
         self._connection.send(_TIMES.pack(*times, len(runs)) + runs)
 
     def hear(self) -> None:
-        """Receive what has arrived."""
+        """Receive and parse the bytes that have arrived; TargetGone if the agent has disconnected."""
         self._hear(self._connection.recv(bounded.PIECE))
 
     def _hear(self, some: bytes) -> None:
         if not some:
-            raise TargetGone("the agent is gone", where=self.where)
+            raise TargetGone("the agent has disconnected", where=self.where)
         self.take(some)
 
 
 class Agents:
-    """The agents in all JVMs of an application. Threads load them, so a new agent is there a moment later."""
+    """The agents in all JVMs of an application. Background threads load them, so `keep` does not wait for them."""
 
     def __init__(self, *, loads: bool = True, period: float = 0.05, stacks: float = 0.0, counts: float = 0.0) -> None:
-        """`period` are the seconds between two rounds; agents sample before each.
+        """`period` is the time in seconds between two rounds; agents sample before each round.
 
-        `stacks` and `counts` are those between two samples of the stacks and the counters of tasks; 0: never.
+        `stacks` and `counts` are the seconds between two samples of stacks and of tasks' counters; 0: never.
         """
         self._loads = loads
         self._period = period
         self.stacks, self.counts = stacks, counts
-        """Both may be changed at any time."""
+        """Seconds between two samples of each kind; 0: never. Both may be changed at any time."""
         self.task_order: tuple[str, ...] = ()
         """Runs of queries, in the order in which their tasks get free slots. May be changed at any time."""
         self._agents: dict[int, Agent] = {}
         self._tried: dict[int, int] = {}
-        """By process, the attempts so far."""
+        """By process, the number of attempts to load its agent so far."""
         self._again: dict[int, float] = {}
-        """By process, when to try again: its JVM may have just started."""
+        """By process, when to load its agent again after a failure: the JVM may have just started."""
         self._loading: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._closed = False
         self._speaking = select.epoll()
         self._lead = min(LEAD, period / 4)
         self._first = math.nan
-        """When agents sample: at this time, and from then on in each period."""
+        """The time of the agents' first sample; later samples follow in each period."""
         self._ages: list[float] = []
         """Age of the newest sample at each of the last rounds."""
         self.generation = 0
-        """Grows with all news except stacks and counters."""
+        """Grows with all reports and agents that are new, except for stacks and counters."""
         self.sampled = 0
         """Grows with new stacks."""
         self.counted = 0
@@ -157,7 +158,7 @@ class Agents:
         self._loading = [thread for thread in self._loading if thread.is_alive()]
 
     def fileno(self) -> int:
-        """A file that is readable when an agent has sent a report."""
+        """A file descriptor that is readable when an agent has sent a report."""
         return self._speaking.fileno()
 
     def of(self, pid: int) -> Agent | None:
@@ -187,7 +188,7 @@ class Agents:
                     self._tried_with(agent, self._hear)
 
     def _time(self, now: float) -> None:
-        """Adjust the sampling times. Rounds may be late, never early: the one with the youngest sample is on time."""
+        """Adjust the sampling times. Rounds may be late, never early: the one with the youngest sample was on time."""
         if math.isnan(self._first):
             self._first = now + self._period - self._lead
         self._ages.append((now - self._first) % self._period)
@@ -217,7 +218,7 @@ class Agents:
             what(agent)
         except (OSError, TreadleError, ValueError) as error:
             if isinstance(error, EngineError):
-                log.warning("%s; Spark's UI is asked until it can", error, extra={"error": str(error)})
+                log.warning("%s; Spark's UI is used until the agent works", error, extra={"error": str(error)})
             self._try_again(agent.pid)  # unless its process has ended
             self._drop(agent.pid)
             self.generation += 1
@@ -255,7 +256,7 @@ def identify(pid: int) -> tuple[str, str]:
     agent = Agent(pid)
     agent.close()
     if not agent.drives:
-        raise EngineError("drives no application", where=f"process {pid}")
+        raise EngineError("is not the driver of a Spark application", where=f"process {pid}")
     return agent.application
 
 
@@ -280,10 +281,12 @@ def call(pid: int, own: Jar) -> socket.socket:
                 with suppress(OSError):
                     folder.remove(name)
     except OSError as error:
-        raise EngineError(f"the agent can't call: {error}", where=where, remedy="make its /tmp writable") from error
+        raise EngineError(
+            f"the agent can't connect to Treadle: {error}", where=where, remedy="make its /tmp writable"
+        ) from error
     caller = peer(connection).pid
     if caller != pid:
         connection.close()
-        raise EngineError(f"process {caller} called in its place", where=where)
+        raise EngineError(f"process {caller} connected instead of the agent", where=where)
     connection.settimeout(START)
     return connection

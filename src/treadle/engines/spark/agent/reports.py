@@ -19,19 +19,21 @@ from treadle.model import Ints
 from treadle.text import excerpt
 
 TROUBLES = 20
-"""Reports in a row that Spark can't be read, after which this is an error: some occur while Spark changes its state."""
+"""Number of consecutive reports of a failure to read Spark that make an error. A few failures occur while Spark changes
+its state."""
 LONGEST_FRAME = 1 << 23
-"""Bytes of a frame; 5,000 threads and 100 plans fit in."""
+"""Maximum bytes of a frame: enough for 5,000 threads and 100 plans."""
 LONGEST_NAME, LONGEST_PLAN = 1 << 12, 1 << 18
-"""Characters of a name or description, and of a plan, that are kept."""
+"""Maximum characters of a name or description, and of a plan; the rest is cut off."""
 MOST, MOST_PLANS = 1 << 15, 1 << 8
-"""Threads, jobs, shuffles, batches, tasks of each, and plans that are kept."""
+"""Maximum number of threads, jobs, shuffles, batches, stacks or tasks: more of one kind are an error. Maximum number of
+plans: older ones are dropped."""
 MOST_COLUMNS, MOST_COUNTS = 1 << 12, 1 << 6
-"""Columns of a task, and readings of all counters that are kept until they are taken."""
+"""Maximum number of counter columns of a task, and of readings that are kept until they are taken."""
 _LENGTH, _TIME_AND_LAYOUT = struct.Struct(">i"), struct.Struct(">qq")
 _ADDRESSES = 1 << 64
 _NO_NEWS = ("stack\t", "task\t", "tasks\t")
-"""Lines without news of threads, jobs or plans."""
+"""How lines without news of threads, jobs or plans begin."""
 
 
 class Told(NamedTuple):
@@ -66,13 +68,13 @@ class Counts(NamedTuple):
 
     time: float
     tasks: tuple[Task, ...]
-    """The same object for as long as the tasks are the same."""
+    """The same tuple object in all readings for as long as the tasks are the same."""
     values: Ints
     """All columns of the first task, then all of the second, and so on; -1: unknown."""
 
 
 class Reports:
-    """All that an agent has reported."""
+    """The current state of a JVM, from all that its agent has reported."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -87,23 +89,20 @@ class Reports:
         self.graphs: dict[int, str] = {}
         """By id of the SQL execution, its operators with their counters, as `operators.parse` reads them."""
         self.counts: deque[Counts] = deque(maxlen=MOST_COUNTS)
-        """Readings that were not taken yet, oldest first."""
+        """Counter readings that nobody has taken yet, oldest first."""
         self.batches: dict[int, tuple[float, float]] = {}
-        """By number of a streaming query's thread, of its last batch: rows in per second, and rows put into Kafka per
-        row in.
-
-        The latter is -1 where it is unknown, as before the first batch.
-        """
+        """By Java's number of a streaming query's thread: rows in per second of the last batch, and rows sent to Kafka
+        per row in; the latter is -1 while unknown, as before the first batch."""
         self.application = ("", "")
         """In a driver, the id and the name of its application."""
         self.stacks: dict[int, Stack] = {}
         """The last stacks of tasks' threads, by Java's number of the thread."""
         self.changes = 0
-        """Frames with news of threads, jobs or plans."""
+        """Number of received frames that had news of threads, jobs or plans."""
         self.sampled = 0
-        """Frames with stacks."""
+        """Number of received frames that had stacks."""
         self.counted = 0
-        """Frames with counters of tasks."""
+        """Number of received frames that had counters of tasks."""
         self.protocol = 0
         self._trouble: list[str] = []
         self._received = bytearray()
@@ -118,7 +117,7 @@ class Reports:
 
     @property
     def selectivity(self) -> float:
-        """Rows put into Kafka per row read from it, over the last batches of all queries; NaN unless all are known."""
+        """Rows sent to Kafka per row read from it, over the last batches of all queries; NaN unless all are known."""
         taken = sum(rate for rate, _ in self.batches.values())
         known = taken > 0.0 and all(each >= 0.0 for _, each in self.batches.values())
         return sum(rate * each for rate, each in self.batches.values()) / taken if known else math.nan
@@ -233,13 +232,13 @@ class Reports:
     def _check_bounds(self) -> None:
         for kept in (self.threads, self.jobs, self.shuffles, self.batches, self.stacks, self._tasks):
             if len(kept) > MOST:
-                raise self._nonsense(f"{len(kept)} things of a kind")
+                raise self._nonsense(f"{len(kept)} entries of one kind")
         if sum(len(each.stages) for each in self.jobs.values()) > MOST:
             raise self._nonsense("more stages than any driver runs")
 
     def _nonsense(self, what: str) -> EngineError:
         remedy = "attach with --no-agent, and find out what runs in that JVM"
-        return EngineError(f"the agent reports what no agent of Treadle does: {what}", where=self.where, remedy=remedy)
+        return EngineError(f"the agent sent an invalid report: {what}", where=self.where, remedy=remedy)
 
 
 def _plain(text: str) -> str:

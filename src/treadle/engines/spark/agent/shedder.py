@@ -2,7 +2,7 @@
 
 This module speaks the protocol of the agent in `java/treadle/shed`; others decide which share to keep. The agent puts a
 filter above the sources in the plan of each micro-batch, but only while it hears from this process. If the connection
-ends, or is silent since this process is stopped or hangs, queries keep all rows again from their next batch on.
+ends, or is silent because this process is stopped or hangs, queries keep all rows again from their next batch on.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from treadle.text import visible
 log = logging.getLogger("treadle.attach")
 
 ANSWER = 5.0
-"""Seconds: in the JVM the agent waits only for the garbage collector."""
+"""Maximum seconds for an answer: in the JVM, the agent waits only for the garbage collector."""
 LONGEST = 1 << 26
-"""Bytes of an answer: the first has up to a hundred reports of each query."""
+"""Maximum bytes of an answer: the first one has up to a hundred reports of each query."""
 PROTOCOL = 2
 _MANIFEST = "Agent-Class: treadle.shed.Shedder\n"
 
 
 class Report(NamedTuple):
-    """The state of a query."""
+    """What an agent reports of a query: its name and trigger, Spark's progress reports, and the rows at the filter."""
 
     run: str
     name: str
@@ -42,7 +42,7 @@ class Report(NamedTuple):
     """Rows that reached the filter since the agent was loaded, in finished batches with a filter."""
     kept: int
     progress: tuple[Progress, ...]
-    """Reports since the last `look`."""
+    """Spark's progress reports since the last `look`."""
     ends: bool = False
     """Whether its trigger ends the query when all available rows are read (AvailableNow, Once)."""
 
@@ -58,7 +58,8 @@ class Shedder:
         self.pid = pid
         self.patience = patience
         self.suspended = 0.0
-        """The longest silence before the last `look`, in seconds, with no rows dropped; else 0."""
+        """Seconds: the longest time without a call before the last `look`, if all rows were kept because of it; else
+        0."""
         self._skipped = 0
         self._connection = call(pid, jar())
         try:
@@ -72,7 +73,7 @@ class Shedder:
         self._connection.close()
 
     def keep(self, parts: Mapping[str, float]) -> None:
-        """Set by run the share of its rows that a query keeps from its next batch on."""
+        """Set, for each run in `parts`, the share of its rows that the query keeps from its next batch on."""
         self._send("".join(f"keep\t{run}\t{part:.6f}\n" for run, part in parts.items()))
 
     def look(self) -> list[Report]:
@@ -81,7 +82,7 @@ class Shedder:
         said = parse(self._answer(b"\n\n", b"\n"))
         self.suspended = said.silent
         if said.odd and not self._skipped:
-            log.warning("a report of process %d is left out: %s", self.pid, visible(said.odd[0]))
+            log.warning("an invalid report of process %d is ignored: %s", self.pid, visible(said.odd[0]))
         self._skipped += len(said.odd)
         return said.reports
 
@@ -91,7 +92,7 @@ class Shedder:
             raise EngineError(
                 "has the agent of another version of Treadle, or of Spark",
                 where=f"process {self.pid}",
-                remedy="start the application anew, with the Spark that Treadle was installed with",
+                remedy="restart the application, with the Spark that Treadle was installed with",
             )
 
     def _answer(self, end: bytes, whole: bytes = b"") -> bytes:
@@ -101,12 +102,12 @@ class Shedder:
             while not (said.endswith(end) or (whole and said == whole)):
                 some = bounded.piece(self._connection, late, ANSWER)
                 if not some:
-                    raise TargetGone("the agent is gone", where=f"process {self.pid}")
+                    raise TargetGone("the agent has disconnected", where=f"process {self.pid}")
                 said += some
                 if len(said) > LONGEST:
                     raise bounded.too_long(LONGEST)
         except OSError as error:
-            raise TargetGone("the agent is gone", where=f"process {self.pid}") from error
+            raise TargetGone("the agent has disconnected", where=f"process {self.pid}") from error
         except (bounded.TimeOverError, bounded.TooLongError) as error:
             raise EngineError(f"the agent {error.message}", where=f"process {self.pid}") from error
         return bytes(said)
@@ -116,7 +117,7 @@ class Shedder:
             self._connection.settimeout(ANSWER)
             self._connection.sendall(text.encode())
         except OSError as error:
-            raise TargetGone("the agent is gone", where=f"process {self.pid}") from error
+            raise TargetGone("the agent has disconnected", where=f"process {self.pid}") from error
 
 
 def jar() -> Jar:
@@ -126,17 +127,17 @@ def jar() -> Jar:
 
 
 class Said(NamedTuple):
-    """An answer of the agent."""
+    """The agent's answer to `look`, parsed."""
 
     reports: list[Report]
     silent: float
-    """The longest silence since the previous answer, in seconds, with no rows dropped; else 0."""
+    """As `Shedder.suspended`."""
     odd: list[str]
-    """Why unreadable lines were left out."""
+    """The errors of lines that were left out, as they can't be read."""
 
 
 def parse(said: bytes) -> Said:
-    """Parse an answer. A line that can't be read is left out: it must not end the promises of all queries."""
+    """Parse an answer. A line that can't be read is left out, so that it does not affect other queries."""
     silent, odd = 0.0, []
     queries: list[Report] = []
     new: dict[str, list[Progress]] = {}
@@ -157,7 +158,7 @@ def parse(said: bytes) -> Said:
 def _query(fields: list[str]) -> Report:
     run, identity, trigger, seen, kept, name = fields
     if not 0 <= int(kept) <= int(seen) < 2**63:
-        raise ValueError(f"of {seen} rows {kept} were kept")
+        raise ValueError(f"{kept} of {seen} rows were kept")
     return Report(
         run=run,
         name=name or f"query-{identity[:8]}",

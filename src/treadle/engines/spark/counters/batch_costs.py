@@ -1,8 +1,8 @@
 """The cost of a micro-batch: a fixed part per batch, and a part per row.
 
-Both are fitted to the last batches. If these can't separate the parts, because there was only one batch or all had
-about as many rows, the whole cost counts as fixed: that is right for a batch of that size, and another size is tried
-sooner.
+Both are fitted to the last batches. If there was only one batch, or all had about the same number of rows, the parts
+can't be separated, and the whole cost counts as fixed. That is right for a batch of this size. The rows of a larger
+backlog seem cheaper, so a batch of another size runs sooner, and the parts become known.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections import deque
 import numpy as np
 
 LAST = 16
-"""Batches that are fitted."""
+"""Number of recent batches to which costs are fitted."""
 ALIKE = 0.1
 """Batches whose rows differ by less than this share say little about the cost of a row."""
 
 
 class BatchCosts:
-    """Costs of one query's batches."""
+    """The rows and CPU seconds of one query's last `LAST` batches."""
 
     def __init__(self) -> None:
         self._batches: deque[tuple[float, float]] = deque(maxlen=LAST)

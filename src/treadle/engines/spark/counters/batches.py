@@ -23,7 +23,7 @@ NANO = 1e-9
 
 
 class BatchReading(NamedTuple):
-    """A query in micro-batches at one time; NaN: unknown."""
+    """The figures of a query in micro-batches at one time; NaN: unknown."""
 
     tuples_in: float
     tuples_out: float
@@ -32,17 +32,17 @@ class BatchReading(NamedTuple):
     queue: float
     """Rows that are in the source and in no finished batch."""
     head_age: float
-    """Seconds since the oldest of these rows arrived."""
+    """Seconds since the oldest row of `queue` arrived."""
     works: bool
     """Whether a job of the query runs."""
     cost: float
     """CPU seconds per row; with a share of the batch's fixed part if the backlog is unknown."""
     batch_cost: float
-    """CPU seconds per batch, without its rows."""
+    """CPU seconds per batch, apart from those per row."""
     selectivity: float
     """Rows out per row in, over the last batches that had rows."""
     heard: float = math.nan
-    """Rows of `queue` that the query knows of; the others are estimated from the arrival rate."""
+    """Rows of `queue` that the query's source knows of; the others are estimated from the arrival rate."""
 
 
 FindOwner = Callable[[Task], str]
@@ -69,9 +69,9 @@ class _Past:
     rows: int = 0
     """Rows of finished batches with CPU time not known yet."""
     batches: int = 0
-    """Number of these batches."""
+    """Number of finished batches with CPU time not known yet."""
     paid: float = 0.0
-    """Seconds of `cpu` that earlier batches have used."""
+    """The part of `cpu` that was used by batches which are in `costs` already."""
     costs: BatchCosts = field(default_factory=BatchCosts)
     selectivity: float = math.nan
     batch: float = math.nan
@@ -89,7 +89,7 @@ class BatchQueries:
         """Runs of the queries in micro-batches at the last reading."""
 
     def update(self, pid: int, counts: Counts) -> None:
-        """Take a reading of one process."""
+        """Store the newest counters of one process, for the next `read`."""
         self._latest[pid] = counts
 
     def keep(self, pids: Collection[int]) -> None:
@@ -98,7 +98,7 @@ class BatchQueries:
             del self._latest[pid]
 
     def read(self) -> dict[str, BatchReading]:
-        """Return by run all running queries in micro-batches."""
+        """Return, by run, the reading of each running query in micro-batches."""
         queries = {
             run: (values(), counts.time)
             for pid, counts in self._latest.items()
@@ -163,7 +163,7 @@ def _learn(past: _Past, values: dict[str, int]) -> None:
 
 
 def _so_far(values: dict[str, int], ended: str, metric: str, tasks: list[dict[str, int]]) -> int:
-    """Add up a counter over the ended tasks and the running tasks of the running batch."""
+    """Sum a counter over all tasks of the running batch: ended tasks, as the driver sums them, and running tasks."""
     return values[ended] + sum(max(0, task.get(f"metric:{values[metric]}", 0)) for task in tasks)
 
 

@@ -18,8 +18,8 @@ from treadle.engines.spark.counters.readings import Located
 from treadle.engines.spark.queries import operators
 from treadle.engines.spark.queries.operators import StageCounters
 from treadle.engines.spark.queries.rest import Directory
-from treadle.engines.spark.threads.naming import parse_thread_name
 from treadle.engines.spark.threads.places import Place
+from treadle.engines.spark.threads.thread_names import parse_thread_name
 from treadle.model import Floats, Ints
 
 COUNTERS = ("tuples_in", "tuples_out")
@@ -28,13 +28,13 @@ OFFERS = frozenset(
     {*COUNTERS, "queue", "output_queue", "external_queue", "head_age", "mean_age", "latency", "batch_cost"}
 )
 COLUMNS = OFFERS | {"cpu_time", "heard"}
-"""Adds the CPU time of micro-batch tasks, most of which end before their thread is seen, and `heard`: the part of their
-queue that is known, not estimated."""
+"""`OFFERS`, and for queries in micro-batches `cpu_time`, since most of their tasks end before their thread is seen, and
+`heard`: the rows of the queue that are known, not estimated."""
 MOST_GRAPHS = 256
 
 
 class LiveColumns:
-    """Follows all tasks of an application."""
+    """The counters of all tasks of an application, by instance of its topology."""
 
     def __init__(self, agents: Agents, directory: Directory) -> None:
         self._agents = agents
@@ -50,7 +50,7 @@ class LiveColumns:
         self._places: Sequence[Place | None] = ()
         self._columns: dict[str, Floats] = {}
         self._rows: tuple[object, Ints, Ints] | None = None
-        """For the places of a reading: indices of those that have a row, and these rows."""
+        """The places of a reading, the indices of those with an instance, and the indices of these instances."""
 
     def take(self, pids: Collection[int]) -> bool:
         """Take the readings that the agents have sent since the last call; True if there were any."""
@@ -79,7 +79,7 @@ class LiveColumns:
         return self._last if self._counters.reading is not None or self.batches else math.nan
 
     def lay_out(self, places: Sequence[Place | None]) -> None:
-        """Switch to the rows of these places."""
+        """Switch to new instances: `places` has the place of each."""
         at = {place: row for row, place in enumerate(self._places) if place is not None}
         source = np.array([-1 if place is None else at.get(place, -1) for place in places], dtype=np.int64)
         self._columns = {name: np.append(column, np.nan)[source] for name, column in self._columns.items()}
@@ -87,7 +87,7 @@ class LiveColumns:
         self._fill()
 
     def column(self, name: str) -> Floats:
-        """Return a column; NaN where unknown."""
+        """Return a metric by instance; NaN where unknown."""
         found = self._columns.get(name)
         return np.full(len(self._places), np.nan) if found is None else found.copy()
 
@@ -119,14 +119,14 @@ class LiveColumns:
             column[rows] = np.fmax(column[rows], now) if name in COUNTERS else now
 
     def _put(self, row: int, batches: BatchReading) -> None:
-        """Fill in the row of a query in micro-batches: its backlog is its `queue` and its `external_queue`."""
+        """Fill in the instance of a query in micro-batches: its backlog is its `queue` and its `external_queue`."""
         values = {**batches._asdict(), "external_queue": batches.queue, "latency": batches.head_age}
         for name in values.keys() & self._columns.keys():
             self._columns[name][row] = values[name]
 
     @property
     def given(self) -> dict[str, Floats]:
-        """Cost and selectivity of queries in micro-batches, whose rows and CPU time match only over whole batches."""
+        """Cost and selectivity of queries in micro-batches: their rows and CPU time match only over whole batches."""
         if not self.batches:
             return {}
         found = {name: _unknown(self._places) for name in ("cost", "selectivity")}

@@ -1,4 +1,4 @@
-"""CPU time, and time spent waiting for a core, of the threads of each row, as the kernel counts it.
+"""CPU time, and time spent waiting for a core, of the threads of each instance, as the kernel counts it.
 
 Main threads of tasks are read together with the tasks' counters, since cost is the growth of CPU time per row. All
 other threads are many and are read rarely.
@@ -22,23 +22,23 @@ RARELY = 2.0
 
 
 class ExclusiveThreads(NamedTuple):
-    """The threads that serve one row only, as (process, thread), main threads of tasks first, and the row of each."""
+    """The threads that serve one instance only, as (process, thread): main threads of tasks first, then all others."""
 
     mains: Threads
     others: Threads
     all: Threads
     rows: Ints
     tasks: Ints
-    """Rows of queries' tasks."""
+    """Indices of the instances that are tasks of queries. (`rows` has the index of each thread's instance.)"""
 
 
 class CpuTimes:
-    """CPU time and run-queue wait by row. `period`: seconds between two stack samples."""
+    """CPU time and run-queue wait by instance. `period`: seconds between two stack samples."""
 
     def __init__(self, period: float) -> None:
         self.own = _owned(Rows((), (), ()), Topology((), ()))
         self.cpu_factor: Floats = np.empty(0)
-        """By row, CPU seconds of all threads per CPU second that Spark counts: Spark leaves out Python workers."""
+        """By instance, CPU seconds of all threads per CPU second that Spark counts: Spark leaves out Python workers."""
         self._period = period
         self._of_mains, self._of_others = ThreadTimes(), ThreadTimes()
         self._mains: tuple[ExclusiveThreads, Times] | None = None
@@ -46,7 +46,7 @@ class CpuTimes:
         self._cpu, self._wait = Counters(), Counters()
 
     def lay_out(self, rows: Rows, topology: Topology, source: Ints) -> None:
-        """Switch to new rows; `source` has the previous index of each row, -1 for a new one."""
+        """Switch to new instances: `source` has the previous index of each, -1 for a new one."""
         for kept in (self._cpu, self._wait):
             kept.realign(source)
         self.own, self._others = _owned(rows, topology), None
@@ -59,10 +59,11 @@ class CpuTimes:
         return self._mains[1]
 
     def columns(self, mains: Times, of_batches: Floats, lately: Floats) -> tuple[Floats, Floats]:
-        """Return CPU time and run-queue wait by row.
+        """Return CPU time and run-queue wait by instance.
 
-        `of_batches` is what Spark itself counts for queries in micro-batches, since their tasks may start and end
-        between two rounds, `lately` the same, but NaN while the counters are stale; both are NaN for all other rows.
+        `of_batches` is the CPU time that Spark itself counts for queries in micro-batches, since their tasks may start
+        and end between two rounds. `lately` is the same, but NaN while the counters are stale. Both are NaN for all
+        other instances.
         """
         own, others = self.own, self._read_others(time.monotonic())
         counted = ~np.isnan(of_batches)
@@ -75,7 +76,7 @@ class CpuTimes:
         return np.where(counted, np.nan_to_num(used) + lately, used), self._wait.add(own.all, wait, own.rows)
 
     def used(self) -> float:
-        """Return the CPU seconds that all these threads have used so far."""
+        """Return the CPU seconds that all current threads of one instance only have used so far."""
         mains, others = self._of_mains.sample(self.own.mains), self._read_others(time.monotonic())
         return float(np.nansum(mains.cpu_time) + np.nansum(others.cpu_time))
 
@@ -92,7 +93,7 @@ class CpuTimes:
 
 
 class _Evened:
-    """Counters that are read rarely; the growth between two reads is spread over the time until the next one."""
+    """Counters that are read rarely: the growth between two reads is spread evenly over the `period` after them."""
 
     def __init__(self, period: float) -> None:
         self._period = period
@@ -115,7 +116,7 @@ class _Evened:
 
 
 def _owned(rows: Rows, topology: Topology) -> ExclusiveThreads:
-    """Select threads of one row only: a shared one is charged to none."""
+    """Select the threads that serve one instance only: a shared thread is charged to no instance."""
     count = Counter(topology.threads)
     own = [
         (rows.places[row] is None or thread.role is Role.HELPER, (thread.pid, thread.tid), row)

@@ -12,7 +12,10 @@ from treadle.model import Bools, Floats, Ints
 
 
 class Sum(NamedTuple):
-    """Columns that are added up for each task."""
+    """Counter columns to add up for each task: the indices of columns and, for each, its task.
+
+    `known` is False for tasks without all needed columns: their sum is NaN.
+    """
 
     columns: Ints
     tasks: Ints
@@ -24,7 +27,7 @@ class Sum(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A task that writes a shuffle, a task that reads it, and their counter columns; -1: none."""
+    """A task that writes a shuffle, a task that reads it, and the indices of their counter columns; -1: no column."""
 
     key: tuple[int, int, int]
     """The shuffle, and the partitions of writer and reader."""
@@ -39,7 +42,7 @@ class Edge(NamedTuple):
     received: int
     writers: int
     share: float
-    """The share of the writer's rows that goes to this reader: all readers are assumed to get as many."""
+    """The share of the writer's rows that goes to this reader: all readers are assumed to get equally many."""
     alone: bool
     """True if no other task writes for this reader."""
 

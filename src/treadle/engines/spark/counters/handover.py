@@ -15,7 +15,7 @@ from treadle.model import Floats, Ints
 
 
 class Counters:
-    """One counter per row, NaN until a member has counted."""
+    """One counter per instance, NaN until a member has counted."""
 
     def __init__(self) -> None:
         self._totals = np.empty(0)
@@ -24,7 +24,7 @@ class Counters:
         self._last = np.empty(0)
 
     def realign(self, source: Ints) -> None:
-        """Switch to new rows: `source` has the previous index of each row, -1 for a new one."""
+        """Switch to new instances: `source` has the previous index of each, -1 for a new one."""
         known = source >= 0
         totals = realigned(self._totals, source)
         place = np.full(len(self._totals) + 1, -1, dtype=np.int64)
@@ -32,7 +32,7 @@ class Counters:
         self._totals, self._rows = totals, place[self._rows]
 
     def add(self, members: tuple[Hashable, ...], counts: Floats, rows: Ints) -> Floats:
-        """Take the current counts of the members, each with its row; return the counter of each row."""
+        """Update with the current count of each member, `rows` being the members' instances; return all counters."""
         if members is not self._members or rows is not self._rows:
             before = {
                 (member, row): last

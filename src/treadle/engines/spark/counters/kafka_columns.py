@@ -1,4 +1,4 @@
-"""Lag and consumed records of the rows that read Kafka, from the MBeans of their consumers."""
+"""Lag and consumed records of the instances that read Kafka, from the MBeans of their consumers."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from treadle.model import Floats, Ints
 
 
 class KafkaColumns:
-    """Lag and consumed records by row."""
+    """Lag and consumed records by instance; NaN where no consumer is known."""
 
     def __init__(self) -> None:
         self._taken = Counters()
         self._last: tuple[object, object, Floats, Floats] | None = None
 
     def lay_out(self, source: Ints) -> None:
-        """Switch to new rows, as `Counters.realign`."""
+        """Switch to new instances, as `Counters.realign`."""
         self._taken.realign(source)
         self._last = None
 
     def read(
         self, matches: Mapping[Key, Place], found: Mapping[Key, Consumer], places: Sequence[Place | None]
     ) -> tuple[Floats, Floats]:
-        """Return the lag, and the records consumed since each row was first seen; recomputed after a change."""
+        """Return, by instance, the lag, and the records consumed since it was first seen; computed after a change."""
         if self._last is None or self._last[:2] != (matches, found):
             lag = np.full(len(places), np.nan)
             row_of: dict[Place | None, int] = {place: row for row, place in enumerate(places)}

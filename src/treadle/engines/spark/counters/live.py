@@ -2,9 +2,10 @@
 
 The agent reads the counters (`java/treadle/Counters.java`); this module turns them into rows. The output of a stage is
 counted by its operators, or follows from the bytes written. The input from a streaming shuffle is not counted, but the
-messages of a shuffle are numbered: the writer's row count at the time it sent a message is the number of rows in all
-messages so far. So the number of the message that a reader is at, looked up in that curve, gives the rows that the
-reader has taken. The same curves give the age of the oldest waiting row, without a time stamp in any row.
+messages of a shuffle are numbered: the writer's row count at the time when it sent message n is the number of rows in
+messages 0 to n. This is a curve of rows over message numbers. The number of the message that a reader processes now,
+looked up in the curve, gives the rows that the reader has taken. The same curves give the age of the oldest waiting
+row, without a time stamp in any row.
 
 A batch ends task by task. The counts of an ended task are kept until the last task of its job has ended.
 """
@@ -24,7 +25,7 @@ Locate = Callable[[Task], Located | None]
 
 
 class LiveCounters:
-    """The counters of an application's tasks in all its processes. Pass in every reading, in order."""
+    """Counts the rows of an application's tasks in all its processes. Pass every reading to `update`, in order."""
 
     def __init__(self, locate: Locate) -> None:
         self._locate = locate
@@ -38,7 +39,7 @@ class LiveCounters:
         """The last reading; None while no task has a place."""
 
     def update(self, pid: int, counts: Counts) -> None:
-        """Take a reading of one process."""
+        """Add a reading of one process, and compute `reading`."""
         before = self._latest.get(pid)
         if before is None or before.tasks is not counts.tasks:
             if before is not None:
@@ -58,7 +59,7 @@ class LiveCounters:
             self._stale = True
 
     def rewire(self) -> None:
-        """Locate tasks again: more jobs or plans are known."""
+        """Locate all tasks again at the next reading, since more jobs or plans are known."""
         self._stale = True
 
     def _end(self, pid: int, last: Counts, alive: Collection[tuple[int, int]]) -> None:

@@ -1,6 +1,7 @@
 """One reading of the counter columns of all tasks, turned into rows in, rows out, backlog and ages.
 
-Earlier readings form curves, one for each pair of a writer and a reader. `live` explains their use.
+Earlier readings form curves, one for each edge: a pair of a task that writes a shuffle and a task that reads it. The
+module docstring of `live` explains the use of curves.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from treadle.engines.spark.threads.places import Place
 from treadle.model import Floats, Ints
 
 MEMORY = 64
-"""Readings that form a curve; of older ones, fewer are kept."""
+"""Maximum number of readings in a curve. Beyond it, every second one of the older half is dropped."""
 MOST_PLACES = 1 << 15
-"""Places of which the past is kept."""
+"""Maximum number of places of which counts of finished jobs are kept; beyond it, all are dropped."""
 PREFIX = 4
 """Bytes of the length field before each row in a message."""
 ENOUGH = 2_000
-"""Rows of a stage after which their mean size is known well enough to count by bytes."""
+"""Number of rows of a stage after which their mean size is known well enough to compute rows from bytes."""
 
 
 class Located(NamedTuple):
@@ -49,22 +50,21 @@ class Reading(NamedTuple):
     queue: Floats
     """Rows that wait in the shuffles that the task reads; unknown for a task that reads a source."""
     head_age: Floats
-    """Seconds since the oldest waiting row entered the system, and (`mean_age`) all on average; 0 where none waits.
-
-    For a task that reads a source, the oldest row outside.
-    """
+    """Seconds since the oldest waiting row entered the system, for a task that reads a source the oldest row in the
+    source; 0 if none waits."""
     mean_age: Floats
+    """Seconds since the waiting rows entered the system, on average; 0 if none waits, NaN without a shuffle to read."""
     latency: Floats
     """Seconds since the rows that the task takes in now entered the system."""
     output_queue: Floats
-    """Rows put out that are still in the task's buffers."""
+    """Rows that the task has put out, but that are still in its buffers."""
     external_queue: Floats
     """Rows that wait outside of the engine for a task that reads a source."""
 
 
 @dataclass
 class Past:
-    """The counts of finished jobs, by place."""
+    """The counts of finished jobs, by `Place` (run, stage and partition of a task)."""
 
     rows: dict[Place, tuple[float, float]] = field(default_factory=dict)
     """Rows taken in and put out."""
@@ -95,7 +95,7 @@ def _either(new: float, old: float) -> float:
 
 
 class TaskColumns:
-    """The columns of a set of tasks, and the curves of what these tasks have written since they started."""
+    """The counter columns of a set of tasks, and the curves of what these tasks have written since they started."""
 
     def __init__(
         self, tasks: Sequence[Task], located: Sequence[Located | None], past: Past, before: TaskColumns | None
@@ -104,7 +104,7 @@ class TaskColumns:
         self.last: Reading | None = None
         self.bytes_written = np.full(len(tasks), np.nan)
         self.size_of_stage = np.full(len(tasks), np.nan)
-        """By task, mean row size of what its stage has written in this job; NaN while too few rows are known."""
+        """By task, the mean size in bytes of the rows that its stage has written in this job; NaN below `ENOUGH`."""
         starts = np.cumsum([0, *(len(task.columns) for task in tasks)])
         columns = [
             {name: int(start) + at for at, name in enumerate(task.columns)}
@@ -150,9 +150,9 @@ class TaskColumns:
         self._inbox = np.array(
             [inboxes.setdefault((edge.key[0], edge.reader), len(inboxes)) for edge in edges], dtype=np.int64
         )
-        """Edges with the same number share one queue of their reader."""
+        """By edge, a number for its reader's queue of the shuffle: all writers of this shuffle share the queue."""
         self._seen = self._of_inbox(np.ones(len(edges)))
-        """By edge, how many writers of its queue we read."""
+        """By edge, how many writers of the reader's queue are among these tasks."""
         self._is_reader = np.zeros(len(tasks), dtype=np.bool_)
         self._is_reader[self._reader] = True
         self._numbers = np.arange(len(edges))
@@ -163,14 +163,14 @@ class TaskColumns:
         self._times: Floats = np.zeros(0) if before is None else before._times
         memory, count = len(self._times), len(edges)
         self._curves = np.zeros((4, memory, count))
-        """By time and edge: the last message sent, rows put out, rows sent, and the age of the rows written at that
-        time."""
+        """Four values by time and edge: number of the last message sent, rows put out, rows sent, and the age of the
+        rows written at that time."""
         self._curves[0] = -1.0
         self._reached = np.full(count, -1.0)
         self._is_reading = np.zeros(count, dtype=np.bool_)
         """By edge, whether the reader is inside a message of this writer."""
         self._rows_behind = np.zeros(count)
-        """By edge, the waiting rows, by messages."""
+        """By edge, the waiting rows, computed from message numbers."""
         if before is not None:
             same = [(at, before._keys[key]) for key, at in self._keys.items() if key in before._keys]
             new, old = np.array(same, dtype=np.int64).reshape(-1, 2).T
@@ -178,7 +178,7 @@ class TaskColumns:
             self._reached[new] = before._reached[old]
 
     def read(self, time: float, values: Floats) -> Reading:
-        """Compute the reading at a time; the last of `values` is NaN, for missing columns (-1)."""
+        """Compute the reading at `time`. The last of `values` must be NaN: index -1 stands for a missing column."""
         with np.errstate(all="ignore"):
             return self._read(time, values)
 
@@ -243,7 +243,7 @@ class TaskColumns:
         return self._base[0] + taken, self._base[1] + put_out
 
     def _follow(self, values: Floats, sent: Floats) -> None:
-        """Update each reader's position: in the middle of the current message, or after the last one that is done."""
+        """Update each reader's position: the middle of the message that it processes, or the end of the last one."""
         message, waiting = values[self._message], values[self._waiting]
         is_reading = self._is_reading = message >= 0
         received = values[self._received]  # a message that was sent is in transit until the reader receives it
@@ -256,22 +256,22 @@ class TaskColumns:
         self._reached = np.fmax(self._reached, np.fmin(now, sent))
 
     def _divided(self, sent: Floats, left: Floats) -> Floats:
-        """Compute a reader's position per writer if it has several: the same share of each one's messages is done."""
+        """Compute the positions of a reader with several writers: assume that it has done the same share for each."""
         pending = np.maximum(sent - self._reached, 0.0)
         done = np.clip(1.0 - left / self._of_inbox(np.nan_to_num(pending)), 0.0, 1.0)
         reached: Floats = self._reached + np.where(np.isfinite(done), done, 0.0) * pending
         return reached
 
     def _of_inbox(self, of_edge: Floats) -> Floats:
-        """Return by edge the sum over all edges of the same queue."""
+        """Return, by edge, the sum over all edges of the same queue (`_inbox`)."""
         total = np.bincount(self._inbox, of_edge, int(self._inbox.max(initial=-1)) + 1)
         return total.astype(np.float64, copy=False)[self._inbox]
 
     def _evened(self, rows: Floats, got: Floats) -> Floats:
         """Compute the rows that wait on each edge.
 
-        For a writer with several readers only the total of rows out is known. So all rows that its readers have not
-        taken yet are divided among its edges in proportion to the rows that wait by messages.
+        For a writer with several readers, only the total number of rows out is known. So all rows that its readers have
+        not taken yet are divided among its edges in proportion to `_rows_behind`.
         """
         waiting = np.maximum(rows - got, 0.0)
         shared = self._share < 1.0
@@ -285,14 +285,17 @@ class TaskColumns:
         return found
 
     def _unsent(self, level: slice, values: Floats, put_out: Floats) -> Floats:
-        """Compute the rows in the message that each writer fills."""
+        """Compute, by edge of this level, the rows in the message that the writer is filling and has not sent."""
         writer, filling = self._writer[level], self._filling[level]
         size = self.bytes_written[writer] / put_out[writer] + PREFIX
         rows = values[filling] / size
         return np.where((filling >= 0) & np.isfinite(rows), rows, 0.0)
 
     def _pass_on(self, rows: Ints, taken: Floats, put_out: Floats) -> None:
-        """Compute the rows of stages that keep the number of rows: bytes written by size of a row, once known."""
+        """Compute the rows of tasks whose stage puts out as many rows as it takes in.
+
+        These are the bytes written divided by the mean size of a row; as long as that is unknown, the rows taken in.
+        """
         of_stage, count = self._stage[rows], len(self.places)
         total, written = (np.bincount(of_stage, each[rows], count)[of_stage] for each in (taken, self.bytes_written))
         self.size_of_stage[rows] = so_far = np.where(total > ENOUGH, written / total, np.nan)
@@ -309,7 +312,7 @@ class TaskColumns:
         got[level] = np.where(np.isfinite(scaled), scaled, got[level])
 
     def _outside(self, time: float, values: Floats) -> tuple[Floats, Floats]:
-        """Return by task the rows that wait in its source, and the age of the next one to be read."""
+        """Return, by task, the rows that wait in its source, and the age of the next row to be read."""
         waiting, age = np.full(len(self.places), np.nan), np.full(len(self.places), np.nan)
         for task, offset, end, lag in self._sources:
             if values[offset] >= 0.0 and values[end] >= 0.0:
@@ -328,10 +331,10 @@ class TaskColumns:
         ages: Floats,
         source_ages: Floats,
     ) -> Floats:
-        """Compute by task the age of the rows that it takes in now, the oldest ones if the task reads several shuffles.
+        """Compute, by task, the age of the rows that it takes in now; of several shuffles, the age of the oldest rows.
 
-        A row is as old as its writer's rows were when it was written, plus the time it has waited since. `ages` are the
-        ages at the times of writing; this method fills in their last line.
+        The age of a row is the age of the writer's rows at the time of writing, plus the time that the row has waited
+        since. `ages` has these ages by time of writing and edge; this method fills in its last line.
         """
         found = np.where(self._is_reader, np.nan, source_ages)
         born = value_at(rows, np.broadcast_to(times[:, None], rows.shape), got, before=times[0])
@@ -351,7 +354,7 @@ class TaskColumns:
     def _mean_ages(
         self, time: float, times: Floats, rows: Floats, got: Floats, waiting: Floats, ages: Floats
     ) -> Floats:
-        """Compute by task the mean age of all rows that wait for it."""
+        """Compute, by task, the mean age of all rows that wait for it."""
         count = len(self.places)
         came = np.diff(np.maximum(rows, got), axis=0)
         part = np.divide(came, np.diff(rows, axis=0), out=np.zeros_like(came), where=came > 0.0)  # still waiting
@@ -364,7 +367,7 @@ class TaskColumns:
 
 
 def _kept(count: int) -> Ints:
-    """Choose the readings to keep: of the older half every second one."""
+    """Return the indices of the readings to keep: every second one of the older half, and all of the newer half."""
     return np.concatenate([np.arange(0, count // 2, 2), np.arange(count // 2, count)])
 
 

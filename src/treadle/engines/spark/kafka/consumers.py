@@ -28,21 +28,21 @@ REQUESTS = (
 )
 """The MBeans that are read in each JVM, in one request and in this order.
 
-A busy JVM answers slowly. So sent records are read before consumed ones, and the lag last: a record that moves on
-meanwhile is not counted twice, nor as sent before it was consumed.
+A busy JVM answers slowly, and records move on while it answers. So sent records are read before consumed ones, and the
+lag last: no record is counted twice, and none as sent that is not yet counted as consumed.
 """
 BACKOFF = Backoff(0.25, 4.0)
-"""Seconds between two tries to match the same consumers to the same tasks."""
+"""Pauses in seconds between two attempts to match the same consumers to the same tasks."""
 OURS = "consumer-spark-kafka-source-"
 EXACT = 0.005
-"""Relative difference of two counts of the same bytes, which are read one after the other."""
+"""Maximum relative difference of two counts of the same bytes, since they are read one after the other."""
 
 
 class Consumer(NamedTuple):
     """A Kafka consumer of a task."""
 
     lag: float
-    """Records that wait in Kafka, over all its partitions."""
+    """Records that wait in Kafka, over all partitions of the consumer; NaN while unknown."""
     consumed: float
     """Records taken since the consumer was created."""
     traffic: Traffic

@@ -1,8 +1,8 @@
 """Throughput and backlog of a whole application: rows that it finishes per second, and rows that wait in it.
 
 Kafka's consumers count the rows that have arrived, and its producers those that have left. The difference waits, in
-Kafka or between two stages, and is known also during a batch. All figures are rows in: rows out are divided by the
-selectivity.
+Kafka or between two stages, and is known also during a batch. All figures are in input rows: rows that have left are
+divided by the selectivity.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from treadle.engines.spark.kafka.consumers import Consumer, Key, grown
 MEMORY = 10.0
 """Seconds over which the arrival rate is measured."""
 LONGEST = 30.0
-"""Seconds for which rows are assumed to arrive as before while a consumer gets no answer; its query has ended then."""
+"""Seconds for which rows are assumed to arrive as before while a consumer gets no answer; after that, its query counts
+as ended."""
 QUIET = 3.0
-"""Seconds without any movement, while consumers poll, after which no rows are inside."""
+"""Seconds without new or sent records, while consumers poll, after which the application counts as empty."""
 FADES = 120.0
-"""Seconds in which the backlog decays by a factor of e if rows out and rows in differ: errors add up."""
+"""Seconds in which the known backlog decays by a factor of e if the selectivity is not 1, since errors add up."""
 
 
 class Flow:
@@ -34,14 +35,14 @@ class Flow:
         self._sources: dict[Key, _Source] = {}
         self._sent: dict[Key, float] = {}
         self._known = 0.0
-        """The backlog as far as consumers have heard of it."""
+        """The backlog without records that consumers have not heard of yet."""
         self._time = math.nan
         self._moved = -math.inf
 
     def update(
         self, now: float, found: Mapping[Key, Consumer], sent: Mapping[Key, float], selectivity: float = math.nan
     ) -> None:
-        """Take new counts: `sent` are the records of producers, `selectivity` the records put out for each taken in.
+        """Update with new counts: `sent` are the records of producers, `selectivity` the records sent per record taken.
 
         While either is unknown, a record counts as finished when a consumer has taken it.
         """
@@ -71,10 +72,10 @@ class Flow:
 
 
 class _Source:
-    """A consumer, and the number of records that were available to it since it was created.
+    """A consumer, and the number of records that were available to it since it was created (`end`).
 
-    This is taken records plus lag. But a consumer counts the records of an answer as taken only when all are processed,
-    while its lag falls with each record. So the highest sum so far holds.
+    The number is taken records plus lag. But a consumer counts the records of an answer as taken only when all of them
+    are processed, while its lag falls with each record. So `end` is the highest sum so far.
     """
 
     def __init__(self) -> None:
@@ -86,7 +87,7 @@ class _Source:
         self._ends: deque[tuple[float, float]] = deque()
 
     def update(self, now: float, consumer: Consumer) -> tuple[float, float]:
-        """Return the growth of the end offset and of taken records."""
+        """Return the growth of `end` and of taken records since the last update."""
         before = self.end, self._taken
         lag = 0.0 if math.isnan(consumer.lag) else consumer.lag
         self._taken, self.end = max(self._taken, consumer.consumed), max(self.end, consumer.consumed + lag)

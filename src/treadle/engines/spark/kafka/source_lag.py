@@ -1,7 +1,8 @@
 """The backlog of a source outside of the engine, in rows and in seconds, from the offsets that its consumer knows.
 
-A consumer hears of new records only in answers, and asks for no more while it has some left. So after an answer,
-records are assumed to arrive as fast as before; once the next one is there, to have arrived evenly in between.
+A consumer hears of new records only in answers, and asks for no more while it has records left. So after an answer,
+records are assumed to arrive as fast as before. After the next answer, they are assumed to have arrived evenly between
+the two.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import math
 from collections import deque
 
 MEMORY, SHORT_MEMORY = 10.0, 2.0
-"""Seconds over which the arrival rate is measured; fewer where the times of requests for the end are known."""
+"""Seconds over which the arrival rate is measured: without and with known times of the requests for end offsets."""
 LONGEST = 30.0
 """Seconds for which records are assumed to arrive as before while a consumer gets no answer."""
 MOST = 256
-"""Answers that are kept."""
+"""Maximum number of answers that are kept."""
 SHORT = 0.1
-"""Seconds between two entries of the same end offset, while no new record arrives."""
+"""Minimum seconds between two kept answers with the same end offset, while no new record arrives."""
 
 
 class SourceLag:
@@ -28,7 +29,7 @@ class SourceLag:
         self.age = 0.0
         """Seconds since the next record to be read was written to Kafka."""
         self._answers: deque[tuple[float, float]] = deque(maxlen=MOST)
-        """When each end offset was first known: the last one that is fully read, and all later ones."""
+        """(Time when it was first known, end offset): the last end offset that is fully read, and all later ones."""
         self._ends: deque[tuple[float, float]] = deque(maxlen=MOST)
 
     def update(self, now: float, offset: float, end: float, asked: float = math.nan) -> None:

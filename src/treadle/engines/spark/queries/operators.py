@@ -1,7 +1,7 @@
 """The SQL metrics that count the rows of each stage, from the graph of operators that Spark keeps for its UI.
 
-This module knows operators, their counters and the cuts between stages, not tasks or values. A stage that does not
-count its rows out still puts out what it takes in, if all its operators keep the number of rows.
+This module knows operators, their counters and the boundaries of stages, not tasks or values. If no operator counts
+the rows that leave a stage, but all its operators keep the number of rows, as many rows leave it as enter it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ MOST_OPERATORS = 400
 
 
 class StageCounters(NamedTuple):
-    """The ids of the SQL metrics that count the rows of a stage. Several are added up."""
+    """The ids of the SQL metrics that count the rows of a stage. Values of several metrics are added up."""
 
     taken: tuple[int, ...] = ()
     """Rows that the stage's sources have read. Empty if it reads shuffles only."""
     put_out: tuple[int, ...] = ()
     """Rows that have left the stage's last operators. Empty where none is counted."""
     passes_on: bool = False
-    """Whether the stage puts out as many rows as it takes in: all operators keep their number, and none is counted."""
+    """True if as many rows leave the stage as enter it, by its operators, while none of these counts the rows."""
     written: int = -1
     """Bytes that the stage has written into its shuffle; -1 if they are not counted."""
 
@@ -65,18 +65,18 @@ def _tree(text: str) -> _Operator | None:
 _CLUSTER = re.compile(r"WholeStageCodegen")
 _EXCHANGES = ("Exchange", "ShuffleExchange", "ReusedExchange")
 _APART = ("BroadcastExchange", "Subquery", "SubqueryBroadcast")
-"""Parts that run as jobs of their own, before the query's."""
+"""Operators whose inputs run as jobs of their own, before the job of the query."""
 _KEEPS_ROWS = re.compile(
     r"Project$|InputAdapter|ColumnarToRow|RowToColumnar|AQEShuffleRead|AdaptiveSparkPlan|ResultQueryStage|Sort$|"
     r"SerializeFromObject|DeserializeToObject|MapElements|AppendColumns|EventTimeWatermark|UpdateEventTimeColumn|"
     r"CollectMetrics|Coalesce$|ArrowEvalPython|BatchEvalPython"
 )
 _WRITES = re.compile(r"WriteToDataSource|WriteFiles|AppendData|Execute InsertInto")
-"""Their counters are known only at the end of a batch."""
+"""Sinks: the counters of these operators are known only at the end of a batch."""
 
 
 def _cut(top: _Operator, exchange: _Operator | None, found: list[StageCounters], seen: set[int]) -> None:
-    """Add the stage that ends at `top`, after the stages it reads. `exchange` is what this stage writes."""
+    """Add the stage that ends at `top`, after the stages that it reads. `exchange` is the exchange that it writes."""
     inside: list[_Operator] = []
     _visit(top, inside, found, seen)
     sources = [each for each in inside if not each.inputs]
@@ -105,7 +105,10 @@ def _visit(operator: _Operator, inside: list[_Operator], found: list[StageCounte
 
 
 def _put_out(operator: _Operator) -> tuple[int, ...] | None:
-    """Return the metrics that count the rows leaving an operator: () if these are a shuffle's rows, None if unknown."""
+    """Return the metrics that count the rows leaving an operator.
+
+    (): no metric counts them, but they are as many as the rows of the shuffles that the stage reads. None: unknown.
+    """
     if "rows" in operator.counters and not _WRITES.match(operator.name):
         return (operator.counters["rows"],)
     if operator.name in _EXCHANGES:

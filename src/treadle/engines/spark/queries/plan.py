@@ -14,7 +14,7 @@ from typing import NamedTuple
 from treadle.model import Operator
 
 LONGEST = 32
-"""Characters of a name."""
+"""Maximum characters of an operator's name."""
 LONGEST_PLAN, LONGEST_DETAIL = 1 << 20, 1 << 14
 """Maximum characters of a plan's description, and of its details of one operator."""
 MOST_NODES, DEEPEST = 2000, 200
@@ -25,7 +25,7 @@ class Stage(NamedTuple):
     """What runs between two exchanges, as one task per partition."""
 
     operators: tuple[str, ...]
-    """In the direction of the data."""
+    """Names of operators, in the direction of the data."""
     reads: tuple[int, ...] = ()
     """The positions of the stages that this stage reads."""
     kafka_in: bool = False
@@ -43,12 +43,12 @@ class Plan:
     """Whether all tasks run side by side for the whole batch (Real-Time Mode)."""
 
     def reader_of(self, position: int) -> int:
-        """Return the stage that reads what this stage writes; -1 for the last."""
+        """Return the position of the stage that reads what the stage at `position` writes; -1 for the last stage."""
         return next((at for at, stage in enumerate(self.stages) if position in stage.reads), -1)
 
 
 def chain(stages: int) -> Plan:
-    """Return a plan made of the number of stages only: each stage reads what the one before it writes."""
+    """Return a plan for a number of unknown stages: each stage reads what the one before it writes."""
     names = [f"stage {number + 1}" for number in range(stages)]
     operators = [Operator(name, tuple(names[at - 1 : at])) for at, name in enumerate(names)]
     return Plan(
@@ -58,7 +58,7 @@ def chain(stages: int) -> Plan:
 
 
 def parse(description: str) -> Plan | None:
-    """Parse a formatted plan of Spark's; None if the text is no plan, or a larger one than any that is run."""
+    """Parse a formatted plan of Spark's; None if the text is no plan, or larger than the limits of this module."""
     root = _tree(description) if len(description) <= LONGEST_PLAN else None
     if root is None:
         return None
@@ -90,7 +90,7 @@ _SECTION = re.compile(r"^\(([0-9]{1,9})\) [^\n]*\n(.*?)(?=^\(\d+\) |^=====|\Z)",
 
 
 def _tree(description: str) -> _Node | None:
-    """Parse the tree, drawn with three characters per level; details follow by number."""
+    """Parse the tree of operators, drawn with three characters per level; the details follow by operator number."""
     head, _, rest = description.partition("\n\n")
     details = {int(number): text[:LONGEST_DETAIL] for number, text in _SECTION.findall(rest.split("===== ")[0])}
     path: list[_Node] = []
@@ -177,7 +177,7 @@ class _Cut:
 
 _EXCHANGES = ("Exchange", "ShuffleExchange", "ReusedExchange")
 _APART = ("BroadcastExchange", "Subquery", "SubqueryBroadcast")
-"""Parts that run as jobs of their own, before the query's."""
+"""Operators whose inputs run as jobs of their own, before the job of the query."""
 _SILENT = re.compile(
     r"WholeStageCodegen|InputAdapter|ColumnarToRow|RowToColumnar|StateStoreRestore|StateStoreSave|Subquery|AQEShuffleRead|"
     r"AdaptiveSparkPlan|ResultQueryStage|CommandResult|UpdateEventTimeColumn|CollectMetrics"
@@ -190,12 +190,12 @@ def _is_python(node: _Node) -> bool:
 
 
 def _same(before: str, called: str) -> bool:
-    """True for names of one operation: Spark aggregates in several steps of one name."""
+    """True if two names mean one operation: Spark aggregates in several steps with the same name."""
     return before == called or (before.startswith(called) and before[len(called) :].strip().isdecimal())
 
 
 def _called(node: _Node) -> str:
-    """Return a short name for a node; empty for a node that only serves others."""
+    """Return a short name for an operator; empty for one that only serves others, such as WholeStageCodegen."""
     name = node.name
     if _SILENT.match(name):
         return ""
@@ -266,7 +266,7 @@ def _words(name: str) -> str:
 
 
 def _resolve_groupings(root: _Node) -> None:
-    """Replace generated names of keys that are expressions by the names that the results get."""
+    """Replace the names that Spark generates for grouping keys (`_groupingexpression`) by the names in the output."""
     named: dict[str, str] = {}
     for node in root.walk():
         named.update(re.findall(r"(_groupingexpression#\d+) AS (\w+#\d+)", node.detail))

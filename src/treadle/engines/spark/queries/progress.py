@@ -18,11 +18,11 @@ from treadle.linux.files.bounded import decoded
 from treadle.text import visible
 
 NOT_ROWS = ("RateStream", "RatePerMicroBatch", "FileStream", "MemoryStream")
-"""The descriptions of sources with offsets that are seconds, files or batches."""
+"""How descriptions of sources begin whose offsets count seconds, files or batches, not rows."""
 DEEPEST = 8
 """Maximum levels of an offset; Kafka's have two, topic and partition."""
 LARGEST = 1 << 63
-"""An offset or a number of rows stays below this."""
+"""Offsets and numbers of rows must be below this number."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Progress:
     latest: Mapping[str, Any]
     """By source, the newest offset that was available."""
     unread: float
-    """Rows that were available but not read, where offsets count rows; a topic that is read twice counts twice."""
+    """Rows that were available but not read, over all sources with offsets that count rows. A topic that is read twice
+    counts twice."""
 
     @classmethod
     def parse(cls, text: str) -> Progress:
@@ -89,7 +90,7 @@ def _rows(source: str, later: Any, earlier: Any) -> float:
 def difference(later: Any, earlier: Any, depth: int = DEEPEST) -> float:
     """Return the sum of the differences of all numbers in two offsets; NaN if there are none, or other values.
 
-    A part that only the later offset has, such as a new partition, started at zero.
+    A key that only the later offset has, such as a new partition, started at zero.
     """
     if isinstance(later, dict) and isinstance(earlier, dict) and depth:
         if not later or earlier.keys() - later.keys():
@@ -111,7 +112,7 @@ def _is_number(value: Any) -> bool:
 def _count(value: Any) -> int:
     """Return a number of rows or milliseconds; 0 for -1, by which Spark means unknown."""
     if not _is_number(value):
-        raise ValueError(f"{value!r} is no number of rows or milliseconds")
+        raise ValueError(f"{value!r} is not a number of rows or milliseconds")
     return max(0, int(value))
 
 

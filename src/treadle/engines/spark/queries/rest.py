@@ -34,13 +34,13 @@ Item = TypeVar("Item")
 log = logging.getLogger("treadle.engines.spark")
 
 TIMEOUT = 30.0
-"""Seconds that the UI may take to answer: its first answer takes 1.5 s of CPU, and it may get little CPU."""
+"""Maximum seconds for an answer of the UI: the first one takes 1.5 s of CPU, and the UI may get little CPU."""
 LONGEST = 1 << 23
-"""Bytes of an answer: one with a thousand jobs takes an eighth of it."""
+"""Maximum bytes of an answer: one with a thousand jobs has an eighth of it."""
 REMEMBERED = 4096
 """Maximum number of remembered stages."""
 BACKOFF = Backoff(0.05, 5.0)
-"""Seconds after which Spark is asked again for an unknown stage."""
+"""Pauses in seconds before Spark is asked again for the same unknown stage."""
 
 
 class Job(NamedTuple):
@@ -52,7 +52,7 @@ class Job(NamedTuple):
     query: str
     query_id: str
     stages: tuple[int, ...]
-    """Upstream ones first: that is the order in which Spark numbers them."""
+    """Stage ids, upstream stages first: that is the order in which Spark numbers them."""
     execution: int = -1
     """The id of the job's SQL execution."""
     submitted: float = 0.0
@@ -65,18 +65,20 @@ class Rest:
     def __init__(self, address: str, *, timeout: float = TIMEOUT) -> None:
         self.address = address.rstrip("/")
         self.application = ""
-        """The id of the application to ask for; if not given, the one that the UI shows."""
+        """The id of the application to ask for; if empty, the only application that the UI shows."""
         try:
             parts = urlsplit(self.address if "//" in self.address else f"http://{self.address}")
             self._host, self.port, self._root = parts.hostname or "", parts.port or 80, parts.path
         except ValueError as error:  # a port beyond 65535, or half of an IPv6 address
             remedy = "write it as http://host:4040"
-            raise ConfigError(f"is no address of a UI: {error}", where=f"'{self.address}'", remedy=remedy) from None
+            raise ConfigError(
+                f"is not the address of a UI: {error}", where=f"'{self.address}'", remedy=remedy
+            ) from None
         self._secure = parts.scheme == "https"
         self._timeout = timeout
 
     def get(self, path: str) -> Any:
-        """Return the answer of the REST interface."""
+        """Return the parsed JSON that the REST interface answers for a path."""
         text = self.page(f"api/v1/{path}")
         try:
             return decoded(text)
@@ -101,7 +103,9 @@ class Rest:
         except (OSError, http.client.HTTPException, ValueError, OverflowError) as error:  # also for nonsensical sizes
             raise self._trouble(f"does not answer: {excerpt(str(error))}") from error
         if answer.status == http.client.NOT_FOUND:
-            raise _NoPageError(f"has no {path}", where=f"Spark's UI at {self.address}", remedy="is it Spark's?")
+            raise _NoPageError(
+                f"has no {path}", where=f"Spark's UI at {self.address}", remedy="check that this is Spark's UI"
+            )
         if answer.status != http.client.OK:
             raise self._trouble(f"answers {answer.status} {excerpt(answer.reason)} to {path}")
         return answer.text
@@ -157,7 +161,7 @@ class Rest:
         try:
             return [read(each) for each in said]
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-            raise self._trouble(f"answers what can't be understood: {excerpt(repr(error))}") from error
+            raise self._trouble(f"sent an answer that can't be parsed: {excerpt(repr(error))}") from error
 
     def _trouble(self, what: str) -> EngineError:
         return EngineError(what, where=f"Spark's UI at {self.address}", remedy="see whether it opens in a browser")
@@ -179,7 +183,7 @@ class _Bounded(io.RawIOBase):
         self._came = 0
 
     def makefile(self, _: str) -> io.BufferedReader:
-        """Return a reader: `http.client` calls this, as of a socket."""
+        """Return a reader. `http.client` calls this method, as it would on a socket."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
@@ -195,7 +199,7 @@ class _Bounded(io.RawIOBase):
 
 
 def _answer(sent: Any) -> Answer:
-    """Read an answer in pieces: for a whole one, `http.client` allocates as many bytes as the answer claims."""
+    """Read an answer in pieces: to read it at once, `http.client` would allocate the length that the header claims."""
     with http.client.HTTPResponse(sent, method="GET") as answer:
         answer.begin()
         text = b"".join(iter(lambda: answer.read(bounded.PIECE), b""))
@@ -243,7 +247,7 @@ def _seconds(time: str) -> float:
 
 
 class Directory:
-    """A cache of stage -> job and plan. One thread may read it while a thread of its own asks Spark."""
+    """A cache of stage -> job and plan. It may be read by one thread; its own background thread asks Spark."""
 
     def __init__(self, rest: Rest, *, patience: float = 0.02) -> None:
         self._rest = rest
@@ -259,7 +263,7 @@ class Directory:
         self._warm = False
         self._shuffles: Mapping[int, int] = {}
         self.generation = 0
-        """Grows whenever more is known."""
+        """Grows with every new job or plan."""
         self.told = False
         """Whether an agent reports all jobs, so that Spark's UI is not asked."""
 
@@ -272,7 +276,7 @@ class Directory:
         return self._plans.get((job.run, len(job.stages))) or plan.chain(len(job.stages))
 
     def has_plan(self, job: Job) -> bool:
-        """Whether the plan was read, parsed or not."""
+        """Whether the plan of a job was read from Spark, even if it could not be parsed."""
         return (job.run, len(job.stages)) in self._plans
 
     def hop(self, shuffle: int) -> tuple[Job, int] | None:
@@ -282,7 +286,7 @@ class Directory:
         return (job, job.stages.index(stage)) if job is not None and stage is not None else None
 
     def tell(self, jobs: Collection[Job], shuffles: Mapping[int, int], plans: Mapping[int, str]) -> None:
-        """Take all running jobs from an agent: Spark's UI is not asked then."""
+        """Add all running jobs that an agent has reported. From then on Spark's UI is not asked."""
         self.told, self._shuffles = True, shuffles
         found: dict[tuple[str, int], Plan] = {}
         for job in jobs:
@@ -292,7 +296,10 @@ class Directory:
         self._note(jobs, found)
 
     def learn(self, stages: Collection[int]) -> bool:
-        """Have Spark asked for unknown stages, and wait a short time for the answer; False if some stay unknown."""
+        """Ask Spark for unknown stages in the background, and wait a short time for the answer.
+
+        False: some stages are still unknown.
+        """
         now = time.monotonic()
         new = [stage for stage in stages if stage not in self._jobs]
         if self.told:
@@ -330,14 +337,20 @@ class Directory:
                 if not self._silent:
                     foreseen = isinstance(error, EngineError)
                     log.warning(
-                        "new stages can't be told apart: %s", error, exc_info=not foreseen, extra={"error": str(error)}
+                        "new stages can't be distinguished: %s",
+                        error,
+                        exc_info=not foreseen,
+                        extra={"error": str(error)},
                     )
                 self._silent = True
             else:
                 self._silent = False
 
     def _ask(self) -> None:
-        """Note running jobs together with their plans, so that names stay the same; before, at first, a fast page."""
+        """Ask for the running jobs and their plans, and store both together, so that names of operators stay the same.
+
+        Until the REST interface has answered once, first store the jobs of a page, which is faster.
+        """
         if not self._warm:
             self._note(self._rest.running_batches(), {})
         jobs = self._rest.running_jobs()
@@ -370,7 +383,7 @@ class Directory:
 
 
 def _fitting(job: Job, read: Callable[[], Plan | None]) -> Plan:
-    """Return the plan of a job if their stages are as many; else a plain chain."""
+    """Return the plan of a job if it has as many stages as the job; else a plain chain of stages."""
     try:
         found = read()
     except Exception as error:  # an unexpected text costs only the names of its operators

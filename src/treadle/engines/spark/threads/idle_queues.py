@@ -50,15 +50,15 @@ _POLLING = "org.apache.kafka.common.network.Selector."
 
 
 class Estimate:
-    """The length of each row's queue, estimated from the share of time in which its thread is idle.
+    """The length of each instance's queue, estimated from the share of time in which its thread is idle.
 
     The idle share i is averaged with the time constant `TAU`: i <- i e^(-t/TAU) + (1 - e^(-t/TAU)) [waiting]. The
     kernel's counters give it exactly; a stack only shows whether the thread was idle for lack of input or because of
     its output. A queue with one server that is busy for the share 1 - i holds (1 - i) / i tuples on average (M/M/1),
     and that is the estimate. If a thread is never seen idle, i halves and the estimate doubles every second, up to
-    `LONGEST`: the thread is behind for longer than others. If a row's upstream is blocked on its output, the row's
-    queue is full, so the estimate is `LONGEST` at once. Estimates are good for comparing stages, not for adding tuples
-    up.
+    `LONGEST`: the longer a thread is behind, the higher its estimate. If an instance upstream is blocked on its output,
+    the queue of the instance downstream is full, so its estimate is `LONGEST` at once. Estimates are good for comparing
+    stages, not for adding tuples up.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Estimate:
         self._time = math.nan
 
     def realign(self, source: Ints) -> None:
-        """Switch to new rows: `source` has the previous index of each row, -1 for a new one."""
+        """Switch to new instances: `source` has the previous index of each, -1 for a new one."""
         self._idle = realigned(self._idle, source)
 
     def update(
@@ -76,7 +76,7 @@ class Estimate:
         edges: tuple[Ints, Ints, Floats],
         idle: Floats | None = None,
     ) -> Floats:
-        """Add a sample of all rows; return the estimate for each.
+        """Add a stack sample of all instances; return the estimate for each.
 
         `idle` is the share of time since the last sample in which each thread neither ran nor waited for a core, as the
         kernel counts it; it replaces the sampled state, except for blocked threads. NaN: unknown.
@@ -102,5 +102,5 @@ class Estimate:
 
 
 def realigned(column: Floats, source: Ints) -> Floats:
-    """Return the column for new rows: `source` has the previous index of each row, -1 (NaN) for a new one."""
+    """Return the column for new instances: `source` has the previous index of each, -1 (NaN) for a new one."""
     return np.where(source >= 0, np.append(column, np.nan)[source], np.nan)

@@ -1,4 +1,4 @@
-"""Builds the topology from threads: each thread of the application's processes gets its place, query by query.
+"""Finds the threads of each stage of each query, and builds the topology from them.
 
 A task thread is the main thread of its stage's instance; the threads of its shuffles are helpers. In micro-batches
 stages take turns and wait for the same rows, so a query is one instance there, with the threads of all its tasks.
@@ -18,9 +18,16 @@ from types import MappingProxyType
 
 from treadle.engines.spark.queries.plan import Stage
 from treadle.engines.spark.queries.rest import Directory, Job
-from treadle.engines.spark.threads.naming import COMPILERS, SERVICES, Kind, Named, parse_thread_name, stable_thread_name
 from treadle.engines.spark.threads.places import Place, QueryRun, Rows, SortedThreads
 from treadle.engines.spark.threads.shuffles import Hop, Shuffles
+from treadle.engines.spark.threads.thread_names import (
+    COMPILERS,
+    SERVICES,
+    Kind,
+    Named,
+    parse_thread_name,
+    stable_thread_name,
+)
 from treadle.errors import TargetGone
 from treadle.jvm import JavaThread
 from treadle.linux.thread_times import start_time
@@ -38,7 +45,7 @@ JOBS = "jobs"
 
 
 class Layout:
-    """The layout of an application's threads, renewed by each `lay_out`.
+    """Assigns the threads of an application to instances; each `lay_out` does so anew.
 
     `priorities` and `latency_goals` map patterns of query names to priorities, and to goals in seconds. `left_out` are
     services that are not shown: nothing in the application waits for their threads.
@@ -66,11 +73,11 @@ class Layout:
         self.python = False
         """Whether any query needs Python workers."""
         self.sources: dict[Place, ThreadRef] = {}
-        """The threads of tasks that read from Kafka."""
+        """The main threads of tasks that read from Kafka."""
         self.pooled: tuple[tuple[int, int], ...] = ()
         """(process, thread) of all pooled threads, which may serve one query now and another one soon."""
         self.waits = False
-        """True if some threads have no place yet, because their job or shuffle is not known."""
+        """True if some threads are not assigned to an instance yet, because their job or shuffle is not known."""
         self.unplanned: frozenset[str] = frozenset()
         """Running queries without a known plan, so that their stages can't be distinguished."""
         self.hurries = False
@@ -78,12 +85,15 @@ class Layout:
         self._since: dict[int, tuple[int, float]] = {}
         """By thread, its task of a micro-batch, and when the task was first seen."""
         self.ripens = math.inf
-        """When to lay out again without any change: a task will have run for `STEADY` seconds."""
+        """When to call `lay_out` again even without a change: a task will have run for `STEADY` seconds by then."""
 
     def lay_out(
         self, dumps: Mapping[int, Sequence[JavaThread]], drivers: Collection[int], workers: Sequence[ThreadRef]
     ) -> Rows:
-        """Lay out all threads: `dumps` are threads by process, `drivers` driver processes, `workers` Python workers."""
+        """Assign all threads to instances.
+
+        `dumps` has the Java threads by process, `drivers` the driver processes, `workers` the Python workers.
+        """
         named = {
             pid: [(parse_thread_name(thread.name), thread) for thread in threads] for pid, threads in dumps.items()
         }
@@ -134,7 +144,10 @@ class Layout:
             found.helpers.append((what, ref))
 
     def _place(self, found: SortedThreads) -> None:
-        """Place the tasks. Of a run's concurrent jobs, the one with most stages has the rows; if equal, the newest."""
+        """Find the place of each task.
+
+        If a run has concurrent jobs, its stages are those of the job with most stages, or the newest of such jobs.
+        """
         jobs: dict[str, Job] = {}
         for job, _, _ in found.running:
             known = jobs.setdefault(job.run, job)
@@ -151,7 +164,7 @@ class Layout:
                 mains.append(ref)
 
     def _is_steady(self, thread: int, task: int, since: Mapping[int, tuple[int, float]]) -> bool:
-        """True if a thread has run its task for `STEADY` seconds. Shorter tasks are ordered by their start only."""
+        """True if a thread has run its task for `STEADY` seconds. For shorter tasks, only the start order is set."""
         now, known = time.monotonic(), since.get(thread)
         began = known[1] if known is not None and known[0] == task else now
         self._since[thread] = task, began
@@ -239,7 +252,7 @@ class Layout:
         return [place] if place in found.tasks else []
 
     def _hop(self, shuffle: int) -> Hop | None:
-        """Find the writer of a shuffle: as reported, else as matched by time."""
+        """Return the job and stage that write a shuffle: as an agent reports, or as matched by time; else None."""
         told = self._directory.hop(shuffle)
         return Hop(*told) if told is not None else self._shuffles.get(shuffle)
 
@@ -296,7 +309,7 @@ class Layout:
         return instances
 
     def _name_runs(self, found: SortedThreads) -> None:
-        """Name each run by its query's name or id; if two runs have the same name, the second gets its run id, too."""
+        """Name each run by its query's name or id. If two runs share a name, the second name also has the run id."""
         taken: set[str] = set()
         for number, run in sorted(self._runs.items()):
             what = found.planners.get(number)

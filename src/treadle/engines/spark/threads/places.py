@@ -1,4 +1,4 @@
-"""The places of tasks in the stages of a query's run, the layout of an application, and its threads sorted by use."""
+"""Data of `layout`: places of tasks in a query's stages, the layout of an application, its threads by purpose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from treadle.engines.spark.queries.plan import Plan, Stage
 from treadle.engines.spark.queries.rest import Job
-from treadle.engines.spark.threads.naming import Named
+from treadle.engines.spark.threads.thread_names import Named
 from treadle.model import Instance, Operator, Query, ThreadRef
 
 WHOLE = "micro-batch"
@@ -33,12 +33,12 @@ class Rows(NamedTuple):
     queries: tuple[Query, ...]
     instances: tuple[Instance, ...]
     places: tuple[Place | None, ...]
-    """None for what is not a task of a streaming query."""
+    """None for an instance that is no task of a streaming query."""
 
 
 @dataclass
 class QueryRun:
-    """A running streaming query."""
+    """A run of a streaming query: its newest job, its plan, and the partitions of each stage (by position)."""
 
     job: Job
     plan: Plan
@@ -53,7 +53,7 @@ class QueryRun:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Stages that are scheduled separately."""
+        """The stages that are scheduled separately: those of the plan, or one for the whole query in micro-batches."""
         stages = self.plan.stages
         if not self.batched:
             return stages
@@ -69,10 +69,10 @@ class QueryRun:
 
 @dataclass
 class SortedThreads:
-    """The threads of one moment, by what they are for."""
+    """The threads of an application at one time, by purpose."""
 
     running: list[tuple[Job, Named, ThreadRef]] = field(default_factory=list)
-    """The threads of all tasks of streaming queries."""
+    """All tasks of streaming queries: job, parsed thread name, thread."""
     tasks: dict[Place, list[ThreadRef]] = field(default_factory=dict)
     other_tasks: list[ThreadRef] = field(default_factory=list)
     helpers: list[tuple[Named, ThreadRef]] = field(default_factory=list)

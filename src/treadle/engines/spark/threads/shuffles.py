@@ -2,7 +2,7 @@
 
 Spark numbers both the shuffles and the stages of a job from upstream to downstream, so they are matched in this order.
 A shuffle's job follows from time: the threads of a shuffle start after its job was submitted. If jobs start too close
-together, their shuffles stay unmatched until one of the jobs ends: no priority is better than another query's.
+together, their shuffles stay unmatched until one of the jobs ends: no priority is better than that of another query.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Shuffles:
         return self._hops.get(shuffle)
 
     def assign(self, seen: Mapping[int, float], jobs: Iterable[Job], *, complete: bool) -> None:
-        """Match new shuffles to the jobs that have none yet. `complete`: the jobs of all running tasks are known.
+        """Match new shuffles to the jobs without matched shuffles. `complete`: the jobs of all running tasks are known.
 
         `seen` has the start time of the first thread of each shuffle, in seconds since the epoch. Threads of a batch
         appear one by one, so nothing is matched before all threads are there and all jobs are known.
@@ -63,7 +63,7 @@ class Shuffles:
 def _certain(
     waiting: Sequence[Job], new: Sequence[int], began: Mapping[int, float]
 ) -> Iterable[tuple[Job, Sequence[int]]]:
-    """Yield each job with its shuffles, by time of submission, if these all started before the next submission.
+    """Yield jobs with their shuffles, in order of submission, if all these shuffles started before the next submission.
 
     Jobs that overlap in time can't be separated, but the jobs after them can.
     """

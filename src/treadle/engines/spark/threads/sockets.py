@@ -20,7 +20,7 @@ _TCP_INFO = 2
 _INODE, _ATTRIBUTES = 68, 72  # in the kernel's struct inet_diag_msg
 _BYTES = 120  # of bytes_acked and bytes_received in struct tcp_info
 _EPOLL_WAIT = {"x86_64": ("232", "281", "441"), "aarch64": ("22", "441")}
-"""epoll_wait, epoll_pwait and epoll_pwait2."""
+"""By machine, the numbers of the system calls epoll_wait (not on ARM), epoll_pwait and epoll_pwait2."""
 
 
 class Traffic(NamedTuple):

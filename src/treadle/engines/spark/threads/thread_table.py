@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from treadle import jvm
 from treadle.engines.spark.agent.agents import Agents
 from treadle.engines.spark.threads.change_hints import ChangeHints
-from treadle.engines.spark.threads.naming import is_hidden, runs_task
+from treadle.engines.spark.threads.thread_names import is_hidden, runs_task
 from treadle.errors import TargetGone, TreadleError
 from treadle.jvm import JavaThread
 from treadle.jvm.natives import Natives
 
 FRAMES = 8
-"""Frames of each stack: the sixth shows whether a thread waits for a shuffle or is blocked by one."""
+"""Number of frames per stack. The sixth shows whether a thread waits for a shuffle or is blocked by one."""
 
 PATIENCE = 0.02
-"""Seconds for which a round waits for a dump."""
+"""Maximum seconds for which a round waits for a dump."""
 
 Dump = list[JavaThread] | None
 """None if the process has ended."""
@@ -32,7 +32,7 @@ Dump = list[JavaThread] | None
 
 @dataclass
 class _Known:
-    """One process's threads."""
+    """The threads of one process, and the state of reading them."""
 
     java: dict[int, JavaThread] = field(default_factory=dict)
     """Java threads, by Java's number."""
@@ -42,7 +42,7 @@ class _Known:
     missing: set[int] = field(default_factory=set)
     """Numbers of reported threads without a known kernel id."""
     unseen: set[int] = field(default_factory=set)
-    """Missing ones that were in no dump either: they start or end just now."""
+    """Threads in `missing` that were not in the last dump either: they are starting or ending."""
     coming: Future[Dump] | None = None
     """A dump that is being made."""
     fresh: bool = False
@@ -50,11 +50,11 @@ class _Known:
     renewed: bool = False
     """Whether the list of threads was built again since the last `look`."""
     followed: int = -1
-    """The agent's `changes` that are included; -1 after a dump, which may be older than the agent's reports."""
+    """The agent's `changes` up to which its reports are applied; -1 after a dump, which may be older than them."""
     sampled: int = -1
-    """The agent's `sampled` that is included."""
+    """The agent's `sampled` up to which its stacks are applied."""
     names: list[tuple[str, int]] = field(default_factory=list)
-    """Names and kernel ids, when they were last compared."""
+    """(Name, kernel id) of all threads at the last comparison."""
 
     def alone(self, tid: int | None, told: Collection[int]) -> int | None:
         """Return `tid` unless another reported thread owns it."""
@@ -87,7 +87,7 @@ class ThreadTable:
         self._signs.close()
 
     def keep(self, pooled: Sequence[tuple[int, int]]) -> None:
-        """Set the pooled threads."""
+        """Set the pooled threads whose short names are signs of a change; files of others are closed."""
         self._signs.keep(pooled)
 
     def signs(self, pids: Sequence[int], pooled: Sequence[tuple[int, int]]) -> list[object]:
@@ -146,12 +146,12 @@ class ThreadTable:
         return known.coming
 
     def _is_told(self, pid: int) -> bool:
-        """True if an agent reports a process's threads, and a dump has shown the others."""
+        """True if an agent reports a process's Java threads, and a dump has shown the JVM's own threads."""
         known = self._known.get(pid)
         return known is not None and bool(known.java) and self._agents.of(pid) is not None
 
     def _follow(self, pid: int) -> bool:
-        """Apply the agent's reports; False if a dump is needed to find an existing thread's kernel id."""
+        """Apply the agent's reports; False if a dump is needed to find the kernel id of a thread."""
         known, agent = self._known[pid], self._agents.of(pid)
         assert agent is not None
         if not known.missing and known.followed == agent.changes:
@@ -180,7 +180,7 @@ class ThreadTable:
         return not again - known.unseen
 
     def _settle(self, pid: int, known: _Known) -> None:
-        """Take over new stacks, and note changed names."""
+        """Apply new stacks from the agent, and count the version up if names have changed."""
         if known.renewed:
             names = [(thread.name, thread.tid) for thread in known.all]
             self.version += names != known.names

@@ -87,7 +87,7 @@ final class ChannelReader implements PartitionReader<ColumnarBatch> {
 
   private IOException damaged(Exception why) {
     return new IOException("segment " + segment().file + " is damaged (rows " + segment().first + " to " + segment().end()
-        + "): put the file back from a copy, and what waits behind it goes on", why);
+        + "): put the file back from a copy, then its readers continue", why);
   }
 
   private Segments.Segment segment() {

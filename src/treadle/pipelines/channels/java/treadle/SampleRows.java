@@ -4,7 +4,8 @@ import org.apache.spark.sql.api.java.UDF3;
 import org.apache.spark.sql.api.java.UDF4;
 
 /**
- * What a row of a stream counts for: 0 if it is dropped, else one through the probability with which it was kept.
+ * Drops rows of a stream: gives each row its weight, which is 0 if the row is dropped, and else one divided by the
+ * probability with which it was kept.
  *
  * <p>It is exactly 1 only while all rows are kept. Who adds up rows that are always kept sees by that whether others may be
  * missing.

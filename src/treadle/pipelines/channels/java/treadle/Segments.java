@@ -69,7 +69,7 @@ final class Segments {
   private static List<Segment> all(String folder) {
     String[] names = new File(folder).list();
     if (names == null) {
-      throw new IllegalStateException("channel " + folder + " is gone");
+      throw new IllegalStateException("channel " + folder + " was deleted");
     }
     List<Segment> all = new ArrayList<Segment>();
     for (int i = 0; i < names.length; i++) {
@@ -159,9 +159,9 @@ final class Segments {
       Files.write(fresh, Long.toString(row).getBytes(StandardCharsets.US_ASCII));
       Files.move(fresh, target, StandardCopyOption.ATOMIC_MOVE);
     } catch (NoSuchFileException error) {
-      throw new IllegalStateException("channel " + folder + " is gone");
+      throw new IllegalStateException("channel " + folder + " was deleted");
     } catch (IOException error) {
-      throw new IllegalStateException("channel " + folder + ": can't note the position of " + consumer, error);
+      throw new IllegalStateException("channel " + folder + ": can't record the position of " + consumer, error);
     }
   }
 

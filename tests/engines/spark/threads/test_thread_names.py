@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.engines.spark.threads.naming import SERVICES, Kind, parse_thread_name, stable_thread_name
+from treadle.engines.spark.threads.thread_names import SERVICES, Kind, parse_thread_name, stable_thread_name
 from treadle.model import Role
 
 SMALL = st.integers(0, 10_000)

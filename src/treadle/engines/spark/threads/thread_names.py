@@ -39,7 +39,7 @@ class Kind(StrEnum):
     PYTHON = "python"
     """Feeds a Python worker of a task, or watches over it."""
     RUNTIME = "runtime"
-    """The JVM's own: garbage collection, signals."""
+    """A thread of the JVM itself, such as for garbage collection or signals."""
 
 
 class Named(NamedTuple):
@@ -60,7 +60,7 @@ class Named(NamedTuple):
 
     @property
     def role(self) -> Role:
-        """Planners and services run logic of their own; helpers move the output of others."""
+        """Tasks, planners and services run code of their own (main); helpers move the output of others."""
         return Role.HELPER if self.kind in _HELPERS else Role.MAIN
 
 
@@ -140,7 +140,7 @@ def parse_thread_name(name: str) -> Named:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether Java does not list a thread of this name (a compiler), though it has a number like listed threads."""
+    """Whether this is the name of a compiler's thread: Java does not list it, though it has a number like others."""
     return _COMPILERS.match(name) is not None
 
 
@@ -155,7 +155,7 @@ def stable_thread_name(name: str, named: Named) -> str:
 
 
 def _of_python(name: str) -> Named:
-    """Parse the name of a thread beside a Python worker, which has the task's name, if there is one."""
+    """Parse the name of a JVM thread that serves a Python worker; it contains the name of the worker's task, if any."""
     if found := _PYTHON_TASK.search(name):
         partition, stage, task = map(int, found.groups())
         return Named(Kind.PYTHON, stage=stage, partition=partition, task=task)
