@@ -35,14 +35,14 @@ class Pipeline(Definition):
     """
 
     def run(self, spark: SparkSession | None = None, **options: Any) -> Any:
-        """Run the pipeline until it ends or is interrupted, with the options of `pipelines.run.start`: policy, …"""
+        """Run the pipeline until it ends or is interrupted. Options as in `pipelines.run.start`: policy, layout, …"""
         self._ready_to_run()
         from treadle.pipelines.run.start import run
 
         return run(self, spark, **options)
 
     def start(self, spark: SparkSession | None = None, **options: Any) -> Any:
-        """Start the pipeline and return while it runs, with the options of `pipelines.run.start`: policy, layout, …"""
+        """Start the pipeline and return while it runs. Options as in `pipelines.run.start`: policy, layout, slots, …"""
         self._ready_to_run()
         from treadle.pipelines.run.start import start
 

@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle.pipelines")
 
 OBJECTIVES = ("latency", "output_rate", "total_queue", "queue_variance")
-"""The objectives for learning policies. Those of queues are unknown if sources report no offsets in rows."""
+"""The objectives for learning policies. Queue objectives are unknown if sources report no offsets in rows."""
 
 BatchFunction = Callable[["DataFrame", int], None]
 """A function for `foreachBatch`."""
 
 TICK = 0.02
 SLOW_TICK = 1.0
-"""Seconds between polls of Spark for queries that have ended and for batches that are done."""
+"""Seconds between polls of Spark: which queries have ended, which batches are done."""
 LONGEST_PAUSE = 10.0
 """Longest pause in seconds before a failed part of the control thread's work is tried again."""
 
@@ -190,7 +190,7 @@ class QueryGate:
         self._steering.set_slots(count)
 
     def status(self) -> dict[str, Any]:
-        """The current state of the gate and the queries, as JSON values."""
+        """The current state of gate and queries, as JSON values."""
         stats = self._gate.stats
         with self._lock:
             queries = list(self._queries.values())

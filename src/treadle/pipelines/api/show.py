@@ -142,7 +142,7 @@ def _apart(layers: Sequence[int], heights: Sequence[float]) -> list[_Place]:
 
 
 def _depths(part: Sequence[Node]) -> dict[str, int]:
-    """Layer of each node: the length of its longest path from a source. Sources move next to their first reader."""
+    """Layer of each node: its longest path from a source. For short edges, sources move next to their first reader."""
     depth: dict[str, int] = {}
     for node in part:
         depth[node.name] = max((depth[up] + 1 for up in node.inputs), default=0)
@@ -235,5 +235,5 @@ def _short(name: str) -> str:
 
 
 def _text_width(words: str, size: float) -> float:
-    """Estimated width in pixels. It is rather too large than too small, because the reader's font is unknown."""
+    """Estimated width in pixels, rather too large, since the reader's font is unknown."""
     return sum(0.36 if c in "ijl.,:;|' " else 0.92 if c in "mwMW" else 0.62 for c in words) * size

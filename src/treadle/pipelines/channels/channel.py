@@ -33,7 +33,7 @@ class Source(Protocol):
 
     @property
     def total(self) -> int:
-        """The number of all rows that have arrived, counted from an arbitrary start."""
+        """The rows that have ever arrived, counted from an arbitrary start."""
 
     @property
     def full(self) -> bool:

@@ -43,12 +43,12 @@ class Cluster:
         self._check()
 
     def partitions(self, topic: str) -> list[int]:
-        """The partitions of a topic; empty if the topic does not exist."""
+        """The partitions of a topic; none if it does not exist."""
         known = self._metadata().topics.get(topic)  # lists all topics: asking for one may create it
         return [] if known is None or known.error is not None else sorted(known.partitions)
 
     def ensure(self, topic: str, config: Mapping[str, str]) -> list[int]:
-        """Return the partitions of a topic; a missing topic is created with one partition."""
+        """The partitions of a topic; a missing topic is created with one partition."""
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 

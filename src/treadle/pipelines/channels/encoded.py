@@ -85,7 +85,7 @@ def checked(schema: Any, where: str) -> StructType:
 
 
 def decoded(rows: DataFrame, schema: StructType) -> DataFrame:
-    """Decode the column `value` to the rows that were passed to `write`."""
+    """Decode the column `value` to the rows that `write` was given."""
     from pyspark.sql import functions as f
 
     row = f.from_json(f.col("value").cast("string"), schema, {**_FORMATS, "mode": "FAILFAST"})

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 5
 WORTH_DELETING = 10_000
-"""Rows that all readers have read are deleted together, once there are at least this many."""
+"""Rows that all readers have read are deleted together, once there are so many."""
 _WRITING = {
     "kafka.request.timeout.ms": "5000",
     "kafka.delivery.timeout.ms": "10000",
@@ -180,7 +180,7 @@ class KafkaChannel(Readers):
         self._void(ends)
 
     def _committed(self) -> dict[str, dict[int, int]]:
-        """By hop that reads this topic: the end offsets of its last committed batch."""
+        """The offsets up to which each hop that reads this topic has committed its batches."""
         folder = self._checkpoint(self.name).parent
         found = {each.name: done_up_to(each, self.topic) for each in folder.iterdir()} if folder.is_dir() else {}
         return {name: position for name, position in found.items() if position is not None}

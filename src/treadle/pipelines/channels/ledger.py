@@ -128,7 +128,7 @@ class Ledger:
         """The number of the last batch recorded."""
         self._lines = 0
         self._size = 0
-        """Bytes of complete lines in the file."""
+        """Bytes of whole lines in the file."""
         file.parent.mkdir(parents=True, exist_ok=True)
         self._load()
 
@@ -155,7 +155,7 @@ class Ledger:
                 self._rewrite(kept)
 
     def _append(self, text: bytes) -> None:
-        """Add a line by one write. If that fails, this or the next call truncates the file to its complete lines."""
+        """Add a line by one write. If that fails, this or the next call cuts the file back to its whole lines."""
         new = not self._size
         file = os.open(self.file, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
@@ -231,7 +231,7 @@ class Ledger:
 
 
 def line(part: Part) -> bytes:
-    """Format a part as a line of the ledger."""
+    """A part as a line of the ledger."""
     return (json.dumps(_as_json(part)) + "\n").encode()
 
 

@@ -91,7 +91,7 @@ class Writer:
         self._view = View(self.folder)
         self._sound = False
         self.end = 0
-        """The row number that the next row will get."""
+        """The number of the next row."""
         self.epoch = -1
         """The last epoch committed, -1 before the first."""
         try:
@@ -179,7 +179,7 @@ class Writer:
         return Segment(segment.first, segment.rows, segment.oldest, segment.mean, segment.epoch, size)
 
     def _recover(self) -> None:
-        """Remove the files of an interrupted writer, and find the last row and epoch."""
+        """Removes what an interrupted writer left, and finds out where the channel ends."""
         for name in os.listdir(self.folder):
             if name.startswith(_TMP):
                 (self.folder / name).unlink(missing_ok=True)
@@ -198,7 +198,7 @@ class Writer:
 
 
 def prepare(folder: Folder, schema: pa.Schema | StructType | str) -> None:
-    """Create the folder, or check its schema if it exists. Without an active writer, remove what a crash left."""
+    """Makes the folder, or checks its schema; removes what a crash left if no writer is active."""
     if holder(Path(folder)) is None:
         with Writer(folder, schema):
             return
@@ -206,7 +206,7 @@ def prepare(folder: Folder, schema: pa.Schema | StructType | str) -> None:
 
 
 def read(folder: Folder, start: int | None = None, end: int | None = None) -> pa.Table:
-    """Return the rows [start, end), by default all visible ones, in memory: for tests and inspection."""
+    """Exactly the rows [start, end), by default all visible ones, in memory: for tests and inspection."""
     view = View(folder)
     start = view.start if start is None else start
     end = view.end if end is None else end
@@ -226,7 +226,7 @@ def read(folder: Folder, start: int | None = None, end: int | None = None) -> pa
 
 
 def positions(folder: Folder) -> dict[str, int]:
-    """The position of each registered consumer: the number of the first row that it is not done with."""
+    """The position of each registered consumer: the rows before it are done."""
     base = Path(folder) / "positions"
     found = {}
     for name in sorted(os.listdir(base)) if base.is_dir() else ():
@@ -340,7 +340,7 @@ def schema_of(folder: Path) -> pa.Schema:
 
 
 def _settle_schema(folder: Path, schema: pa.Schema) -> None:
-    """Write the schema of a new channel; raise an error if an existing channel has another schema."""
+    """Writes the schema of a new channel; the schema of an existing channel must be the same."""
     if not (folder / _SCHEMA).exists():
         _replace(folder / _SCHEMA, spark_json(schema))
         return

@@ -1,4 +1,4 @@
-"""Positions and backlogs of the hops that read a Kafka topic, whether Treadle or another application writes it."""
+"""Positions and backlogs of the hops that read a Kafka topic, which Treadle or others write."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BATCH_ROWS = 10_000
-"""Most rows in an Arrow record batch. A reader has one record batch in memory at a time."""
+"""Most rows in a record batch, which a reader holds in memory at a time."""
 
 SUFFIX = ".arrow"
 
@@ -77,7 +77,7 @@ def visible(ordered: Sequence[Segment]) -> tuple[list[Segment], list[Segment]]:
 
 
 def store(path: Path, table: pa.Table) -> int:
-    """Write the rows to a file; return its size in bytes."""
+    """Writes the rows as a file and returns its size."""
     whole = table if all(column.num_chunks <= 1 for column in table.columns) else table.combine_chunks()
     with pa.OSFile(str(path), "wb") as sink:
         with ipc.new_file(sink, table.schema) as writer:

@@ -44,7 +44,7 @@ class View:
         self.folder = Path(folder)
         self.segments: list[Segment] = []
         self.hidden: list[Segment] = []
-        """Segments after a gap, or overlapping: left by an interrupted writer, or of a batch that is being renamed."""
+        """Segments behind a gap or overlapping: left by an interrupted writer, or in the middle of being renamed."""
         self._path = os.fspath(folder)
         self._lock = threading.RLock()
         self._stamp: tuple[int, int] | None = None
@@ -73,7 +73,7 @@ class View:
         return self.segments[-1].epoch if self.segments else -1
 
     def refresh(self) -> bool:
-        """Poll the folder; return whether the visible segments have changed."""
+        """Polls the folder; true if what is visible has changed."""
         with self._lock:
             if self._watch is not None and not self._watch.ended:
                 events = self._watch.take()

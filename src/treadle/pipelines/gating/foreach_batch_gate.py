@@ -41,9 +41,9 @@ STOPPING = 60.0
 
 @dataclass(frozen=True)
 class ForeachBatchGate:
-    """Makes the functions for `foreachBatch`. `short` returns whether rows are dropped because the CPU is too slow.
+    """Makes the functions for `foreachBatch`. `short` returns whether rows are shed because the CPU is too slow.
 
-    While rows are dropped, batches are delayed to have more rows: Spark would begin the next one at once, for few rows.
+    While rows are shed, batches are delayed to have more rows: Spark would begin the next one at once, for few rows.
     """
 
     parked_hops: ParkedHops
@@ -98,7 +98,7 @@ class ForeachBatchGate:
         return batch
 
     def _size_next(self, hop: Hop) -> None:
-        """Set how many rows of each Kafka topic the next batch reads. Called before Spark plans that batch."""
+        """Set how many rows of each Kafka topic the next batch reads, before Spark plans that batch."""
         if not self.parked_hops.sized:
             return
         topics, backlogs = _backlogs(hop)
@@ -147,7 +147,7 @@ class ForeachBatchGate:
         hop.state = State.IDLE
 
     def _is_full(self, hop: Hop) -> bool:
-        """Whether the backlog of the hop's Kafka topics is enough for a batch of the largest size."""
+        """Whether the backlog in Kafka topics is as large as the next batch may be."""
         return self.parked_hops.sized and sum(_backlogs(hop)[1]) >= self.parked_hops.sizer.rows(hop.id)
 
     def _enter_pool(self, hop: Hop, rows: DataFrame) -> None:

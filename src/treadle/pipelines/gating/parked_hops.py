@@ -88,7 +88,7 @@ class ParkedHops:
                 self._consider(hop)
 
     def look(self) -> None:
-        """Update how long hops linger, and offer the hops that have lingered long enough. To be called often."""
+        """Set how long hops linger, and offer the hops that have lingered long enough. Called often."""
         if not self.sized:
             return
         busy, lingering = 0.0, []

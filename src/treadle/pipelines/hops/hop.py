@@ -61,7 +61,7 @@ class Hop(RowCounts):
     foreign: tuple[str, ...] = ()
     """Sources that the query reads directly, not through a channel."""
     latency: Latency | None = None
-    """The latencies of a sink's rows; None for other hops."""
+    """For a sink: the latencies of its rows."""
     urgent: bool = False
     """Whether the hop's priority is above the lowest one in its pipeline."""
     latency_goal: float = math.inf
@@ -81,7 +81,7 @@ class Hop(RowCounts):
     ticked: float = 0.0
     """Seconds that the last check for timeouts took if it had nothing to do, including Spark's pause after it."""
     failures: int = 0
-    """Failures since the last batch that succeeded."""
+    """Failures in a row, without a batch in between."""
     planned: float | None = None
     """When the waiting or running batch was planned (monotonic). It reads what its sources had at that time."""
     well: float = 0.0
@@ -152,7 +152,7 @@ class Hop(RowCounts):
         return math.nan if self.query is None else self.output_rows.latest(self.query._jsq, rows)
 
     def try_again(self, retries: int) -> bool:
-        """Schedule a restart after the query has ended; after more than `retries` failures in a row, return False."""
+        """Schedule a restart after the query's end; False after more than `retries` failures in a row."""
         self.planned = None
         if self.replan:
             self.replan, self.state, self.retry_at, self.error = False, State.RESTARTING, 0.0, ""

@@ -1,6 +1,6 @@
 """The hops of a pipeline as an engine of the control loop: their topology, their metrics, and the knobs for them.
 
-Metrics are read from the counters of the hops and the backlogs of the channels, without a call to Spark.
+It reads the counters of the hops and the backlogs of the channels; it never calls Spark.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ class Definition:
 
     @property
     def sinks(self) -> tuple[Node, ...]:
-        """All sinks, also those that are Spark's own writers, in the order of definition."""
+        """All sinks and writers, in the order of definition."""
         return tuple(node for node in self._nodes.values() if node.kind.ends)
 
     def node(self, name: str) -> Node:

@@ -138,7 +138,7 @@ def queries(nodes: Nodes) -> tuple[Query, ...]:
 
 
 def fused_queries(nodes: Nodes) -> tuple[Query, ...]:
-    """Return each sink as a query, with all nodes upstream. An operator that two sinks need runs in both queries."""
+    """Each sink as a query of its own, with all that it needs: an operator of two sinks runs in both queries."""
     found = []
     for sink in nodes.values():
         if sink.kind.ends:
@@ -160,13 +160,13 @@ def topology(nodes: Nodes, layout: str, engine: str) -> Topology:
 
 
 def fingerprint(pipeline: str, nodes: Nodes) -> str:
-    """The graph as text, a line for each node. It depends on names, kinds and inputs of nodes, not on their code."""
+    """The graph as text, a line for each node: equal for equal names, kinds and inputs, whatever the code is."""
     lines = sorted(" ".join([node.name, node.kind, *node.inputs]) for node in nodes.values())
     return "\n".join([f"pipeline {pipeline}", *lines]) + "\n"
 
 
 def find_cycle(nodes: Nodes) -> list[str]:
-    """Return a cycle of the graph, in the direction of the data, its first node also at the end; empty if none."""
+    """A cycle in the direction of the data, its first node repeated at the end; empty if none."""
     done: set[str] = set()
     for first in nodes:
         path: list[str] = []

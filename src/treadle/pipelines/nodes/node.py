@@ -29,7 +29,7 @@ Inputs = str | Sequence[str] | Mapping[str, str]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 PARTS = (0.01, 0.1, 0.5, 0.9, 1.0)
-"""Shares of kept rows with which a user's accuracy function is tested."""
+"""Shares of the rows with which an accuracy function is tested."""
 _LONGEST = 100  # a name becomes part of folder, socket and metric names
 
 
@@ -117,7 +117,7 @@ def check_name(name: object, where: str) -> str:
 
 
 def name_of(function: object, name: str | None, kind: Kind, place: str) -> str:
-    """Return the given name or, without one, the function's name, after a check."""
+    """The given name, or else the function's own."""
     if not callable(function):
         raise ConfigError(
             f"a {kind} is made of a function, not of {function!r}",
@@ -151,7 +151,7 @@ def parameters(function: Function, where: str) -> list[inspect.Parameter]:
 
 
 def inputs_of(function: Function, inputs: Inputs | None, where: str) -> tuple[str, ...]:
-    """The inputs of an operator, in the order of its parameters: nodes with their names, or those that `inputs` has."""
+    """The names of an operator's inputs, in the order of its parameters: those of the parameters, or of `inputs`."""
     names = [parameter.name for parameter in parameters(function, where)]
     if not names:
         raise ConfigError(
@@ -283,7 +283,7 @@ def check_topic(topic: object, where: str) -> str:
 
 
 def check_options(options: Mapping[str, object] | None, where: str) -> dict[str, str]:
-    """Return the options of a reader or writer, with their values as text, which Spark needs."""
+    """Return the options of a reader or writer as text, which Spark wants."""
     if options is not None and not isinstance(options, Mapping):
         raise ConfigError(f"options is {options!r}", where=where, remedy="give a dict of names and values")
     # As Spark's own readers do, write True as "true".

@@ -32,7 +32,7 @@ _TAKEN = (_STATEFUL | _BOUNDARIES) | {
 
 @dataclass(frozen=True)
 class Part:
-    """A node of Spark's plan, with the streaming nodes below it."""
+    """A node of a plan, with the streaming nodes below it."""
 
     name: str
     below: tuple[Part, ...]
@@ -58,7 +58,7 @@ class Part:
 
 
 class Source(NamedTuple):
-    """A source of a query: its kind, the identity of its table, its topics, and options that limit a batch's rows."""
+    """A source of a query: its kind, the identity of its table, its topics, and its options that limit a batch."""
 
     kind: str
     identity: int
@@ -67,7 +67,7 @@ class Source(NamedTuple):
 
 
 def read(rows: DataFrame) -> Part:
-    """Read the analysed plan of a streaming DataFrame."""
+    """The analysed plan of a streaming DataFrame."""
     return _read(rows._jdf.queryExecution().analyzed())
 
 

@@ -46,7 +46,7 @@ _READS = re.compile("treadle (.+) reads .+")
 
 
 class NoGateSteering(Steering):
-    """Steering of a run without a gate: refuses every change and names the `treadle attach` command to use instead."""
+    """Steering without a gate: refuses every change, and names the `treadle attach` command to use instead."""
 
     def __init__(self, gate: Gate, where: str) -> None:
         super().__init__(gate, "none", elastic=False, where=where)
@@ -96,7 +96,7 @@ def check(nodes: Sequence[Node], options: Options) -> None:
 
 
 def master(nodes: Mapping[str, Node]) -> str:
-    """The URL of a local master with more task slots than all stages can need; unused slots cost nothing."""
+    """A local master with more task slots than the stages of all queries can need: unused slots cost nothing."""
     operators = sum(len(query.operators) for query in graph.fused_queries(nodes))
     return f"local[{max(4 * usable_cores(), 8 * operators)}]"
 
@@ -183,7 +183,7 @@ class Batches:
         self._noted: dict[str, int] = {}
 
     def note(self, hop: Hop) -> bool:
-        """Record the batches of a hop that ended since the last call; return whether there are any."""
+        """Record the batches that ended since the last call; return whether there are any."""
         query = hop.query
         if query is None or not query.isActive:
             return False
@@ -264,7 +264,7 @@ def _partitions(plan: build.Plan) -> dict[str, int]:
 
 
 def _settings(node: Node, batch: float) -> dict[str, str]:
-    """The session's settings for the start of a query; the query keeps them when they are restored."""
+    """The settings that the session must have when a query starts. The query keeps them for as long as it runs."""
     found = {
         # State has as many partitions, each with a thread of its own.
         "spark.sql.shuffle.partitions": "1",

@@ -1,4 +1,4 @@
-"""Opens the channels of a run; the run's options determine the kind, the folder and the brokers of each channel."""
+"""Opens the channels of a run, and decides from the options the kind, the folder and the brokers of each channel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ChannelSet:
         self._work = work
 
     def check(self, nodes: tuple[Node, ...]) -> None:
-        """Connect to the brokers that the run needs; raise if none answers. Called before Spark is started."""
+        """Connect to the brokers that the run needs, before Spark is started and would have to wait for them."""
         if self._options.channels == "kafka":
             self._cluster(self._options.kafka)
         for node in nodes:
@@ -76,7 +76,7 @@ class ChannelSet:
         )
 
     def between(self, name: str, schema: Any) -> Channel:
-        """Open the channel that the hop of this name fills with rows of this schema."""
+        """Open the channel that a hop fills."""
         if self._options.channels == "embedded":
             made: Channel = self._embedded(name, schema)
         else:
@@ -94,7 +94,7 @@ class ChannelSet:
         return made
 
     def brokers_of(self, node: Node) -> Cluster | None:
-        """The brokers of a topic or Kafka writer: those in its options, else the run's. None for other nodes."""
+        """The brokers of a topic or Kafka writer: its own, else the run's. None for other nodes."""
         if node.kind is Kind.TOPIC or (node.kind is Kind.WRITER and node.format == "kafka"):
             return self._cluster(node.options.get(_BROKERS, self._options.kafka))
         return None

@@ -1,6 +1,6 @@
 """The control socket of a running pipeline: a unix socket with one JSON object per line for each request and answer.
 
-Commands and their results or errors are sent between two processes of one user; handlers carry out the commands. A
+It carries commands and their results or errors between two processes of one user; handlers carry out the commands. A
 request is `{"command": "policy", "arguments": {"name": "fcfs"}}`, an answer
 `{"result": …}` or `{"error": {"kind": "ConfigError", "message": "…", "where": "…", "remedy": "…"}}`.
 """
@@ -205,7 +205,7 @@ def find() -> list[Path]:
 
 
 def pick(name: str | None = None) -> Path:
-    """The socket of the running pipeline `name`; without a name, of the only pipeline that runs."""
+    """The socket of the pipeline `name`; without it, of the only running one."""
     running = {name_of(path): path for path in find()}
     if name is not None:
         if name not in running:
@@ -264,7 +264,7 @@ class _Lines:
 
 
 def _listen(path: Path) -> socket.socket:
-    """Create a listening socket at the path; replace one that a dead process has left there."""
+    """Make a listening socket at the path, in place of one that a dead process left."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with alone(_fitting(path).parent / ".treadle.lock"):
@@ -302,7 +302,7 @@ def _make_room(path: Path) -> None:
 
 
 def _is_live(path: Path) -> bool:
-    """Whether a process listens on the socket: the kernel refuses connections to the socket of a dead process."""
+    """Whether a process listens: the kernel refuses connections to a dead process's socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
         probe.setblocking(False)
         # EAGAIN: a process listens, but its queue of new connections is full.

@@ -1,6 +1,6 @@
 """Writes rows from Python into a feed: `Feed` in the pipeline's process, `feed` in another process.
 
-`feed` needs no Spark, but works only with embedded channels, which are folders. `Feed` also writes to Kafka.
+`feed` works without Spark, on embedded channels only: these are folders. `Feed` also writes to Kafka.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class RunFolder:
             raise
 
     def claim(self) -> None:
-        """Write the file that reserves the folder for this pipeline. A run that fails before this call reserves nothing."""
+        """Write the file that reserves the folder for this pipeline. A run that is refused earlier reserves nothing."""
         file = self.folder / _CARD
         if not file.exists():
             fresh = file.with_suffix(".tmp")

@@ -1,4 +1,4 @@
-"""Starts the hops of a run as Spark queries, handles the end of a query, and restarts failed hops."""
+"""Starts the hops of a run as Spark queries, notes when a query ends, and restarts failed hops."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class HopStarter:
             channel.forget_others()
 
     def restart(self, hop: Hop) -> None:
-        """Restart a failed hop. If this fails too, schedule another restart; after too many failures, end the run."""
+        """Restart a failed hop; if that fails too, retry later, or end the run after too many failures."""
         parts = self._parts
         try:
             self._start(parts.nodes[hop.name], hop.id)
@@ -77,7 +77,7 @@ class HopStarter:
                     parts.over.set()
 
     def stop(self, hop: Hop) -> None:
-        """Stop the query of a hop, whose thread from now on does not wait for grants of the gate."""
+        """Stop the query of a hop; its thread no longer waits for grants of the gate."""
         self._jvm.treadle.Turn.close(hop.key)
         if hop.query is not None:
             hop.query.stop()

@@ -53,12 +53,12 @@ class Parts:
     lock: Any = field(default_factory=RLock)
     stopping: Event = field(default_factory=Event)
     over: Event = field(default_factory=Event)
-    """Set when the end of the run is requested, or when a hop has failed and is not restarted any more."""
+    """Set when the end was requested, or a hop has failed for good."""
     attempt: Attempts = field(default_factory=_attempts)
 
     @classmethod
     def of(cls, definition: Definition, folder: Path, options: Options) -> Parts:
-        """Create the objects for a run of this pipeline; raise a ConfigError if its nodes don't suit the options."""
+        """Make the parts for a pipeline; ConfigError if its nodes don't suit the options."""
         topology = definition.topology(options.layout)
         realtime = stages.batches(definition.nodes, options)
         gated = options.enforce == "gate"

@@ -110,7 +110,7 @@ class Run:
 
     @property
     def hops(self) -> Mapping[str, Hop]:
-        """All hops, by the name of the last node that each runs."""
+        """All hops by the name of their last node."""
         return self._parts.hops
 
     @property
@@ -120,7 +120,7 @@ class Run:
 
     @property
     def realtime(self) -> Batches | None:
-        """The recorder of batches in Real-Time Mode; None in other layouts."""
+        """The counter of batches in Real-Time Mode; None in other layouts."""
         return self._parts.realtime
 
     @property
@@ -130,7 +130,7 @@ class Run:
 
     @property
     def folder(self) -> RunFolder:
-        """The folder of the run's channels and checkpoints."""
+        """The folder of its channels and checkpoints."""
         return self._parts.folder
 
     @property
@@ -159,7 +159,7 @@ class Run:
         self.steering.set_slots(count)
 
     def status(self) -> dict[str, Any]:
-        """The current state of the run, its hops and its channels, as JSON values."""
+        """The current state of all parts, as JSON values."""
         return status.of(self._parts, self.promises)
 
     def feed(self, name: str) -> Feed:
@@ -180,7 +180,7 @@ class Run:
         self.check()
 
     def check(self) -> None:
-        """Raise the error of a hop that has failed and is not restarted any more; do nothing if there is none."""
+        """Raise the error of a hop that has failed for good."""
         for hop in self.hops.values():
             if hop.state is State.FAILED:
                 raise EngineError(hop.error, where=self.nodes[hop.name].where, remedy="fix it and start again")
@@ -198,7 +198,7 @@ class Run:
             return not busy and not blind and not any(channel.rows for channel in self.channels.values())
 
     def drain(self, timeout: Duration) -> bool:
-        """Wait until all backlogs are processed; return False if the timeout or the end of the run comes first."""
+        """Wait until all backlogs are processed; False if the time or the run is over first."""
         return self._until(self.drained, time.monotonic() + seconds(timeout, what="timeout", where="drain"))
 
     def end(self) -> None:
@@ -229,7 +229,7 @@ class Run:
         self._end(limit, stops)
 
     def _end(self, limit: float, stops: Stops) -> None:
-        """Stop everything that was started; unlock the folder when all queries have ended."""
+        """Stop all that was started, and unlock the folder when all queries have ended."""
         if self._server is not None:
             self._server.close()
         if self.promises is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def of(parts: Parts, promises: Promises | None) -> dict[str, Any]:
-    """Return the status: policy, slots, each hop with its counters, each channel, and the latency of each sink."""
+    """The whole status: policy, slots, each hop, each channel, the latency of each sink."""
     gate = parts.gate.stats
     hops = list(parts.hops.values())  # a copy, since a starting run still adds hops
     channels = list(parts.channel_set.sources.items())

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle.pipelines")
 
 CHANNEL = "treadle.Channel"
-"""The name of the data source for embedded channels, to be used as `format` in Spark."""
+"""The data source of embedded channels, as Spark's `format`."""
 CHECKPOINTS = "treadle.LocalCheckpoints"
 WORKERS = "treadle.Workers"
-"""The class of the Spark plugin by which executors report how busy their cores are."""
+"""The plugin by which executors report how busy their cores are."""
 _KEEPS_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 """A Spark setting. If true, Spark uses columns of a pandas UDF's input even after their reader has freed them."""
 

@@ -1,6 +1,6 @@
 """Counts the rows that leave the last operator of a streaming query in each batch, by Spark's SQL metrics.
 
-The metrics are read from the plans of batches that have run. Nothing is added to a plan, and no job is started: see
+It reads the plans of batches that have run. It adds nothing to a plan and starts no job: see
 `java/treadle/OutputRows.java`.
 """
 
@@ -37,7 +37,7 @@ class RowCounts:
 
     @property
     def rows_out(self) -> float:
-        """`tuples_out`, or NaN if rows out of the last batch were not counted."""
+        """`tuples_out`, or NaN while they are not counted."""
         return self.tuples_out if self.counted else math.nan
 
     @property
@@ -77,7 +77,7 @@ class OutputRows:
             log.warning("output rows of queries are not counted, which policy highest-rate needs: %s", error)
 
     def latest(self, query: Any, rows: int) -> float:
-        """Rows out of a query's latest batch, which had `rows` rows in; 0 if that batch has been counted before."""
+        """Rows out of a query's latest batch, which took in `rows` rows; 0 if that batch has been counted before."""
         return self._counted(0, query, rows)
 
     def of(self, execution: Any, rows: int) -> float:

@@ -69,7 +69,7 @@ def started(
 
 
 def error_summary(error: str) -> str:
-    """Return the line of a Spark error that says the cause: the error of a Python function, or why a task was lost."""
+    """The line of a Spark error that says what happened: the exception of a Python function, or why a task was lost."""
     lines = error.splitlines()
     raised: list[str] = []
     for at, line in enumerate(lines):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _JOINED = {"spark.driver.extraClassPath": os.pathsep, "spark.jars": ",", "spark.plugins": ","}
-"""Settings of which our values are added to those of the user, each with its separator."""
+"""Settings where our values are added to the user's, and the separator."""
 
 
 class Setting(NamedTuple):

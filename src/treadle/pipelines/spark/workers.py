@@ -27,7 +27,7 @@ PATIENT = "10min"
 
 
 def cluster_session(name: str, *, master: str, config: Mapping[str, object] | None = None) -> SparkSession:
-    """Create a session like `treadle.session` does, but on a cluster, and so that queries can be placed on workers."""
+    """A session like `treadle.session`, on a cluster, in which queries can be placed on workers."""
     given = dict(config or {})
     extensions = ",".join(filter(None, (str(given.get(EXTENSIONS, "")), EXTENSION)))
     return plain_session(name, master=master, config={"spark.locality.wait": PATIENT, **given, EXTENSIONS: extensions})
@@ -104,7 +104,7 @@ class Table:
 
 
 def tasks_of(places: Any) -> dict[tuple[str, str], Tasks]:
-    """Read the seconds of tasks, by query and executor, from the driver's table."""
+    """Seconds of tasks by query and executor, from the table of the driver."""
     lines = [line.split("\t") for line in str(places.ran()).splitlines()]
     return {(query, at): Tasks(*map(float, seconds)) for query, at, *seconds in lines}
 
@@ -184,7 +184,7 @@ class Use(NamedTuple):
     """CPU use between two samples, in cores of the first worker: a core that is twice as fast counts as two."""
 
     cores: Floats
-    """By worker: its number of cores; 0 if its executor has ended."""
+    """By worker: its cores; 0 if it is gone."""
     others: Floats
     """By worker: cores used by processes that do not belong to the executor; 0 until measured."""
     cpu: Floats
