@@ -19,7 +19,7 @@ CHECK := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $
 
 # Checks, tests that need no Spark, and some that need no more than a session run beside the others, which also share
 # what the kernel has. With two cores both parts should take equally long; a third is no gain.
-BESIDE := $(addprefix tests/,decide loop testing observe workloads engines/simulator engines/spark/counters pipelines/channels \
+BESIDE := $(addprefix tests/,control decide loop testing observe workloads engines/simulator engines/spark/counters pipelines/channels \
 	bench/simulator bench/pipelines test_model.py test_broker.py test_cli.py test_doctor.py test_examples.py \
 	$(patsubst %,linux/%.py,test_cores test_pressure test_thread_times files/test_file_lock files/test_inotify) \
 	$(patsubst %,bench/%.py,test_claims test_core attach/test_policies) cli/test_run.py \

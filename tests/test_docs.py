@@ -23,7 +23,7 @@ from treadle.engines.simulator import scenario
 from treadle.engines.simulator.run import simulate
 from treadle.pipelines.channels.log import read
 from treadle.pipelines.hops.options import Options
-from treadle.pipelines.quality.promises import flow_of
+from treadle.pipelines.quality.flow import flow_of
 from treadle.pipelines.spark.session import settings
 
 if TYPE_CHECKING:

@@ -30,6 +30,7 @@ from treadle.linux import stat
 from treadle.linux.files import trusted
 from treadle.linux.files.file_lock import alone
 from treadle.linux.files.open_files import is_readable
+from treadle.linux.sockets import listener
 
 HOST = "127.0.0.1"
 PORT = 9092
@@ -392,20 +393,5 @@ def _check_free(port: int) -> None:
     except PermissionError:
         raise RightsError(f"port {port} is for root", remedy="name a port above 1023") from None
     except OSError:
-        who = _listener(port)
+        who = listener(port)
         raise EngineError(f"port {port} is in use{who}", remedy="end that program, or name another port") from None
-
-
-def _listener(port: int) -> str:
-    """Return pid and command of the process that uses this port, as a phrase; empty if it is another user's."""
-    inodes: set[str] = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError):
-            rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
-            inodes |= {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and int(row[1][-4:], 16) == port}
-    for handle in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):  # descriptors and processes may end during the scan
-            if os.readlink(handle) in inodes:
-                process = handle.parent.parent
-                return f" by process {process.name} ({(process / 'comm').read_text().strip()})"
-    return ""

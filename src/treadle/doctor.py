@@ -16,12 +16,12 @@ from typing import Literal
 
 from treadle import config, jars
 from treadle import jvm as running
+from treadle.control import control_socket
 from treadle.enforce import kernel
 from treadle.enforce.gate.slots import usable_cores
 from treadle.enforce.recovery.leftovers import leftovers
 from treadle.errors import TreadleError
 from treadle.linux.pressure import PSI
-from treadle.pipelines.run import control_socket
 from treadle.pipelines.spark import jvm
 from treadle.pipelines.spark.session import Setting, settings
 

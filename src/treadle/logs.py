@@ -13,6 +13,7 @@ from treadle.text import visible, visible_lines
 NAMES = (
     "treadle.attach",
     "treadle.config",
+    "treadle.control",
     "treadle.decide.adaptive.adaptive",
     "treadle.enforce",
     "treadle.engines.spark",
@@ -21,7 +22,6 @@ NAMES = (
     "treadle.librdkafka",
     "treadle.loop",
     "treadle.pipelines",
-    "treadle.pipelines.run.control_socket",
     "treadle.watchdog",
 )
 """All loggers of Treadle. A logger's filter does not apply to records of its child loggers, so each has the filter."""

@@ -22,9 +22,9 @@ from rich.console import Console
 
 from support import LONG, treadle, until
 from treadle.cli.run import table
+from treadle.control import control_socket
 from treadle.errors import TreadleError
 from treadle.linux.files import runtime_folder
-from treadle.pipelines.run import control_socket
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -215,9 +215,9 @@ ANSWERS = st.builds(
 @FUZZ
 @given(st.one_of(st.binary(max_size=60), ANSWERS))
 def test_any_answer_is_survived(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
-    with sent(answer) as connection, suppress(TreadleError):
+    with sent(answer) as connection, closing(unconnected(60.0)) as mbeans, suppress(TreadleError):
         monkeypatch.setattr(module, "_dial", lambda *_: connection)
-        unconnected(60.0).read([LAGS])
+        mbeans.read([LAGS])
 
 
 REPLIES = st.lists(st.one_of(JSON, objects("value"), st.fixed_dictionaries({"value": objects("a:b=c")})), max_size=2)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from loop.worlds import FOUND, Failing, NeedsCost, Reversed, World
+from treadle.decide.transform import nice
 from treadle.errors import EngineError
 from treadle.loop import Binding
 
@@ -38,15 +39,26 @@ class TestRebind:
         loop.round()
         assert world.engine.nices() == [19.0, 0.0, -20.0]
 
-    def test_a_metric_must_have_been_asked_for_when_the_loop_was_made(self, world: World) -> None:
+    @pytest.mark.parametrize("before", [(), ("cost",)])
+    def test_a_metric_that_nobody_needed_before_is_computed_from_then_on(
+        self, world: World, before: tuple[str, ...]
+    ) -> None:
         world.engine.offers = frozenset({"queue", "cost"})
         world.engine.columns["cost"] = np.array([3.0, 2.0, 1.0])
-        with pytest.raises(EngineError, match=r"metric 'cost' was not requested.*Loop\(metrics="):
-            world.loop().rebind(NeedsCost())
-        loop = world.loop(metrics={"cost"})
-        loop.rebind(NeedsCost())
+        loop = world.loop(metrics=before)
         loop.round()
+        loop.rebind(NeedsCost())
+        loop.round(force=True)
         assert world.engine.nices()[0] == -20.0
+
+    def test_a_whole_binding_can_be_replaced(self, world: World) -> None:
+        loop = world.loop()
+        loop.round()
+        loop.rebind(Binding(Reversed(), "nice", 5.0, scale=nice(low=0, high=10)))
+        world.clock.time += 1.0
+        loop.round()
+        assert world.engine.nices() == [0.0, 5.0, 10.0]
+        assert loop.period() == 5.0
 
     def test_a_metric_beyond_the_policies_that_can_not_be_had_is_told_at_once(self, world: World) -> None:
         with pytest.raises(EngineError, match="cost"):
@@ -80,3 +92,29 @@ class TestRebind:
             done.set()
             changer.join()
         assert loop.stats.troubles == {}
+
+
+class TestOtherChanges:
+    def test_a_pause_puts_everything_back_and_a_round_after_it_decides_again(self, world: World) -> None:
+        loop = world.loop()
+        loop.round()
+        assert world.engine.nices() == [19.0, 0.0, -20.0]
+        loop.pause()
+        assert world.engine.nices() == [FOUND] * 3
+        loop.run(3.0)
+        assert world.engine.nices() == [FOUND] * 3
+        loop.resume()
+        loop.run(1.0)
+        assert world.engine.nices() == [19.0, 0.0, -20.0]
+        assert loop.stats.skipped == 0
+
+    def test_another_period_counts_from_now(self, world: World) -> None:
+        loop = world.loop()
+        loop.run(3.0)
+        assert len(world.policy.asked) == 3
+        loop.set_period(0.5)
+        loop.run(3.0)
+        assert len(world.policy.asked) == 9
+        loop.set_period(10.0)
+        loop.run(10.0)
+        assert len(world.policy.asked) == 10

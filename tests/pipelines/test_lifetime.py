@@ -11,10 +11,10 @@ import pytest
 
 import treadle
 from support import LONG, named, until
+from treadle.control import control_socket
 from treadle.errors import EngineError
 from treadle.linux.files.file_lock import holder
 from treadle.pipelines.hops.hop import State
-from treadle.pipelines.run import control_socket
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import threading
@@ -100,6 +101,34 @@ def test_changes_in_full_flow_lose_no_row_and_wrong_ones_change_nothing(
             assert say("slots") == (0, "3")
             assert say("slots", "1") == (0, "1")
             flows_on()
+            code, told = say("set", "policy=fcfs", "slots=2", "period=50ms", "batch=400ms", "patience=2", "express=1")
+            assert (code, "changed batch from 0.5 to 0.4" in told) == (0, True)
+            assert run.gate.slots == 2
+            flows_on()
+            for wrong in (
+                "slots=0",
+                "period=never",
+                "batch=-1s",
+                "express=1.5",
+                "paused=maybe",
+                "size=3",
+                "slots",
+                "=1",
+            ):
+                code, told = say("set", "policy=chain", wrong)
+                assert (code, "error:" in told) == (2, True)
+            assert say("set", "--dry-run", "policy=chain")[1] == "would change policy from fcfs to chain"
+            assert say("set")[1] == "policy=fcfs slots=2 period=0.05 patience=2.0 express=1 paused=false batch=0.4"
+            assert say("set", "slots=1", "express=0")[0] == 0
+            assert say("pause") == (0, "")
+            until(lambda: len(run.gate.stats.holding) > 1)  # more than there are slots: nothing is held back
+            flows_on()
+            assert run.set(paused=False)[0].setting == "paused"
+            flows_on()
+            until(lambda: len(run.gate.stats.holding) <= 1)
+            told = say("history")[1]
+            assert "paused from True to False (this process)" in told
+            assert f"policy from none to fcfs (process {os.getpid()} of " in told
         finally:
             done.set()
             filler.join()

@@ -492,7 +492,7 @@ BROKEN_ENGINES: list[tuple[type[Toy], str]] = [
     (AllAtOnce, r"offers 'queue', but did not give it when it was wanted"),
     (OffersTheUnknown, r"offers 'mood', which is no metric"),
     (ChangesUnnoticed, r"its topology changed, but its version is still 0"),
-    (NeverRests, r"its topology had another version in each of 10 looks"),
+    (NeverRests, r"its topology had another version in each of 10 samples"),
     (StandsStill, r"its time stood still at 3.0; let it pass with `pass_time`"),
     (TurnsBack, r"its time went back from -1.0 to -2.0"),
     (Misnames, r"knob 'wheel' calls itself 'dial'"),

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.pipelines.quality.promises import flow_of
+from treadle.pipelines.quality.flow import flow_of
 from treadle.workloads import knn, taxi
 
 NUMBER = st.integers(0, 10**9)

@@ -24,9 +24,10 @@ from treadle import __version__
 from treadle import config as configuration
 from treadle.cli.attach import attach, restore, top
 from treadle.cli.bench import bench, demo
+from treadle.cli.ctl import ctl
 from treadle.cli.doctor import doctor
 from treadle.cli.parts import jars, kafka
-from treadle.cli.run import ctl, run
+from treadle.cli.run import run
 from treadle.cli.settings import with_settings
 from treadle.cli.show import show
 from treadle.cli.shown import failed, shown_lines

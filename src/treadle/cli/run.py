@@ -1,4 +1,4 @@
-"""`treadle run` runs a pipeline file and shows its progress; `treadle ctl` controls a running pipeline.
+"""`treadle run` runs a pipeline file and shows its progress.
 
 Ctrl-C and SIGTERM end a pipeline as cleanly as its time limit does.
 """
@@ -24,7 +24,7 @@ from rich.text import Text
 
 from treadle import durations
 from treadle.cli.settings import with_settings
-from treadle.cli.shown import failed, plain_table, say, shown
+from treadle.cli.shown import failed, plain_table, shown
 from treadle.errors import ConfigError, TreadleError
 
 if TYPE_CHECKING:
@@ -109,62 +109,6 @@ def _quieten() -> None:
         from pyspark.logger import PySparkLogger
 
         PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-
-
-@click.group()
-def ctl() -> None:
-    """Control a running pipeline, or an application with a gate."""
-
-
-_which = click.option("--pipeline", "which", metavar="NAME", help="Name of the pipeline, if several run.")
-
-
-@ctl.command()
-@click.argument("name", required=False)
-@_which
-@with_settings
-def policy(obj: tuple[configuration.Config, str], name: str | None, which: str | None) -> None:
-    """Show the current policy, or replace it by NAME."""
-    from treadle.pipelines.run import control_socket as wire
-
-    say(wire.ask(wire.pick(which), "policy", name=None if name is None else obj[0].policy(name)))
-
-
-@ctl.command()
-@click.argument("count", type=int, required=False, metavar="[N]")
-@_which
-def slots(count: int | None, which: str | None) -> None:
-    """Show how many hops may run at once, or set it."""
-    from treadle.pipelines.run import control_socket as wire
-
-    say(wire.ask(wire.pick(which), "slots", count=count))
-
-
-@ctl.command()
-@_which
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def status(which: str | None, as_json: bool) -> None:
-    """Show the current status."""
-    from treadle.cli import _out
-    from treadle.pipelines.run import control_socket as wire
-
-    seen = wire.ask(wire.pick(which), "status")
-    if as_json:
-        click.echo(json.dumps(seen))
-    else:
-        _out.print(table(seen))
-
-
-@ctl.command()
-@_which
-@click.option("--drain", is_flag=True, help="First process all waiting rows.")
-def stop(which: str | None, drain: bool) -> None:
-    """Stop the pipeline after the running batches, or after all waiting rows."""
-    from treadle.pipelines.run import control_socket as wire
-
-    path = wire.pick(which)
-    wire.ask(path, "stop", drain=drain, timeout=LONGEST_DRAIN if drain else 60.0)
-    say(f"stopping '{wire.name_of(path)}'")
 
 
 def table(status: Mapping[str, Any], before: Mapping[str, Any] | None = None, seconds: float | None = None) -> Group:

@@ -72,6 +72,11 @@ class BatchSizer:
         self._fits: dict[str, _Fit] = {}
         self._check()
 
+    def set_period(self, period: float) -> None:
+        """Change the seconds for which a batch should hold its slot; `longest` keeps its ratio to it."""
+        self.longest *= period / self.period
+        self.period = period
+
     def observe(self, name: str, rows: int, seconds: float) -> None:
         """Record that a batch of the hop had `rows` rows and held its slot for `seconds`; ignore impossible values."""
         fit = self._fits.get(name)

@@ -8,6 +8,7 @@ import socket
 import struct
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 _CREDENTIALS = struct.Struct("3i")
@@ -83,3 +84,18 @@ def _listening(port: int) -> set[str]:
                 if words[3] == _LISTENS and int(words[1].rpartition(":")[2], 16) == port:
                     found.add(words[9])
     return found
+
+
+def listener(port: int) -> str:
+    """Return pid and command of the process that uses this port, as a phrase; empty if it is another user's."""
+    inodes: set[str] = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError):
+            rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
+            inodes |= {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and int(row[1][-4:], 16) == port}
+    for handle in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):  # descriptors and processes may end during the scan
+            if os.readlink(handle) in inodes:
+                process = handle.parent.parent
+                return f" by process {process.name} ({(process / 'comm').read_text().strip()})"
+    return ""

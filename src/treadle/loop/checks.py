@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from treadle.decide.policy import Policy
 from treadle.errors import ConfigError, EngineError
 from treadle.loop.binding import Binding
 from treadle.loop.engine import Engine
@@ -64,9 +65,15 @@ def metrics(engine: Engine, bindings: Sequence[Binding]) -> set[str]:
     metrics: set[str] = set()
     for binding in bindings:
         policy = binding.policy
-        make_plan(policy.needs, engine.offers, engine=engine.name, policy=policy.name)  # raises if one is missing
+        check_metrics(policy, [engine])
         metrics |= {*policy.needs, *(name for name in policy.wants if plannable(name, engine.offers))}
     return metrics
+
+
+def check_metrics(policy: Policy, engines: Sequence[Engine]) -> None:
+    """Raise an EngineError if one of these engines can't provide a metric that the policy needs."""
+    for engine in engines:
+        make_plan(policy.needs, engine.offers, engine=engine.name, policy=policy.name)
 
 
 def vetted(schedule: Schedule, snapshot: Snapshot) -> Schedule:

@@ -20,7 +20,7 @@ import numpy as np
 from treadle.decide.policy import Policy
 from treadle.enforce import Enforcer, Outcomes
 from treadle.enforce.recovery.journal import Journal
-from treadle.errors import ConfigError, EngineError
+from treadle.errors import ConfigError
 from treadle.loop import checks
 from treadle.loop.binding import Binding
 from treadle.loop.engine import Clock, Engine, SystemClock
@@ -29,19 +29,16 @@ from treadle.loop.knob_controller import KnobController, tell_left
 from treadle.loop.knob_targets import View
 from treadle.loop.quality_rule import Quality, QualityRule
 from treadle.loop.records import DecisionBatch, DecisionLog, log_changes
-from treadle.loop.rule import Rule
+from treadle.loop.rule import SLIVER, Rule
 from treadle.loop.signals import Signals
 from treadle.loop.stats import Stats
 from treadle.loop.translate import Order, translate
 from treadle.loop.trouble import Trouble
 from treadle.loop.watch import Watch
-from treadle.observe import make_plan
 from treadle.values import Schedule, Snapshot
 
 log = logging.getLogger("treadle.loop")
 
-SLIVER = 1e-6
-"""Share of its period by which a policy may run early."""
 NAP = 0.2
 """Seconds between checks of the stop event."""
 
@@ -91,6 +88,10 @@ class Loop:
         self._knob_troubles: dict[str, Trouble] = {}
         self._views: dict[tuple[Watch, ...], View] = {}
         self._signals = Signals(self._restore_twice)
+        self.between_rounds = threading.RLock()
+        """While it is held, no round runs in another thread."""
+        self.paused = False
+        """Whether nothing is decided: all changed values are restored, and rounds do nothing."""
         engines = [fitted(e, {b.knob for b in bindings if b.may_concern(e.name)}) for e in engines]
         checks.check(engines, bindings, stale_after, log_size, sample_timeout)
         served = {engine.name: checks.served(engine, bindings) for engine in engines}
@@ -105,10 +106,8 @@ class Loop:
         watches = [[watch for watch in self._watches if each in served[watch.name]] for each in bindings]
         self._rules = tuple(Rule.of(number, bindings, at, longest_pause) for number, at in enumerate(watches))
         self._troubles = [*(watch.trouble for watch in self._watches), *(rule.trouble for rule in self._rules)]
-        self._quality = None
-        if quality is not None:
-            self._quality = QualityRule(quality, longest_pause)
-            self._troubles.append(self._quality.trouble)
+        self._quality = None if quality is None else QualityRule(quality, longest_pause)
+        self._troubles += [] if self._quality is None else [self._quality.trouble]
 
     def __enter__(self) -> Self:
         self._signals.install()
@@ -151,10 +150,12 @@ class Loop:
         Carry out what the policies decide, and return their changes.
         """
         self.keep_promises()
-        now = self.clock.now()
-        due = [rule for rule in self._rules if self._take_turn(rule, now, force=force)]
-        if not due:
-            return ()
+        with self.between_rounds:
+            now = self.clock.now()
+            due = [rule for rule in self._rules if rule.takes_turn(now, self.stats, force=force)]
+            return self._round(due, now) if due and not self.paused else ()
+
+    def _round(self, due: Sequence[Rule], now: float) -> tuple[DecisionBatch, ...]:
         with self._signals.hold("round"), self.stats.round():
             began = time.perf_counter()
             watches = dict.fromkeys(watch for rule in due for watch in rule.watches)
@@ -166,13 +167,30 @@ class Loop:
             batches = [batch for rule in due if not rule.is_settled() for batch in self._carry_out(rule, now)]
             self._record(batches)
             looked = [watch for watch, before in zip(watches, looks, strict=True) if watch.looks > before]
-            self._weigh(looked, time.perf_counter() - began)
+            rules = [rule.took for rule in self._rules]
+            self.stats.weigh([watch.took for watch in looked], rules, time.perf_counter() - began)
         return tuple(batches)
 
     def keep_promises(self) -> None:
         """Run only the step for quality of data, if it is due."""
-        if self._quality is not None:
-            self._quality.round(self.clock.now())
+        if self._quality is not None and not self.paused:
+            with self.between_rounds:
+                self._quality.round(self.clock.now())
+
+    def pause(self) -> None:
+        """Restore all changed values and keep all rows, until `resume`."""
+        with self.between_rounds:
+            self.paused = True
+            if self._quality is not None:
+                self._quality.pause()
+            self._restore_twice()
+
+    def resume(self) -> None:
+        """Decide again, from the next round on."""
+        with self.between_rounds:
+            self.paused = False
+            for rule in self._rules:
+                rule.seen = None
 
     @property
     def settled(self) -> bool:
@@ -182,30 +200,34 @@ class Loop:
     def put_off(self, until: float) -> None:
         """Leave out all rounds before this time: they don't count as skipped, and later rounds keep their times."""
         for rule in self._rules:
-            if rule.due < until:
-                rule.due += math.ceil((until - rule.due) / rule.binding.period - SLIVER) * rule.binding.period
+            rule.put_off(until)
 
-    def rebind(self, policy: Policy, number: int = 0) -> None:
-        """Replace the policy of binding `number` from the next round on; raise an EngineError if a metric is missing.
+    def rebind(self, policy: Policy | Binding, number: int = 0) -> None:
+        """Replace binding `number` by one of the same knob, or only its policy, from the next round on.
 
-        It may be called from another thread than the one that runs the rounds.
+        If a metric can't be provided, raise an EngineError and change nothing. Any thread may call this.
         """
-        rule = self._rules[number]
-        for watch in rule.watches:
-            known = watch.provider.columns
-            make_plan(policy.needs, watch.engine.offers, engine=watch.name, policy=policy.name)
-            for name in policy.needs:
-                if name not in known:
-                    raise EngineError(
-                        f"metric '{name}' was not requested when the loop was made",
-                        where=f"policy '{policy.name}'",
-                        remedy="name it in Loop(metrics=…)",
-                    )
-        rule.binding = replace(rule.binding, policy=policy)
-        rule.seen = None
-        # Failures of the policy before, and the pause after them, do not concern the new policy.
-        at = self._troubles.index(rule.trouble)
-        rule.trouble = self._troubles[at] = Trouble(rule.binding.where, rule.binding.period, rule.trouble.longest)
+        self.check_policy(policy.policy if isinstance(policy, Binding) else policy, number)
+        with self.between_rounds:
+            rule = self._rules[number]
+            new = policy if isinstance(policy, Binding) else replace(rule.binding, policy=policy)
+            for watch in rule.watches:
+                watch.want(checks.metrics(watch.engine, [new]))
+            at = self._troubles.index(rule.trouble)
+            self._troubles[at] = rule.rebind(new)
+            self._views.clear()
+
+    def check_policy(self, policy: Policy, number: int = 0) -> None:
+        """Raise an EngineError if an engine of binding `number` can't provide a metric that this policy needs."""
+        checks.check_metrics(policy, [watch.engine for watch in self._rules[number].watches])
+
+    def period(self, number: int = 0) -> float:
+        return self._rules[number].binding.period
+
+    def set_period(self, seconds: float, number: int = 0) -> None:
+        """Let binding `number` decide every so many seconds, from now on."""
+        with self.between_rounds:
+            self._rules[number].set_period(seconds, self.clock.now())
 
     def add(self, engine: Engine) -> None:
         """Add an engine for all bindings that it can serve. Must not be called while a round runs."""
@@ -284,23 +306,6 @@ class Loop:
             if not stop:
                 return
 
-    def _take_turn(self, rule: Rule, now: float, *, force: bool) -> bool:
-        """Return whether the rule is to run now, since it is due or by `force`, and set when it is due next.
-
-        A rule that is due keeps its times, so missed periods are skipped. A forced one is due again after one period.
-        """
-        period = rule.binding.period
-        if math.isnan(rule.due):
-            rule.due = now
-        if rule.due > now + SLIVER * period:
-            if force:
-                rule.due = now + period
-            return force
-        missed = math.floor((now - rule.due) / period + SLIVER)
-        self.stats.skipped += missed
-        rule.due += (missed + 1) * period
-        return True
-
     def _carry_out(self, rule: Rule, now: float) -> list[DecisionBatch]:
         """Decide, translate, enforce. A policy that fails leaves all of its rows unknown."""
         try:
@@ -366,17 +371,6 @@ class Loop:
                 enforcer, self._knob_troubles[what], self._stale_after
             )
         return controller
-
-    def _weigh(self, looked: list[Watch], seconds: float) -> None:
-        """Add the durations of a round's parts to the statistics; of a round without new samples, only the whole."""
-        if not looked:
-            self.stats.spent("quiet", seconds)
-            return
-        for phase in ("threads", "counters", "metrics"):
-            self.stats.spent(phase, sum(watch.took.get(phase, 0.0) for watch in looked))
-        for part, phase in enumerate(("decision", "writing")):
-            self.stats.spent(phase, sum(rule.took[part] for rule in self._rules))
-        self.stats.spent("all", seconds)
 
     def _record(self, batches: list[DecisionBatch]) -> None:
         """Record what was changed and what failed."""

@@ -10,13 +10,12 @@ import math
 from typing import TYPE_CHECKING, Protocol
 
 from treadle.loop.asker import Asker
+from treadle.loop.rule import SLIVER
 from treadle.loop.trouble import Trouble
 
 if TYPE_CHECKING:  # it needs compiled code, which takes as long to load as all the rest
     from treadle.decide.quality import Controller, Decision, Measured
 
-SLIVER = 1e-6
-"""Share of the period by which a step may start early."""
 ENDING = 30.0
 """Seconds for which `QualityRule.rest` waits for the present step to end."""
 
@@ -84,6 +83,11 @@ class QualityRule:
             self._asker = self._asker or Asker("treadle-quality")
             self._asker.ask(lambda: self._step(now))
             self._asked = True
+
+    def pause(self) -> None:
+        """Keep all rows until the next call of `round`."""
+        self.rest()
+        self._quality.keep_all()
 
     def rest(self) -> None:
         """End the thread, once its present step is done."""

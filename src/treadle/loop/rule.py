@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,10 +12,14 @@ from treadle.loop.binding import Binding
 from treadle.loop.knob_controller import AppliedChanges, KnobController
 from treadle.loop.knob_targets import KnobTargets, View
 from treadle.loop.records import DecisionBatch
+from treadle.loop.stats import Stats
 from treadle.loop.trouble import Trouble
 from treadle.loop.watch import Watch
 from treadle.model import Bools
 from treadle.values import Schedule, Snapshot
+
+SLIVER = 1e-6
+"""The share of a period by which a round may start early."""
 
 
 @dataclass(eq=False)
@@ -45,6 +49,39 @@ class Rule:
         before = tuple(other for other in bindings[:number] if other.knob == binding.knob)
         trouble = Trouble(binding.where, binding.period, longest_pause)
         return cls(number, binding, before, tuple(watches), trouble)
+
+    def takes_turn(self, now: float, stats: Stats, *, force: bool) -> bool:
+        """Return whether it is to run now, since it is due or by `force`, and set when it is due next.
+
+        A rule that is due keeps its times, so missed periods are skipped. A forced one is due again after one period.
+        """
+        period = self.binding.period
+        if math.isnan(self.due):
+            self.due = now
+        if self.due > now + SLIVER * period:
+            if force:
+                self.due = now + period
+            return force
+        missed = math.floor((now - self.due) / period + SLIVER)
+        stats.skipped += missed
+        self.due += (missed + 1) * period
+        return True
+
+    def put_off(self, until: float) -> None:
+        """Move the due time by whole periods, so that it is not before `until`."""
+        if self.due < until:
+            self.due += math.ceil((until - self.due) / self.binding.period - SLIVER) * self.binding.period
+
+    def rebind(self, binding: Binding) -> Trouble:
+        """Replace the binding; failures of the policy before, and the pause after them, do not concern the new one."""
+        self.binding, self.seen, self.view = binding, None, None
+        self.trouble = Trouble(self.binding.where, self.binding.period, self.trouble.longest)
+        return self.trouble
+
+    def set_period(self, seconds: float, now: float) -> None:
+        """Decide now, and then every so many seconds."""
+        self.binding, self.due = replace(self.binding, period=seconds), now
+        self.trouble.pause = seconds
 
     def looks(self) -> tuple[int, ...]:
         return tuple([watch.looks for watch in self.watches])

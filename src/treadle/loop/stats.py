@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 WEIGHED = 16
@@ -42,6 +43,19 @@ class Stats:
     def round(self) -> _Round:
         """Return a context that counts a round and measures its cost."""
         return _Round(self)
+
+    def weigh(
+        self, watches: Sequence[Mapping[str, float]], rules: Sequence[tuple[float, float]], seconds: float
+    ) -> None:
+        """Add the durations of a round's parts by engine and by rule; without new samples only the whole duration."""
+        if not watches:
+            self.spent("quiet", seconds)
+            return
+        for phase in ("threads", "counters", "metrics"):
+            self.spent(phase, sum(took.get(phase, 0.0) for took in watches))
+        for part, phase in enumerate(("decision", "writing")):
+            self.spent(phase, sum(took[part] for took in rules))
+        self.spent("all", seconds)
 
     def spent(self, phase: str, seconds: float) -> None:
         """Add the duration of a part of a round."""

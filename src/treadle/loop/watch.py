@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 
 import numpy as np
 
@@ -42,7 +43,8 @@ class Watch:
         self.engine = engine
         self.name = engine.name
         self.knobs = engine.knobs()
-        self.provider = Provider(engine.offers, metrics, tau=tau, forget=forget, engine=engine.name)
+        self._make_provider = partial(Provider, engine.offers, tau=tau, forget=forget, engine=engine.name)
+        self.provider = self._make_provider(metrics)
         self.trouble = trouble
         self.topology: Topology | None = None
         """None until the engine first answered."""
@@ -86,6 +88,12 @@ class Watch:
         else:
             self.trouble.worked()
             self.fresh = True
+
+    def want(self, metrics: Collection[str]) -> None:
+        """Compute these metrics too. If one is new, all averages begin again."""
+        if not self._metrics.issuperset(metrics):
+            self._metrics |= set(metrics)
+            self.provider = self._make_provider(self._metrics)
 
     def snapshot(self) -> Snapshot:
         """Return the last snapshot; if the engine failed, one in which all is unknown and the time is -inf."""

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from treadle.enforce import Enforcer
-from treadle.enforce.gate.gate import Gate, GateKnob
+from treadle.enforce.gate.gate import Gate
+from treadle.enforce.gate.rank_knob import GateKnob
 from treadle.errors import ConfigError, EngineError, TargetGone
 from treadle.testing import check_knob
 

@@ -15,13 +15,13 @@ import pytest
 
 import treadle
 from support import LONG, until
+from treadle.control import control_socket
 from treadle.decide import registry
 from treadle.decide.policies import Fcfs
 from treadle.errors import ConfigError, EngineError
 from treadle.linux.files import runtime_folder
 from treadle.pipelines.api.query_gate import BatchFunction, QueryGate
 from treadle.pipelines.channels.log import Writer
-from treadle.pipelines.run import control_socket
 from treadle.pipelines.spark import jvm
 
 if TYPE_CHECKING:
@@ -315,6 +315,25 @@ def test_a_policy_may_be_an_object(gate: QueryGate) -> None:
     assert gate.policy == gate.status()["policy"] == "fcfs"
     with pytest.raises(ConfigError, match=r"policy can't be .*Fcfs'>.*a Policy object"):
         gate.set_policy(Fcfs)  # type: ignore[arg-type]
+
+
+def test_paused_it_holds_nobody_back_until_it_goes_on(start: Start, gate: QueryGate, hold: Hold) -> None:
+    for name in ("first", "second"):
+        start(gate.wrap(hold(name)), name)
+    until(lambda: sorted(states(gate).values()) == ["running", "waiting"])
+    assert [each.after for each in gate.set(paused=True, period="30ms")] == [True, 0.03]
+    until(lambda: sorted(states(gate).values()) == ["running", "running"])
+    with pytest.raises(ConfigError, match="express can't be -1"):
+        gate.set(paused=False, express=-1)
+    assert gate.set(paused=False, dry_run=True)[0].after is False
+    start(gate.wrap(hold("third")), "third")
+    until(lambda: states(gate).get("third") == "running")
+    gate.set(paused=False)
+    start(gate.wrap(hold("fourth")), "fourth")
+    until(lambda: states(gate).get("fourth") == "waiting")
+    hold.go.set()
+    until(lambda: "fourth" in hold.order)
+    assert [each.setting for each in gate.history] == ["paused", "period", "paused"]
 
 
 def test_closed_it_lets_everybody_through(start: Start, gate: QueryGate, hold: Hold, runtime: Path) -> None:

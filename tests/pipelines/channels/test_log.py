@@ -123,7 +123,7 @@ def test_a_folder_that_can_not_be_one_is_an_error(tmp_path: Path) -> None:
         Writer(tmp_path / "file", SCHEMA)
     with pytest.raises(EngineError, match="no channel here"):
         read(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="limit_rows = 0"):
+    with pytest.raises(ConfigError, match="limit_rows can't be 0"):
         Writer(tmp_path, SCHEMA, limit_rows=0)
 
 
@@ -144,7 +144,7 @@ def test_names_and_positions_that_make_no_sense_are_refused(ten: Path) -> None:
     for name in ("", ".hidden", "a/b", "../x"):
         with pytest.raises(ConfigError, match="consumer's name"):
             set_position(ten, name, 0)
-    with pytest.raises(ConfigError, match="position -1"):
+    with pytest.raises(ConfigError, match="position of 'a' can't be -1"):
         set_position(ten, "a", -1)
     register_consumer(ten, "a")
     (ten / "positions" / "a").write_text("many")

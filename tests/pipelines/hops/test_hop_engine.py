@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 import treadle
 from treadle.decide import registry
-from treadle.enforce.gate.gate import Gate, GateKnob
+from treadle.enforce.gate.gate import Gate
 from treadle.enforce.gate.pools import PoolKnob
+from treadle.enforce.gate.rank_knob import GateKnob
 from treadle.loop import Binding, Loop
 from treadle.pipelines.channels.embedded import Embedded
 from treadle.pipelines.hops.hop import Hop

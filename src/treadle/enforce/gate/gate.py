@@ -16,7 +16,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from treadle.enforce.gate.stats import GateStats, HopStats
-from treadle.enforce.knob import Per, Target, Value, label
 from treadle.errors import ConfigError, EngineError, TargetGone
 
 log = logging.getLogger("treadle.gate")
@@ -47,8 +46,9 @@ class Gate:
         if not 0 <= aged_share <= 1:
             raise ConfigError(f"aged_share can't be {aged_share}", where="gate", remedy="use a share from 0 to 1")
         self.patience = patience
-        self.express = _count(express, "express", 0)
-        self._slots = _count(slots, "slots", 1)
+        self.express = checked_count(express, "express", 0)
+        self._slots = checked_count(slots, "slots", 1)
+        self._opened = False
         self._aged_every = math.ceil(1 / aged_share) if aged_share > 0 else math.inf
         self._since_aged = 0
         self._now = now
@@ -70,10 +70,22 @@ class Gate:
 
     @slots.setter
     def slots(self, slots: int) -> None:
-        slots = _count(slots, "slots", 1)
+        slots = checked_count(slots, "slots", 1)
         with self._lock:
             self._tick()
             self._slots = slots
+        self._dispatch()
+
+    @property
+    def opened(self) -> bool:
+        """Whether all hops are granted at once, however many slots there are: nothing is held back."""
+        return self._opened
+
+    @opened.setter
+    def opened(self, opened: bool) -> None:
+        with self._lock:
+            self._tick()
+            self._opened = opened
         self._dispatch()
 
     @property
@@ -251,7 +263,7 @@ class Gate:
             now = self._tick()
             if before is not None and before.hop.turn is before:
                 self._idle += now - before.granted  # the time that the grant took
-            free = self._slots - len(self._holding)
+            free = math.inf if self._opened else self._slots - len(self._holding)
             best, rank = self._best(self._waiting) if free > -self.express else (None, -math.inf)
             if best is None:
                 return None
@@ -329,24 +341,6 @@ class Gate:
         return hop
 
 
-class GateKnob:
-    """The knob `rank`: a hop's rank at a gate, with NaN for none. Its targets are the names of registered hops."""
-
-    name = "rank"
-    per: Per = "instance"
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-
-    def read(self, target: Target) -> Value:
-        return self._gate.rank(label(target))
-
-    def write(self, target: Target, value: Value) -> None:
-        if isinstance(value, str):
-            raise ConfigError(f"the rank of {label(target)} can't be '{value}'", where="gate", remedy="use a number")
-        self._gate.set_rank(label(target), float(value))
-
-
 @dataclass(slots=True, eq=False)
 class _Hop:
     name: str
@@ -389,7 +383,8 @@ class _Turn:
     granted: float = math.nan
 
 
-def _count(value: int, what: str, least: int) -> int:
+def checked_count(value: object, what: str, least: int) -> int:
+    """Return a whole number of at least `least`; anything else raises a ConfigError."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError(f"{what} can't be {value!r}", where="gate", remedy=f"use a whole number, {least} or more")
     return value

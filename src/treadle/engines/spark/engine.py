@@ -59,13 +59,11 @@ class SparkEngine:
     `compilers` includes the threads of the JVM's compilers. `counts_period` is the time between two readings of the
     counters inside of running tasks, which need the agent.
 
-    Where these counters give the offsets of sources, MBeans are read only for figures of the whole application
-    (`needs_beans`). A stack sample stops the JVM for a moment, so stacks are sampled only while some task's rows are
-    not counted, or `busy` is needed (`needs_busy`).
+    Where counters give the offsets of sources, MBeans are read only with `needs_beans`, for the whole application.
+    Stacks, which stop the JVM for a moment, are sampled only while some rows are not counted, or with `needs_busy`.
     """
 
     OFFERS: ClassVar[frozenset[str]] = OFFERS
-
     _sources_known = math.inf
     """When the offsets of all Kafka sources were last known."""
     _counted = 0
@@ -74,10 +72,8 @@ class SparkEngine:
     """True if an agent reported new counters after the last read of CPU times."""
     _heard = 0
     """The agents' `generation` that was last passed on."""
-    _stacks = 0
+    _stacks, _topology, _rows = 0, Topology((), ()), Rows((), (), ())
     _facts: object = None
-    _topology = Topology((), ())
-    _rows = Rows((), (), ())
 
     def __init__(
         self,
@@ -253,7 +249,7 @@ class SparkEngine:
         self._agents.task_order = runs
 
     def cpu_seconds(self) -> float:
-        """Return the CPU seconds so far of all scheduled threads of the application that serve a single instance."""
+        """Return the CPU seconds so far of all scheduled threads that serve a single instance."""
         return self._cpu_times.used()
 
     @property

@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from treadle.control import control_socket
+from treadle.control.settings import Change
 from treadle.decide.batch import BatchSizer
 from treadle.decide.policy import Policy
 from treadle.durations import Duration, seconds
 from treadle.enforce import Knob
-from treadle.enforce.gate.gate import Gate, GateKnob
+from treadle.enforce.gate.gate import Gate
+from treadle.enforce.gate.rank_knob import GateKnob
 from treadle.enforce.gate.slots import starting_slots
 from treadle.errors import ConfigError, EngineError
 from treadle.loop import Binding, Loop
@@ -34,7 +37,6 @@ from treadle.pipelines.gating.steering import Steering
 from treadle.pipelines.hops.hop_engine import ALL_METRICS, MEASURES, OFFERS
 from treadle.pipelines.hops.options import LEAST_PERIOD, policy_of
 from treadle.pipelines.nodes import node as checks
-from treadle.pipelines.run import control_socket
 from treadle.pipelines.spark import jvm
 from treadle.pipelines.spark.output_rows import OutputRows
 from treadle.pipelines.spark.queries import Stopped
@@ -188,6 +190,19 @@ class QueryGate:
     def set_slots(self, count: int) -> None:
         """Set how many batches may run at once; this ends the automatic choice."""
         self._steering.set_slots(count)
+
+    def set(self, *, dry_run: bool = False, **settings: Any) -> list[Change]:
+        """Change settings while it works: `policy`, `slots`, `period`, `patience`, `express`, `paused`.
+
+        All of them are changed or, if one value is refused, none. It returns what differs now; with `dry_run` it only
+        checks, and returns what would differ.
+        """
+        return self._steering.settings.set(settings, dry_run=dry_run)
+
+    @property
+    def history(self) -> list[Change]:
+        """The last changes of settings, the newest last."""
+        return self._steering.settings.history
 
     def status(self) -> dict[str, Any]:
         """The current state of gate and queries, as JSON values."""

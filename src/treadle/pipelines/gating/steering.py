@@ -5,19 +5,20 @@ It is used by running pipelines and by the gate of an existing application.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
 
+from treadle.control.settings import Setting, Settings, duration, flag
+from treadle.decide.batch import BatchSizer
 from treadle.decide.policy import Policy
-from treadle.enforce.gate.gate import Gate
-from treadle.enforce.gate.slots import Elastic
+from treadle.enforce.gate.gate import Gate, checked_count
+from treadle.enforce.gate.slots import Elastic, starting_slots
 from treadle.errors import EngineError
 from treadle.linux.pressure import Pressure
 from treadle.loop import Loop
-from treadle.pipelines.hops.options import policy_of, text_of
+from treadle.pipelines.hops.options import LEAST_PERIOD, policy_of, text_of
 from treadle.pipelines.hops.totals import OBJECTIVES
-
-log = logging.getLogger("treadle.pipelines")
 
 
 class Steering:
@@ -39,33 +40,35 @@ class Steering:
         self._measured = measured
         self._gate = gate
         self._where = where
-        self._loop: Loop | None = None
+        self._settings: Settings | None = None
         self._pressure = Pressure() if elastic else None
         self._elastic: Elastic | None = None
         if self._pressure is not None:
             self._elastic = Elastic(gate, self._pressure, low=gate.slots, high=2 * gate.slots)
 
-    def begin(self, loop: Loop) -> None:
-        """Set the control loop, whose policy `set_policy` changes."""
-        self._loop = loop
+    def begin(self, loop: Loop, sizer: BatchSizer | None = None) -> None:
+        """Set the control loop whose policy and period can be changed, and what decides the size of batches, if any."""
+        self._settings = Settings(self._all(loop, sizer), loop.between_rounds, self._where)
+
+    @property
+    def settings(self) -> Settings:
+        """All settings that can be changed while it runs."""
+        if self._settings is None:
+            raise EngineError("is still starting", where=self._where, remedy="try again")
+        return self._settings
 
     def set_policy(self, spec: str | Policy) -> None:
         """Change the policy from the next round on; an unknown one, or one without its metrics, is refused."""
-        chosen = policy_of(spec, self._measured, self._where)
-        if self._loop is None:
-            raise EngineError("is still starting", where=self._where, remedy="try again")
-        self._loop.rebind(chosen)
-        self.policy = text_of(spec)
-        log.info("policy is now %s", self.policy, extra={"policy": self.policy})
+        self.settings.set({"policy": spec})
 
     def set_slots(self, count: int) -> None:
         """Set how many batches may run at once; this ends the automatic choice."""
-        self._gate.slots = count
-        self._elastic = None
+        self.settings.set({"slots": count})
 
     def step(self) -> None:
-        """Adapt the slots to the CPU pressure, unless their number is fixed."""
-        if (elastic := self._elastic) is not None:  # another thread may call `set_slots`
+        """Adapt the slots to the CPU pressure, unless their number is fixed or nothing is held back."""
+        elastic = self._elastic  # another thread may change it
+        if elastic is not None and not self._gate.opened:
             elastic.step()
 
     def close(self) -> None:
@@ -73,7 +76,7 @@ class Steering:
             self._pressure.close()
 
     def commands(self) -> dict[str, Callable[..., object]]:
-        """Handlers for the control socket (`run.control_socket`), by command."""
+        """Handlers for the control socket, by command."""
 
         def policy(name: str | None = None) -> str:
             if name is not None:
@@ -85,4 +88,64 @@ class Steering:
                 self.set_slots(count)
             return self._gate.slots
 
-        return {"policy": policy, "slots": slots}
+        def set_(settings: dict[str, Any], dry_run: bool = False) -> object:
+            return self.settings.commands()["set"](settings, dry_run)
+
+        return {
+            "policy": policy,
+            "slots": slots,
+            "settings": lambda: self.settings.read(),
+            "set": set_,
+            "history": lambda: self.settings.commands()["history"](),
+        }
+
+    def _all(self, loop: Loop, sizer: BatchSizer | None) -> dict[str, Setting]:
+        gate, where = self._gate, self._where
+        found = {
+            "policy": Setting(lambda: self.policy, partial(self._prepared_policy, loop)),
+            "slots": Setting(lambda: gate.slots if self._elastic is None else "auto", self._prepared_slots),
+            "period": duration(lambda: loop.period(), loop.set_period, "period", where, least=LEAST_PERIOD),
+            "patience": duration(lambda: gate.patience, partial(setattr, gate, "patience"), "patience", where),
+            "express": Setting(lambda: gate.express, self._prepared_express),
+            "paused": flag(lambda: loop.paused, partial(self._pause, loop), "paused", where),
+        }
+        if sizer is not None:
+            found["batch"] = duration(lambda: sizer.period, sizer.set_period, "batch", where)
+        return found
+
+    def _prepared_policy(self, loop: Loop, spec: str | Policy) -> Callable[[], None]:
+        chosen = policy_of(spec, self._measured, self._where)
+        loop.check_policy(chosen)
+
+        def put() -> None:
+            loop.rebind(chosen)
+            self.policy = text_of(spec)
+
+        return put
+
+    def _prepared_slots(self, count: int | str) -> Callable[[], None]:
+        if count == "auto":
+            if self._pressure is None:
+                self._pressure = Pressure()
+            pressure = self._pressure
+
+            def put() -> None:
+                slots = starting_slots("auto")
+                self._elastic = self._elastic or Elastic(self._gate, pressure, low=slots, high=2 * slots)
+
+            return put
+        slots = checked_count(count, "slots", 1)
+
+        def fix() -> None:
+            self._elastic = None
+            self._gate.slots = slots
+
+        return fix
+
+    def _prepared_express(self, count: int) -> Callable[[], None]:
+        return partial(setattr, self._gate, "express", checked_count(count, "express", 0))
+
+    def _pause(self, loop: Loop, paused: bool) -> None:
+        """Hold no batch back and restore all changed values, or decide again."""
+        (loop.pause if paused else loop.resume)()
+        self._gate.opened = paused

@@ -22,7 +22,8 @@ from treadle.enforce.place import PlaceKnob
 from treadle.errors import ConfigError
 from treadle.model import Bools, Floats
 from treadle.pipelines.hops.running import Running
-from treadle.pipelines.quality.promises import WINDOW, Promises, flow_of, may_shed
+from treadle.pipelines.quality.flow import flow_of, may_shed
+from treadle.pipelines.quality.promises import WINDOW, Promises
 from treadle.pipelines.quality.query_work import COLD
 from treadle.pipelines.spark.workers import Look, Table, Use, Worker, can_place, used
 

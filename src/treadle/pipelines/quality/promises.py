@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from treadle.decide.quality import Controller, Decision, Flow, Kept, Measured, Promise, Short, least_part
+from treadle.decide.quality import Controller, Decision, Flow, Kept, Measured, Short, least_part
 from treadle.decide.quality.equations import current_accuracy
 from treadle.decide.quality.shortages import Shortages
 from treadle.enforce import Enforcer
@@ -23,9 +23,9 @@ from treadle.enforce.shed import Count, ShedKnob
 from treadle.model import Bools, Floats
 from treadle.pipelines.hops.hop import Hop
 from treadle.pipelines.hops.running import Running
-from treadle.pipelines.nodes import graph
-from treadle.pipelines.nodes.node import Kind, Node
+from treadle.pipelines.nodes.node import Kind
 from treadle.pipelines.quality.drops import Drops
+from treadle.pipelines.quality.flow import WHOLE, flow_of, may_shed
 from treadle.pipelines.quality.on_time import OnTime, Progress
 from treadle.pipelines.quality.query_work import QueryWork
 from treadle.pipelines.quality.shedding import Shedding
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("treadle.pipelines")
 
-WHOLE = 1.0
 WINDOW = 3
 """Number of cycles over which rows, batches and CPU are averaged."""
 DRAIN = 4
@@ -45,40 +44,6 @@ DRAIN = 4
 SILENT_CYCLES = 5
 SILENT_SECONDS = 5.0
 """If no cycle runs for this many cycles or seconds, whichever is longer, no rows are dropped until the next cycle."""
-
-
-def promised(nodes: Mapping[str, Node]) -> dict[str, Promise]:
-    """By sink: its priority and the least share of its rows that it must get, by default all."""
-    return {
-        node.name: Promise(node.priority, WHOLE if node.min_accuracy is None else node.min_accuracy)
-        for node in nodes.values()
-        if node.kind.ends
-    }
-
-
-def flow_of(nodes: Mapping[str, Node], layout: str, instances: Mapping[str, int] = MappingProxyType({})) -> Flow:
-    """The flow of a pipeline. In layout `hops` its tasks are all nodes, in other layouts only the sources and sinks.
-
-    A task that has no query of its own, such as a feed, has no instance. Any other task has one, or as many as
-    `instances` has for it.
-    """
-    if layout == "hops":
-        inputs = {node.name: node.inputs for node in graph.in_order(nodes)}
-        copies = {node.name: int(node.kind.runs) for node in nodes.values()}
-    else:
-        starts = {node.name: () for node in nodes.values() if node.kind.starts}
-        ends = {
-            node.name: tuple(name for name in starts if name in graph.needed_by([node.name], nodes))
-            for node in nodes.values()
-            if node.kind.ends
-        }
-        inputs, copies = {**starts, **ends}, {**dict.fromkeys(starts, 0), **dict.fromkeys(ends, 1)}
-    return Flow.of(inputs, promised(nodes), {**copies, **instances})
-
-
-def may_shed(nodes: Mapping[str, Node]) -> bool:
-    """Whether any sink was promised less than all of its rows."""
-    return min(promise.accuracy for promise in promised(nodes).values()) < WHOLE
 
 
 def of(run: Running) -> Promises | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,6 +20,7 @@ from treadle.enforce.gate.gate import Gate
 from treadle.enforce.gate.slots import usable_cores
 from treadle.engines.spark.queries.progress import Progress
 from treadle.errors import ConfigError
+from treadle.loop import Loop
 from treadle.pipelines.channels import encoded
 from treadle.pipelines.channels.topic import Topic
 from treadle.pipelines.gating.foreach_batch_gate import note_bad_rows
@@ -51,11 +52,14 @@ class NoGateSteering(Steering):
     def __init__(self, gate: Gate, where: str) -> None:
         super().__init__(gate, "none", elastic=False, where=where)
 
-    def set_policy(self, spec: str | Policy) -> None:
+    def _prepared_policy(self, loop: Loop, spec: str | Policy) -> Callable[[], None]:  # noqa: ARG002 - it is refused
         _no_gate("policy", f"treadle attach --policy {text_of(spec)}", self._where)
 
-    def set_slots(self, count: int) -> None:  # noqa: ARG002 - whatever it is
+    def _prepared_slots(self, count: int | str) -> Callable[[], None]:  # noqa: ARG002 - whatever it is
         _no_gate("slots", "treadle attach", self._where)
+
+    def _prepared_express(self, count: int) -> Callable[[], None]:  # noqa: ARG002 - as above
+        _no_gate("express", "treadle attach", self._where)
 
 
 def batches(nodes: Sequence[Node], options: Options) -> Batches | None:

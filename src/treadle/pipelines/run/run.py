@@ -12,10 +12,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from treadle.control import control_socket
+from treadle.control.settings import Change
 from treadle.decide.policy import Policy
 from treadle.durations import Duration, seconds
 from treadle.enforce import Knob
-from treadle.enforce.gate.gate import Gate, GateKnob
+from treadle.enforce.gate.gate import Gate
+from treadle.enforce.gate.rank_knob import GateKnob
 from treadle.errors import ConfigError, EngineError
 from treadle.loop import Binding, Loop
 from treadle.pipelines.channels.channel import Source
@@ -27,7 +30,7 @@ from treadle.pipelines.nodes.node import Kind, Node
 from treadle.pipelines.quality.promises import Promises
 from treadle.pipelines.realtime import stages
 from treadle.pipelines.realtime.stages import Batches
-from treadle.pipelines.run import control_socket, status
+from treadle.pipelines.run import status
 from treadle.pipelines.run.control_thread import ControlThread
 from treadle.pipelines.run.feed import Feed
 from treadle.pipelines.run.folder import RunFolder
@@ -75,7 +78,7 @@ class Run:
             parts.folder.claim()
         self._starter.start()
         loop = self._make_loop(policy, self._starter)
-        parts.steering.begin(loop)
+        parts.steering.begin(loop, None if parts.realtime else self._starter.parked_hops.sizer)
         work = ControlThread(parts, self._starter).work
         self._thread = threading.Thread(target=work, args=(loop,), name="treadle-control", daemon=True)
         self._thread.start()
@@ -157,6 +160,19 @@ class Run:
     def set_slots(self, count: int) -> None:
         """Set how many hops may run at once; this ends the automatic choice."""
         self.steering.set_slots(count)
+
+    def set(self, *, dry_run: bool = False, **settings: Any) -> list[Change]:
+        """Change settings while it runs: `policy`, `slots`, `period`, `batch`, `patience`, `express`, `paused`.
+
+        All of them are changed or, if one value is refused, none. It returns what differs now; with `dry_run` it only
+        checks, and returns what would differ.
+        """
+        return self.steering.settings.set(settings, dry_run=dry_run)
+
+    @property
+    def history(self) -> list[Change]:
+        """The last changes of settings, the newest last."""
+        return self.steering.settings.history
 
     def status(self) -> dict[str, Any]:
         """The current state of all parts, as JSON values."""

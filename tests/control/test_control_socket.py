@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 from mutations import mutated
 from support import until
+from treadle.control import control_socket
 from treadle.errors import ConfigError, EngineError, RightsError, TargetGone, TreadleError
 from treadle.linux.files import runtime_folder
 from treadle.linux.sockets import Peer
-from treadle.pipelines.run import control_socket
 
 
 @pytest.fixture

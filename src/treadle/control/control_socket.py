@@ -18,11 +18,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Self
 
 from treadle import errors
 from treadle.errors import ConfigError, EngineError, RightsError, TreadleError
+from treadle.linux import users
 from treadle.linux.files import runtime_folder
 from treadle.linux.files.file_lock import alone
 from treadle.linux.sockets import peer, waiting_connect
@@ -33,8 +35,9 @@ LARGEST_ANSWER = 64 * 1024 * 1024
 LONGEST_PATH = 107  # bytes of sun_path, without the closing zero
 MOST_CLIENTS = 32
 _PREFIX = "treadle-"
+_CALLER = ContextVar("caller", default="this process")
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("treadle.control")
 
 
 class Server:
@@ -114,6 +117,8 @@ class Server:
             with connection:
                 if not _is_trusted(connection):
                     return
+                asker = peer(connection)
+                _CALLER.set(f"process {asker.pid} of {users.name(asker.uid)}")
                 lines = _Lines(connection, LARGEST_REQUEST)
                 while (line := lines.next(self._patience)) is not None:
                     answer = self._answer(line)
@@ -150,6 +155,11 @@ class Server:
             takes = ", ".join(inspect.signature(handler).parameters) or "nothing"
             raise ConfigError(f"{command}: {error}", remedy=f"it takes {takes}") from error
         return handler(**arguments)
+
+
+def caller() -> str:
+    """Return the process and user whose command this thread handles, or "this process" outside of a handler."""
+    return _CALLER.get()
 
 
 def serve(name: str, handlers: Mapping[str, Callable[..., object]]) -> Server | None:
