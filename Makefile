@@ -28,8 +28,8 @@ BESIDE := $(addprefix tests/,control decide loop testing observe workloads engin
 	$(patsubst %,engines/spark/%.py,kafka/test_flow threads/test_thread_names threads/test_idle_queues queries/test_operators \
 		queries/test_plan queries/test_progress agent/test_reports) \
 	$(patsubst %,pipelines/%.py,api/test_load api/test_show api/test_query_gate api/test_pipeline gating/test_arrival_history \
-		gating/test_parked_hops hops/test_totals nodes/test_ddl quality/test_drops quality/test_own_sources \
-		quality/test_placement spark/test_output_rows spark/test_session test_gathering test_bad_input test_channel_on_spark \
+		gating/test_parked_hops hops/test_latency hops/test_totals nodes/test_ddl quality/test_drops quality/test_own_sources \
+		quality/test_placement spark/test_output_rows spark/test_session test_gathering test_bad_input test_channel_on_spark test_live_policy \
 		test_corrected))
 test: setup
 	@log=$$(mktemp); { $(CHECK) && $(BIN)/python -m pytest $(BESIDE); } >$$log 2>&1 & beside=$$!; \

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from applications import SparkProcess, Standing, differences, feed, groups_left, standings
-from support import until
+from support import treadle, until
 from treadle import config, jvm
 from treadle.attachment import Attachment, attach, checks, plan, watch
 from treadle.attachment.policies.around import AdaptiveUnderAttach, Caps, Grouped, Nested, WithinQuery
@@ -117,6 +117,55 @@ def test_without_priorities_what_plans_goes_first_and_compilers_are_held_back(ap
         until(lambda: nices("stream executio") == {-20})
         until(lambda: nices("C2 Compiler") == {9})
         assert nices("Signal Dispatch") == {0}
+    assert differences(before, application.pid) == {}
+
+
+def test_settings_are_changed_while_it_runs_and_the_kernel_shows_it(
+    application: SparkProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needs("nice")
+    before = standings(application.pid)
+
+    def nice(query: str, wanted: int) -> None:
+        until(lambda: (s := standing(attachment, query, application.pid)) and s.nice == wanted)
+
+    def ctl(*words: str) -> tuple[int, str]:
+        code = treadle(monkeypatch, "ctl", *words)
+        told = capsys.readouterr()
+        return code, told.out + told.err
+
+    with attach(application.pid, priorities={"high": 10}) as attachment:
+        nice("high", -10)
+        assert attachment.set(priorities={"low": 10})[0].before == {"high": 10, "*": 1.0}
+        nice("low", -10)
+        nice("high", 0)
+        assert ctl("set", 'priorities={"high": 10}', "period=100ms")[0] == 0
+        nice("high", -10)
+        nice("low", 0)
+        assert attachment.plan.period == attachment.loop.period() == 0.1
+        for wrong in (
+            'priorities={"high": -1}',
+            "priorities=high",
+            "period=1ms",
+            "policy=fastest",
+            "paused=1",
+            "slots=1",
+        ):
+            code, told = ctl("set", "paused=true", wrong)
+            assert (code, told.count("error:")) == (2, 1)
+        assert not attachment.loop.paused
+        assert ctl("pause") == (0, "")
+        assert differences(before, application.pid) == {}
+        rounds = attachment.loop.stats.rounds
+        assert ctl("resume") == (0, "")
+        nice("high", -10)
+        assert attachment.loop.stats.rounds > rounds
+        attachment.set(policy="downstream-first")
+        until(lambda: {row["why"][:10] for row in attachment.status()["rows"]} == {"downstream"})
+        assert attachment.status()["policy"] == "downstream-first"
+        attachment.set(policy="user-priority", priorities={"high": 10})
+        nice("high", -10)
+        assert "policy from downstream-first to user-priority  (this process)" in ctl("history")[1]
     assert differences(before, application.pid) == {}
 
 

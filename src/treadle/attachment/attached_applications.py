@@ -65,7 +65,8 @@ class AttachedApplications:
         """Whether changes stay in place at the end."""
         self.changing = threading.Lock()
         """Held while applications are added or removed."""
-        self._wanted = wanted
+        self.wanted = wanted
+        """What holds now."""
         self._later = later
         self._burnt: dict[str, float] = {}
         self._guardian: Guardian | None = None
@@ -79,7 +80,7 @@ class AttachedApplications:
     def begin(self, applications: Mapping[str, Application]) -> None:
         """Claim these applications, so that no other Treadle process schedules them, and open their engines."""
         raise_limit()  # some files of each thread are kept open
-        if not self._wanted.dry_run:
+        if not self.wanted.dry_run:
             self._closing.callback(self._claims.release)
             self._claims.take(applications.values())
             self._closing.callback(self._published.close)
@@ -96,7 +97,7 @@ class AttachedApplications:
 
     def publish(self) -> None:
         """Publish the status of the applications, so that other processes can ask for it."""
-        for application in self.applications.values() if not self._wanted.dry_run else ():
+        for application in self.applications.values() if not self.wanted.dry_run else ():
             self._published.add(application.processes)
 
     def close(self) -> None:
@@ -116,6 +117,15 @@ class AttachedApplications:
         """Running queries whose plan is not known yet: neither an agent nor Spark's UI has reported it."""
         return {name for each in list(self.engines) if not each.ended for name in each.engine.unplanned}
 
+    def adopt(self, plan: Plan, priorities: Mapping[str, float]) -> None:
+        """Follow another plan with the same enforcers, and other priorities, from the next round on."""
+        with self.changing:
+            self.wanted = self.wanted._replace(plan=plan, priorities=priorities)
+            for each in self.engines:
+                each.engine.set_priorities(priorities)
+                each.engine.set_period(plan.period)
+                each.engine.read_counters_every(plan.counts_period(COUNTED, GLANCED))
+
     def look(self, loop: Loop) -> None:
         """Attach to applications that have started since the last round, and remove those that have ended."""
         if not self._later.expected:
@@ -134,14 +144,14 @@ class AttachedApplications:
 
     def _attach_new(self, found: Application, loop: Loop) -> None:
         """Attach to a new application; one that can't be scheduled is left alone."""
-        dry_run = self._wanted.dry_run
+        dry_run = self.wanted.dry_run
         name = found.name if found.name not in self.applications else f"{found.name}@{found.processes[0].pid}"
         there = [
             each for each, engine in zip(self.applications.values(), self.engines, strict=True) if not engine.ended
         ]
         try:
             if not dry_run:
-                checks.check(self._wanted.plan, [*there, found])
+                checks.check(self.wanted.plan, [*there, found])
                 self._claims.take([found])
                 checks.settle([found])
             followed = self._follow(name, found, self.knobs.make(found))
@@ -176,7 +186,7 @@ class AttachedApplications:
             log.info("application '%s' has ended", visible(each.name), extra={"application": each.name})
 
     def _follow(self, name: str, application: Application, knobs: Mapping[str, Knob]) -> AttachedEngine:
-        plan, priorities, goals, agent, dry_run = self._wanted
+        plan, priorities, goals, agent, dry_run = self.wanted
         engine = SparkEngine(
             application,
             name=name,

@@ -17,15 +17,19 @@ from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from treadle.attachment import live_settings
 from treadle.attachment.attached_applications import COUNTED, GLANCED, AttachedApplications, Wanted
 from treadle.attachment.coverage import QueryCoverage
 from treadle.attachment.newcomers import Newcomers
 from treadle.attachment.pace import Pace
+from treadle.attachment.plan import Plan
 from treadle.attachment.shown import report
 from treadle.attachment.task_order import Ordering
 from treadle.attachment.urgency import ahead
+from treadle.control import control_socket
+from treadle.control.settings import Change
 from treadle.engines.spark.application import Application
-from treadle.loop import DecisionBatch, Loop
+from treadle.loop import Binding, DecisionBatch, Loop
 from treadle.values import Snapshot
 
 if TYPE_CHECKING:  # promises need compiled code, which takes as long to load as all the rest
@@ -58,7 +62,7 @@ class Attachment:
         *,
         later: Newcomers | None = None,
     ) -> None:
-        chosen = self.plan = wanted.plan
+        chosen = wanted.plan
         self.dry_run = wanted.dry_run
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -73,9 +77,7 @@ class Attachment:
         try:
             members.begin(applications)
             bindings, self._seen = chosen.bindings(members.knobs.version)
-            often = chosen.counts_period(COUNTED, GLANCED) == COUNTED
-            self._pace = Pace(COUNTED, GLANCED) if often else None
-            self._ordering = None if self.dry_run else Ordering.of(bindings, chosen.orders_tasks_by)
+            self._pace, self._ordering = self._pace_of(chosen), self._ordering_of(bindings, chosen)
             patience = PART_OF_PERIOD * chosen.period
             self._quality = self._promise_keeper(promised)
             self.loop = Loop(
@@ -87,7 +89,10 @@ class Attachment:
                 quality=self._quality,
             )
             self._closing.callback(self.loop.rest)
+            version = members.knobs.version
+            self._settings = live_settings.make(self.loop, lambda: members.wanted, self._adopt, self._pause, version)
             members.publish()
+            self._listen()
         except BaseException:
             self._closing.close()
             raise
@@ -99,6 +104,11 @@ class Attachment:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+    @property
+    def plan(self) -> Plan:
+        """What the attachment does now."""
+        return self._members.wanted.plan
 
     @property
     def applications(self) -> Mapping[str, Application]:
@@ -176,6 +186,19 @@ class Attachment:
         if self._error is not None:
             raise self._error
 
+    def set(self, *, dry_run: bool = False, **settings: Any) -> list[Change]:
+        """Change settings while it runs: `policy`, `priorities`, `period`, `paused`.
+
+        All of them are changed or, if one value is refused, none. It returns what differs now; with `dry_run` it only
+        checks, and returns what would differ.
+        """
+        return self._settings.set(settings, dry_run=dry_run)
+
+    @property
+    def history(self) -> list[Change]:
+        """The last changes of settings, the newest last."""
+        return self._settings.history
+
     def status(self) -> dict[str, Any]:
         """Return the current state, as plain values."""
         with self._members.changing:
@@ -214,6 +237,42 @@ class Attachment:
             "quality": None if self._quality is None else self._quality.status(),
         }
 
+    def _pace_of(self, plan: Plan) -> Pace | None:
+        return Pace(COUNTED, GLANCED) if plan.counts_period(COUNTED, GLANCED) == COUNTED else None
+
+    def _ordering_of(self, bindings: list[Binding], plan: Plan) -> Ordering | None:
+        return None if self.dry_run else Ordering.of(bindings, plan.orders_tasks_by)
+
+    def _adopt(self, plan: Plan, priorities: Mapping[str, float]) -> None:
+        """Follow another plan with the same enforcers, and other priorities, from the next round on."""
+        bindings, seen = plan.bindings(self._members.knobs.version)
+        ordering = self._ordering_of(bindings, plan)
+        for number, binding in enumerate(bindings):
+            self.loop.rebind(binding, number)
+        self._seen, self._ordering, self._pace = seen, ordering, self._pace_of(plan)
+        self._members.adopt(plan, priorities)
+
+    def _pause(self, paused: bool) -> None:
+        """Restore all values and start tasks in Spark's own order, or decide again."""
+        if not paused:
+            self.loop.resume()
+            return
+        self.loop.pause()
+        for each in self._members.engines:
+            each.engine.order_tasks(())
+
+    def _listen(self) -> None:
+        """Open the control socket under the name of the first application."""
+        if not self.dry_run:
+            commands = {**self._settings.commands(), "status": self.status, "stop": self._stop_by_command}
+            name = next(iter(self._members.applications), "attach")
+            _, server = control_socket.serve_application(name, commands)
+            if server is not None:
+                self._closing.callback(server.close)
+
+    def _stop_by_command(self, drain: bool = False) -> None:  # noqa: ARG002 - same arguments as for a pipeline
+        self.ask_to_stop()
+
     def _promise_keeper(self, promised: Mapping[str, Promise]) -> PromiseKeeper | None:
         if not promised or self.dry_run:
             return None
@@ -239,7 +298,7 @@ class Attachment:
         while not self._stopping and not self.ended and time.monotonic() < end:
             self._members.look(loop)
             batches = self._round()
-            if self._ordering is not None:
+            if self._ordering is not None and not loop.paused:
                 self._ordering.update(each.engine for each in self._members.engines if not each.ended)
             if batches:
                 self._unread.extend(batches)

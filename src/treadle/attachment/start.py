@@ -5,7 +5,6 @@ Lachesis section 4; several engines in one decision as in its section 6.6.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,10 @@ from treadle.attachment import checks, plan, targets
 from treadle.attachment.attached_applications import Wanted
 from treadle.attachment.control import Attachment
 from treadle.attachment.knobs import Knobs
+from treadle.attachment.live_settings import LEAST_PERIOD
 from treadle.attachment.newcomers import Newcomers
 from treadle.attachment.plan import loads_agent
+from treadle.attachment.priorities import checked, with_default
 from treadle.attachment.shown.published import ask
 from treadle.attachment.targets import Target
 from treadle.decide.policy import Policy
@@ -28,12 +29,8 @@ if TYPE_CHECKING:  # promises need compiled code, which takes as long to load as
     from treadle.attachment.quality.promises import Given
     from treadle.decide.quality import Promise
 
-LEAST_PERIOD = 0.01
-"""Minimum period in seconds. A round costs some tenths of a millisecond, and agents sample 8 ms before each round."""
 LEAST_QUOTA = 0.01
 """Minimum quota in CPUs: the kernel accepts no lower one."""
-ORDINARY = 1.0
-"""The priority of a query that no pattern matches."""
 
 
 def attach(
@@ -68,9 +65,8 @@ def attach(
     agent, which stays, only if the policy or the watchdog needs it; a dry run loads neither. True for `agent` loads
     both, False loads and reads none. Without `background`, call `run` on the result.
     """
-    wanted, goals = dict(priorities or {}), _seconds(latency_goals or {})
-    _check_numbers("priorities", wanted, 0.0)
-    _check_numbers("quotas", quotas or {}, LEAST_QUOTA)
+    wanted, goals = checked("priorities", priorities or {}, 0.0), _seconds(latency_goals or {})
+    checked("quotas", quotas or {}, LEAST_QUOTA)
     length = durations.seconds(period, what="the period", where="attach", least=LEAST_PERIOD)
     promised = {} if qod is None else _promised(qod, agent)
     policy = "min-latency" if policy is None and goals else policy
@@ -80,8 +76,7 @@ def attach(
     applications = targets.find(target, agent=own, user=owner)
     if not dry_run:
         checks.check(chosen, applications.values())
-    wanted.setdefault("*", ORDINARY)
-    asked = Wanted(chosen, wanted, goals, agent, dry_run)
+    asked = Wanted(chosen, with_default(wanted), goals, agent, dry_run)
     attachment = Attachment(asked, applications, promised, later=Newcomers(targets.patterns(target), owner))
     if background:
         attachment.start()
@@ -126,10 +121,3 @@ def _seconds(goals: Mapping[str, Duration]) -> dict[str, float]:
         pattern: durations.seconds(goal, what=f"the goal of '{pattern}'", where="latency_goals")
         for pattern, goal in goals.items()
     }
-
-
-def _check_numbers(what: str, numbers: Mapping[str, float], least: float) -> None:
-    for pattern, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int | float) or not least <= number < math.inf:
-            remedy = f"use a number of at least {least:g}, as {{'alerts-*': 10}}"
-            raise ConfigError(f"{pattern!r} can't be {number!r}", where=what, remedy=remedy)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from treadle.cli import attach_tables
 from treadle.cli.run import LONGEST_DRAIN, table
 from treadle.cli.settings import with_settings
 from treadle.cli.shown import say
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def ctl() -> None:
-    """Control a running pipeline, or an application with a gate."""
+    """Control a running pipeline, an application with a gate, or an attachment."""
 
 
 _which = click.option("--pipeline", "which", metavar="NAME", help="Name of the pipeline, if several run.")
@@ -99,7 +100,7 @@ def status(which: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(seen))
     else:
-        _out.print(table(seen))
+        _out.print(table(seen) if "hops" in seen else attach_tables.table(seen))
 
 
 @ctl.command()

@@ -12,6 +12,7 @@ import inspect
 import json
 import logging
 import os
+import re
 import socket
 import stat
 import threading
@@ -169,6 +170,23 @@ def serve(name: str, handlers: Mapping[str, Callable[..., object]]) -> Server | 
     except (OSError, EngineError, RightsError) as error:
         _log.warning("no control socket: %s", error)
         return None
+
+
+def serve_application(name: str, handlers: Mapping[str, Callable[..., object]]) -> tuple[str, Server | None]:
+    """Start a `Server` for an application, and return the name under which `ctl` finds it.
+
+    That is the application's name without characters that a file name can't have, with the process id added if it is in
+    use. If no socket can be made, log a warning and return None: the application runs without it.
+    """
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:60] or "spark"
+    problem: object = None
+    for free in (plain, f"{plain}-{os.getpid()}"):
+        try:
+            return free, serve(free, handlers)
+        except ConfigError as error:
+            problem = error
+    _log.warning("no control socket: %s", problem)
+    return plain, None
 
 
 def ask(path: Path, command: str, /, *, timeout: float = 60.0, **arguments: object) -> Any:

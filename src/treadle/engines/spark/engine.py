@@ -257,6 +257,15 @@ class SparkEngine:
         """The number of readings of tasks' counters so far, over all agents."""
         return self._counted
 
+    def set_priorities(self, priorities: Mapping[str, float]) -> None:
+        """Replace the priorities of queries, from the next round on."""
+        self._layout.priorities, self._facts = dict(priorities), None
+        self._due.hurry()
+
+    def set_period(self, seconds: float) -> None:
+        """Set the seconds between two rounds: agents sample before each."""
+        self._agents.period = seconds
+
     def read_counters_every(self, seconds: float) -> None:
         """Set the seconds between readings of counters."""
         self._agents.counts = seconds

@@ -50,6 +50,10 @@ class LookDue:
         """Note that threads were read, and the signs that were read just before."""
         self._seen = signs
 
+    def hurry(self) -> None:
+        """Read the threads in the next round, whatever the signs."""
+        self._seen, self._calm_until = [], -math.inf
+
     def is_due(self, now: float, signs: list[object], pids: Sequence[int]) -> bool:
         """True if the threads are to be read in this round. Where agents report, a due dump is only started."""
         layout, age = self._layout, now - self._table.dumped

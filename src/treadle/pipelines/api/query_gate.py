@@ -10,8 +10,6 @@ from __future__ import annotations
 import atexit
 import functools
 import logging
-import os
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -105,7 +103,6 @@ class QueryGate:
             )
         jvm.guard_callbacks(spark)
         self.spark = spark
-        self.name = _name_of(spark)
         chosen = policy_of(policy, OBJECTIVES, "the gate of an application")
         self._gate = Gate(
             starting_slots(slots), patience=seconds(patience, what="patience", where="gate"), express=express
@@ -124,7 +121,7 @@ class QueryGate:
         )
         self._steering.begin(self._loop)
         self._thread = threading.Thread(target=self._control, name="treadle-control", daemon=True)
-        self._server = self._listen()
+        self.name, self._server = control_socket.serve_application(str(spark.sparkContext.appName), self._commands())
         self._thread.start()
         atexit.register(self.close)
 
@@ -314,22 +311,6 @@ class QueryGate:
         else:
             self._forget(query)
 
-    def _listen(self) -> control_socket.Server | None:
-        """Open the control socket under the application's name, with the process id added if that name is in use.
-
-        If that fails, log a warning: the application runs without it.
-        """
-        for name in (self.name, f"{self.name}-{os.getpid()}"):
-            try:
-                server = control_socket.serve(name, self._commands())
-            except ConfigError as error:
-                problem = error
-            else:
-                self.name = name
-                return server
-        log.warning("no control socket: %s", problem)
-        return None
-
     def _commands(self) -> dict[str, Callable[..., object]]:
         def stop(drain: bool = False) -> object:  # noqa: ARG001 (same arguments as for a pipeline)
             raise ConfigError(
@@ -386,8 +367,3 @@ class _Engine:
 
     def knobs(self) -> Mapping[str, Knob]:
         return self._knobs
-
-
-def _name_of(spark: SparkSession) -> str:
-    """The application's name, made valid for a folder, a socket and a metric."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", str(spark.sparkContext.appName)).strip("-")[:60] or "spark"

@@ -108,6 +108,8 @@ class Agents:
         `stacks` and `counts` are the seconds between two samples of stacks and of tasks' counters; 0: never.
         """
         self._loads = loads
+        self.period = period
+        """Seconds between two rounds. May be changed at any time."""
         self._period = period
         self.stacks, self.counts = stacks, counts
         """Seconds between two samples of each kind; 0: never. Both may be changed at any time."""

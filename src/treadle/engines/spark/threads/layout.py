@@ -62,7 +62,7 @@ class Layout:
     ) -> None:
         self._engine = engine
         self._directory = directory
-        self._priorities, self._goals = dict(priorities), dict(latency_goals)
+        self.priorities, self._goals = dict(priorities), dict(latency_goals)
         self._left_out = frozenset(left_out)
         self._runs: dict[str, QueryRun] = {}
         self._shuffles = Shuffles()
@@ -286,7 +286,7 @@ class Layout:
         engine = self._driver(found)
         if engine:
             # All queries wait for the driver, so without a priority of its own it gets the highest one of all queries.
-            priority = self._priorities.get(DRIVER, max([query.priority for query in queries], default=0.0))
+            priority = self.priorities.get(DRIVER, max([query.priority for query in queries], default=0.0))
             names = dict.fromkeys(instance.operators[0] for instance in engine)
             queries.append(Query(engine[0].query, tuple(map(Operator, names)), priority))
             instances += engine
@@ -327,7 +327,7 @@ class Layout:
         return name if name not in taken else f"spark {name}"
 
     def _priority(self, name: str) -> float:
-        found = _first_of(self._priorities, name)
+        found = _first_of(self.priorities, name)
         return 0.0 if found is None else found
 
 
