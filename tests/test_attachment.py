@@ -160,11 +160,12 @@ def test_settings_are_changed_while_it_runs_and_the_kernel_shows_it(
         assert ctl("resume") == (0, "")
         nice("high", -10)
         assert attachment.loop.stats.rounds > rounds
-        attachment.set(policy="downstream-first")
+        attachment.set(priorities={"low": 10}, policy="downstream-first")
         until(lambda: {row["why"][:10] for row in attachment.status()["rows"]} == {"downstream"})
         assert attachment.status()["policy"] == "downstream-first"
-        attachment.set(policy="user-priority", priorities={"high": 10})
+        attachment.set(priorities={"high": 10}, period="50ms", policy="user-priority")
         nice("high", -10)
+        assert attachment.plan.period == 0.05
         assert "policy from downstream-first to user-priority  (this process)" in ctl("history")[1]
     assert differences(before, application.pid) == {}
 

@@ -83,7 +83,7 @@ class AttachedEngine:
         threading.Thread(target=self.engine.close, name="treadle-close", daemon=True).start()
 
     def settle(self) -> None:
-        """Reset the threads that were started since the last call."""
+        """Give threads that were started since the last call the values that their process had before, such as nice."""
         if self._new_threads is not None and not self.ended:
             self._new_threads.settle(self._topology)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from treadle.attachment import plan as plans
@@ -43,7 +42,8 @@ def make(
             raise ConfigError(f"'{new.policy.name}' needs MBeans, which are not read", where=WHERE, remedy=remedy)
         own = loads_agent(now.agent, dry_run=now.dry_run)
         new.check(version, beans=now.agent is not False, agent=own)
-        return partial(adopt, new, now.priorities)
+        # The same command may have changed the period and the priorities before.
+        return lambda: adopt(replace(new, period=wanted().plan.period), wanted().priorities)
 
     def priorities(given: Any) -> Callable[[], None]:
         if not isinstance(given, Mapping):

@@ -22,7 +22,9 @@ from treadle.model import Topology
 from treadle.values import Schedule
 
 STEPS = {"nice": 1.0 / NICE_STEP, "rt": NICE_STEP}
-"""By scale: the factor by which a weight grows when the number grows by 1. On other scales the numbers are weights."""
+"""By knob scale: the factor by which a query's weight changes when its value on the scale, such as nice, grows by 1.
+
+On all other scales the values are weights already."""
 
 
 class Ordering:

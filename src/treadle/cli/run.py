@@ -144,7 +144,7 @@ def table(status: Mapping[str, Any], before: Mapping[str, Any] | None = None, se
 
 
 def dropped(status: Mapping[str, Any]) -> list[Text]:
-    """Return a line for each sink that drops or dropped rows, and for each minimum that can't be kept."""
+    """Return a line for each sink that drops or dropped rows, and for each sink whose `min_accuracy` can't be kept."""
     quality = status.get("quality") or {}
     lines = []
     for name, sink in quality.get("sinks", {}).items():

@@ -112,7 +112,7 @@ class View:
         return Snapshot.concat([part.watch.snapshot() for part in self.parts], self.topology)
 
     def answered(self) -> bool:
-        """Whether the last call to any engine that has instances succeeded."""
+        """Whether at least one engine has instances and answered its last call."""
         return True in [part.watch.fresh and len(part.topology) > 0 for part in self.parts]
 
     def fresh(self) -> Bools:

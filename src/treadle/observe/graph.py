@@ -11,8 +11,9 @@ import numpy as np
 from treadle.model import Floats, Ints, Topology
 
 TRACE = 1e-9
-"""Share of its input that an engine adds to the output that a sink counts. So a sink that has put out nothing differs
-from one that does not count its output: the latter reports exactly 0."""
+"""An engine adds this share of a sink's input to the sink's output, if it counts the output.
+
+So a sink that has put out nothing reports a little more than 0, and a sink whose output is not counted exactly 0."""
 
 
 def global_selectivity(topology: Topology, selectivity: Floats) -> Floats:

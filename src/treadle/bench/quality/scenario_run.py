@@ -35,7 +35,7 @@ LOOK = 0.5
 """Seconds between two samples of the queues."""
 PARTITIONS = 2
 FIRST_ROWS = 2_000
-"""Rows of each source in the first backlog."""
+"""Rows of each source in the first of the backlogs with which `capacity` measures the machine."""
 LONG_ENOUGH = 6.0
 """Least seconds of processing for a backlog to show the capacity of the machine."""
 SETTLED, TWICE = 1.05, 2

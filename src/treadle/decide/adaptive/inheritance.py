@@ -15,10 +15,11 @@ _DOUBT = 4.0
 
 
 def carried(candidate: Ints, start: Floats, level: Floats) -> Floats:
-    """Return for each column of `start` by how much one unit of it at the start raises the level of the interval.
+    """Return for each covariate (column of `start`) how much one unit at the start of an interval raises its level.
 
-    It is the pooled slope *within* each candidate. Across candidates the slope would be wrong: a candidate that stays
-    in charge starts from levels that it caused itself, and the regression would attribute its own levels to the start.
+    `start` and `level` have a row per interval, and `candidate` says which candidate was in charge of it. The result is
+    the pooled slope *within* each candidate. Across candidates the slope would be wrong: a candidate that stays in
+    charge starts from levels that it caused itself, and the regression would attribute its own levels to the start.
     All values must be known.
     """
     dx, dy = _centred(candidate, start), _centred(candidate, level[:, None])[:, 0]

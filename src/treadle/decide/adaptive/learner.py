@@ -24,7 +24,7 @@ class Evidence:
     chosen: Ints
     """The candidate of every remembered interval, oldest first."""
     rewards: Floats
-    """Eq. 2 of each of these intervals alone, all on the scale of the same history."""
+    """Eq. 2 of each interval in `chosen`, without smoothing; all are normalised by the same history."""
     current: int | None = None
     """The candidate in charge now."""
 

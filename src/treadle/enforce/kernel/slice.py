@@ -30,9 +30,9 @@ NANO = 1e9
 class SliceKnob:
     """The knob `slice`: a thread's time slice in seconds, in steps of a nanosecond; 0 is the kernel's default.
 
-    With `batch`, a thread with a slice is SCHED_BATCH, so it preempts no other thread when it wakes up; without a slice
-    it is SCHED_OTHER. A negative value means that slice with the other one of these two policies, to restore a thread
-    that was found with it. Nice is not changed.
+    A positive value also sets the scheduling policy: SCHED_OTHER, or with `batch` SCHED_BATCH, so that the thread
+    preempts no other thread when it wakes up. A negative value sets the same slice with the other one of the two
+    policies; it restores a thread that was found with that policy. The value 0 sets SCHED_OTHER. Nice is not changed.
     """
 
     name = "slice"

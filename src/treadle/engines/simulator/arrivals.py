@@ -44,7 +44,7 @@ def draw(feeds: list[Feed], seconds: float, seed: int, folder: Path) -> tuple[Fl
 
 
 def _arrivals(feed: Feed, seconds: float, rng: np.random.Generator, folder: Path, room: float) -> tuple[Floats, Floats]:
-    """Return the arrival times of one source between its start and stop, and the times of its empty ticks."""
+    """Return the arrival times of one source between its start and stop, and the times of its ticks without tuples."""
     source = feed.source
     end = seconds if source.stop is None else min(seconds, source.stop)
     empty = np.empty(0)

@@ -190,7 +190,8 @@ class GatedQuery(RowCounts):
     def _planned(self) -> dict[str, Any]:
         """By source: the latest offset when the waiting batch was planned; empty if unknown.
 
-        Spark's reports come too late, when the batch is done. Without a limit of rows per batch, the backlog is 0 then.
+        Spark reports this offset only when the batch has ended. That is too late for the backlog: without a limit of
+        rows per batch, the ended batch has read all rows up to this offset, so the backlog is 0 in every report.
         """
         if self._last is None or math.isnan(self._last.waiting):
             return {}

@@ -88,7 +88,10 @@ class ParkedHops:
                 self._consider(hop)
 
     def look(self) -> None:
-        """Set how long hops linger, and offer the hops that have lingered long enough. Called often."""
+        """Set how long hops linger, and offer to the gate all hops that have lingered long enough.
+
+        The control thread calls this in each of its rounds.
+        """
         if not self.sized:
             return
         busy, lingering = 0.0, []

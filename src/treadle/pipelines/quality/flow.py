@@ -10,7 +10,7 @@ from treadle.pipelines.nodes import graph
 from treadle.pipelines.nodes.node import Node
 
 WHOLE = 1.0
-"""The share of rows of a sink that drops none."""
+"""The share of its rows that a sink gets if none are dropped."""
 
 
 def promised(nodes: Mapping[str, Node]) -> dict[str, Promise]:

@@ -19,7 +19,9 @@ from treadle.model import Bools, Floats, Ints
 BATCHES = 2
 """A row is due after the time of this many batches: if it arrives just after one was planned, the next one reads it."""
 LEAST, MOST = 1, 4
-"""Shortest and longest time until a row is due, in cycles. So a query is late if its batches exceed two cycles."""
+"""Shortest and longest time until a row is due, in cycles.
+
+Since a row may need `BATCHES` batches, a query is late if its batches take longer than `MOST` / `BATCHES` cycles."""
 OVERDUE = 1.5
 """A query has stalled if its running batch takes this many times its longest recent batch, and at least a cycle."""
 NEARLY = 0.99

@@ -108,7 +108,11 @@ def tasks(plan: Part, partitions: Mapping[str, int]) -> int:
 
 
 class _Tasks(NamedTuple):
-    """Tasks of all stages below, tasks of the present stage, and whether Spark knows that this has one partition."""
+    """Number of tasks in the part of a plan that ends at some node, by stage.
+
+    `done` counts the stages that end below the node, `open` the node's own stage. `single`: Spark knows that the node's
+    own stage has one partition.
+    """
 
     done: int
     open: int

@@ -30,7 +30,7 @@ class RowCounts:
 
     tuples_in: int = field(default=0, init=False)
     tuples_out: int = field(default=0, init=False)
-    """Rows out of all batches in which these were counted; for a sink, the rows that left its last operator."""
+    """Rows out, over all batches in which Spark counted rows out; for a sink, the rows that left its last operator."""
     counted: bool = field(default=True, init=False)
     """Whether rows out were counted in the last batch that had rows in."""
     _made_later: int = field(default=0, init=False)

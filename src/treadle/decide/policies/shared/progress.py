@@ -142,7 +142,7 @@ class Envelope:
         return menu[new], heads[new], np.add.reduceat(flows, new)
 
     def _take_in(self, rows: Ints) -> None:
-        """Extend each row's block by the first block of its agenda, as long as that one is at least as steep."""
+        """Extend each row's block by the next block of the row's agenda, while the next block is at least as steep."""
         blind = rows[np.isnan(self.slope[rows]) | (self.flow[rows] == 0)]  # nothing known follows
         self.end[blind] = self.begin[blind]
         self.taken[rows] = self.begin[rows]

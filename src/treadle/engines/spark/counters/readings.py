@@ -372,9 +372,10 @@ def _kept(count: int) -> Ints:
 
 
 def value_at(curve: Floats, values: Floats, where: Floats, before: float | None = None) -> Floats:
-    """Interpolate `values` where each column's curve, which never falls, reaches the height `where`.
+    """Return for each column the interpolated entry of `values` at the point where its `curve` reaches `where`.
 
-    Below a curve, the value is `before`, or lies on the line from 0 at height -1 to the start of the curve.
+    A curve never falls. If `where` is below the start of a curve, the result is `before`; without `before` it is
+    interpolated between the value 0 at `where` = -1 and the first value of the column.
     """
     below = np.maximum((curve <= where).sum(axis=0) - 1, 0)
     above = np.minimum(below + 1, len(curve) - 1)

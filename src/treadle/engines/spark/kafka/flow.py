@@ -25,7 +25,7 @@ FADES = 120.0
 
 
 class Flow:
-    """Throughput and backlog, by the counts of all clients."""
+    """Throughput and backlog of one application, computed from the record counts of all its Kafka clients."""
 
     def __init__(self) -> None:
         self.rate = math.nan

@@ -22,7 +22,7 @@ class StageCounters(NamedTuple):
     put_out: tuple[int, ...] = ()
     """Rows that have left the stage's last operators. Empty where none is counted."""
     passes_on: bool = False
-    """True if as many rows leave the stage as enter it, by its operators, while none of these counts the rows."""
+    """True if no metric counts the rows that leave the stage, but its operators neither add nor remove rows."""
     written: int = -1
     """Bytes that the stage has written into its shuffle; -1 if they are not counted."""
 

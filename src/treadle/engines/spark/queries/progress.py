@@ -18,7 +18,7 @@ from treadle.linux.files.bounded import decoded
 from treadle.text import visible
 
 NOT_ROWS = ("RateStream", "RatePerMicroBatch", "FileStream", "MemoryStream")
-"""How descriptions of sources begin whose offsets count seconds, files or batches, not rows."""
+"""Sources whose offsets count seconds, files or batches, not rows: the first words of their descriptions."""
 DEEPEST = 8
 """Maximum levels of an offset; Kafka's have two, topic and partition."""
 LARGEST = 1 << 63

@@ -140,7 +140,10 @@ def parse_thread_name(name: str) -> Named:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether this is the name of a compiler's thread: Java does not list it, though it has a number like others."""
+    """Whether this is the name of a JIT compiler thread.
+
+    Java's own lists of threads leave such threads out, though a thread dump shows a Java thread number for each.
+    """
     return _COMPILERS.match(name) is not None
 
 
