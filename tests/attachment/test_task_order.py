@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -26,10 +27,11 @@ class Engine:
     def __init__(self, names: list[str]) -> None:
         self.batch_rows = {name: row for row, name in enumerate(names)}
         self.batches = {name: BatchReading(0.0, 0.0, 0.0, 0.0, 0.0, True, 0.0, 0.0, 0.0) for name in names}
-        self.order: tuple[str, ...] = ()
+        self.agents = SimpleNamespace(task_order=())
 
-    def order_tasks(self, runs: tuple[str, ...]) -> None:
-        self.order = runs
+    @property
+    def order(self) -> tuple[str, ...]:
+        return tuple(self.agents.task_order)
 
     def work(self, idle: str = "") -> None:
         first = next(run for run in self.order if run != idle)
@@ -94,7 +96,7 @@ def test_what_is_used_while_all_weigh_alike_is_not_forgotten() -> None:
     order.update(topology, Schedule(np.array([2.0, 1.0])))
     for _ in range(ROUNDS):
         order.update(topology, Schedule(np.array([1.0, 1.0])))
-        engine.order = ("run0", "run1")
+        engine.agents.task_order = ("run0", "run1")
         engine.work()
     order.update(topology, Schedule(np.array([2.0, 1.0])))
     assert engine.order == ("run1", "run0"), "it is the turn of the one that had nothing"

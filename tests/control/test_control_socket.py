@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from mutations import mutated
 from support import until
-from treadle.control import control_socket
+from treadle.control import control_socket, lines
 from treadle.errors import ConfigError, EngineError, RightsError, TargetGone, TreadleError
 from treadle.linux.files import runtime_folder
 from treadle.linux.sockets import Peer
@@ -437,7 +437,7 @@ class TestWhateverIsSent:
         chance = random.Random(seed)
         for _ in range(50):
             with suppress(TreadleError):
-                control_socket._result(mutated(chance.choice(ANSWERS), chance), Path("here"))
+                lines.result(mutated(chance.choice(ANSWERS), chance), Path("here"))
 
     def test_noise_on_the_socket_is_lost_and_others_are_answered_still(self, server: control_socket.Server) -> None:
         chance = random.Random(1)

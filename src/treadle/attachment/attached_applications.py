@@ -123,8 +123,8 @@ class AttachedApplications:
             self.wanted = self.wanted._replace(plan=plan, priorities=priorities)
             for each in self.engines:
                 each.engine.set_priorities(priorities)
-                each.engine.set_period(plan.period)
-                each.engine.read_counters_every(plan.counts_period(COUNTED, GLANCED))
+                each.engine.agents.period = plan.period
+                each.engine.agents.counts = plan.counts_period(COUNTED, GLANCED)
 
     def look(self, loop: Loop) -> None:
         """Attach to applications that have started since the last round, and remove those that have ended."""

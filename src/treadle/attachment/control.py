@@ -259,7 +259,7 @@ class Attachment:
             return
         self.loop.pause()
         for each in self._members.engines:
-            each.engine.order_tasks(())
+            each.engine.agents.task_order = ()
 
     def _listen(self) -> None:
         """Open the control socket under the name of the first application."""
@@ -326,7 +326,7 @@ class Attachment:
         if self._readings > readings:
             self._pace.add(time.thread_time() - began)
             for each in self._members.engines:
-                each.engine.read_counters_every(self._pace.period)
+                each.engine.agents.counts = self._pace.period
         return batches
 
     @property

@@ -73,7 +73,7 @@ class TaskOrder:
         weights = self._weights(topology, schedule, rows)
         self._follow(weights, rows)
         ordered = sorted(weights, key=lambda run: (self._strides[run], -weights[run], run))
-        self._engine.order_tasks(tuple(ordered) if len(set(weights.values())) > 1 else ())
+        self._engine.agents.task_order = tuple(ordered) if len(set(weights.values())) > 1 else ()
 
     def _weights(self, topology: Topology, schedule: Schedule, rows: Mapping[str, int]) -> dict[str, float]:
         """Return the weight of each run with a decided priority. The topology may contain several engines."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import inspect
-import json
 import logging
 import os
 import re
@@ -23,7 +22,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Self
 
-from treadle import errors
+from treadle.control.lines import Lines, as_json, line_of, parse, result, too_long
 from treadle.errors import ConfigError, EngineError, RightsError, TreadleError
 from treadle.linux import users
 from treadle.linux.files import runtime_folder
@@ -111,7 +110,7 @@ class Server:
         with connection, suppress(OSError):
             busy = EngineError("the pipeline has too many clients", where=str(self.path), remedy="try again")
             connection.settimeout(0)
-            connection.sendall(_line({"error": _as_json(busy)}))
+            connection.sendall(line_of({"error": as_json(busy)}))
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -120,7 +119,7 @@ class Server:
                     return
                 asker = peer(connection)
                 _CALLER.set(f"process {asker.pid} of {users.name(asker.uid)}")
-                lines = _Lines(connection, LARGEST_REQUEST)
+                lines = Lines(connection, LARGEST_REQUEST)
                 while (line := lines.next(self._patience)) is not None:
                     answer = self._answer(line)
                     connection.settimeout(self._patience)
@@ -134,7 +133,7 @@ class Server:
     def _answer(self, line: bytes) -> bytes:
         try:
             try:
-                return _line({"result": self._call(line)})
+                return line_of({"result": self._call(line)})
             except TreadleError:
                 raise
             except Exception as error:
@@ -142,10 +141,10 @@ class Server:
                 problem = f"{type(error).__name__}: {error}"
                 raise EngineError(f"the command failed: {problem}", remedy="see the pipeline's log") from error
         except TreadleError as error:
-            return _line({"error": _as_json(error)})
+            return line_of({"error": as_json(error)})
 
     def _call(self, line: bytes) -> object:
-        command, arguments = _parse(line)
+        command, arguments = parse(line)
         if command not in self._handlers:
             known = sorted(self._handlers)
             raise ConfigError(f"there is no command '{command}'", remedy=suggestion(command, known))
@@ -191,9 +190,9 @@ def serve_application(name: str, handlers: Mapping[str, Callable[..., object]]) 
 
 def ask(path: Path, command: str, /, *, timeout: float = 60.0, **arguments: object) -> Any:
     """Send a command to a running pipeline; return its result or raise its TreadleError."""
-    request = _line({"command": command, "arguments": arguments})
+    request = line_of({"command": command, "arguments": arguments})
     if len(request) > LARGEST_REQUEST:
-        raise _too_long(LARGEST_REQUEST)
+        raise too_long(LARGEST_REQUEST)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             waiting_connect(connection, str(_fitting(path)), timeout)
@@ -201,7 +200,7 @@ def ask(path: Path, command: str, /, *, timeout: float = 60.0, **arguments: obje
                 raise PermissionError
             with suppress(BrokenPipeError):  # the server may refuse before it reads; its answer says why
                 connection.sendall(request)
-            line = _Lines(connection, LARGEST_ANSWER).next(timeout)
+            line = Lines(connection, LARGEST_ANSWER).next(timeout)
         except (FileNotFoundError, ConnectionRefusedError) as error:
             raise EngineError("no pipeline listens there", where=str(path), remedy="check that it runs") from error
         except TimeoutError as error:
@@ -215,7 +214,7 @@ def ask(path: Path, command: str, /, *, timeout: float = 60.0, **arguments: obje
             raise EngineError(f"{error}", where=str(path), remedy="try again") from error
     if line is None:
         raise EngineError("the pipeline ended without an answer", where=str(path), remedy="see its log")
-    return _result(line, path)
+    return result(line, path)
 
 
 def path_for(name: str) -> Path:
@@ -252,43 +251,6 @@ def pick(name: str | None = None) -> Path:
 def name_of(path: Path) -> str:
     """The name of a pipeline, from the default path of its socket."""
     return path.stem.removeprefix(_PREFIX)
-
-
-class _Lines:
-    """Reader of lines from a socket, each limited in bytes and in time. A longer line is refused, not buffered."""
-
-    def __init__(self, connection: socket.socket, largest: int) -> None:
-        self._connection = connection
-        self._largest = largest
-        self._rest = bytearray()
-
-    def next(self, patience: float) -> bytes | None:
-        """The next line; None at the end of the stream. `patience` limits the whole line, not each byte."""
-        deadline = time.monotonic() + patience
-        searched = 0
-        while (end := self._rest.find(b"\n", searched)) < 0:
-            searched = len(self._rest)
-            if searched > self._largest:
-                raise self._refused()
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("too slow")
-            self._connection.settimeout(left)
-            more = self._connection.recv(65536)
-            if not more:
-                return None
-            self._rest += more
-        if end > self._largest:
-            raise self._refused()
-        line = bytes(self._rest[:end])
-        del self._rest[: end + 1]
-        return line
-
-    def _refused(self) -> OSError:
-        """Tell the peer that its line is too long; return the error to raise, since what follows can't be parsed."""
-        with suppress(OSError):
-            self._connection.sendall(_line({"error": _as_json(_too_long(self._largest))}))
-        return OSError(errno.EMSGSIZE, f"a line of more than {self._largest} bytes")
 
 
 def _listen(path: Path) -> socket.socket:
@@ -360,55 +322,6 @@ def _session_folder() -> Path | None:
     with suppress(OSError, RightsError):
         return runtime_folder.checked(path, readable=True) if path.is_absolute() else None
     return None
-
-
-def _parse(line: bytes) -> tuple[str, dict[str, Any]]:
-    try:
-        request = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError("the request is not JSON", remedy="send one JSON object a line") from error
-    if isinstance(request, dict):
-        command, arguments = request.get("command"), request.get("arguments", {})
-        if isinstance(command, str) and isinstance(arguments, dict):
-            return command, arguments
-    raise ConfigError("the request has no command", remedy='send {"command": "…", "arguments": {…}}')
-
-
-def _result(line: bytes, path: Path) -> Any:
-    """Return the result in an answer, or raise the error in it; EngineError if the answer has neither."""
-    try:
-        answer = json.loads(line)
-    except (ValueError, RecursionError):
-        answer = None
-    if isinstance(answer, dict) and "result" in answer:
-        return answer["result"]
-    error, parts = answer.get("error") if isinstance(answer, dict) else None, ("kind", "message", "where", "remedy")
-    if isinstance(error, dict) and all(isinstance(error.get(part), str) for part in parts):
-        raise _from_json(error)
-    raise EngineError("sends an invalid answer", where=str(path), remedy="check which program listens there")
-
-
-def _too_long(largest: int) -> ConfigError:
-    return ConfigError(f"more than {largest} bytes in one line", remedy="send less at once")
-
-
-def _line(value: object) -> bytes:
-    return json.dumps(value).encode() + b"\n"
-
-
-def _as_json(error: TreadleError) -> dict[str, str]:
-    return {
-        "kind": type(error).__name__,
-        "message": error.message,
-        "where": error.where,
-        "remedy": error.remedy,
-    }
-
-
-def _from_json(error: Mapping[str, str]) -> TreadleError:
-    kind = getattr(errors, error["kind"], TreadleError)
-    known = isinstance(kind, type) and issubclass(kind, TreadleError)
-    return (kind if known else TreadleError)(error["message"], where=error["where"], remedy=error["remedy"])
 
 
 def _shut(connection: socket.socket, how: int) -> None:

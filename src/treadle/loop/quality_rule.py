@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Protocol
 
-from treadle.loop.asker import Asker
 from treadle.loop.rule import SLIVER
 from treadle.loop.trouble import Trouble
+from treadle.loop.watch import Asker
 
 if TYPE_CHECKING:  # it needs compiled code, which takes as long to load as all the rest
     from treadle.decide.quality import Controller, Decision, Measured

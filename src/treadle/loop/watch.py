@@ -9,18 +9,24 @@ from __future__ import annotations
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection
 from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from treadle.errors import EngineError
-from treadle.loop.asker import Asker
 from treadle.loop.engine import Engine
 from treadle.loop.trouble import Trouble
 from treadle.model import Topology
 from treadle.observe import Provider
 from treadle.values import Sample, Snapshot
+
+T = TypeVar("T")
+SIGNALS = 0.2
+"""Seconds within which a signal is handled, whichever thread the kernel has given it to."""
 
 
 class Watch:
@@ -158,3 +164,40 @@ class Watch:
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+
+class Asker(Generic[T]):
+    """A thread that calls functions, one at a time. It ends at `dismiss`, or when this object is garbage-collected."""
+
+    def __init__(self, name: str) -> None:
+        self._questions: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
+        self._answers: SimpleQueue[T | BaseException] = SimpleQueue()
+        self.thread = threading.Thread(target=_serve, args=(self._questions, self._answers), name=name, daemon=True)
+        self.thread.start()
+        self.dismiss = weakref.finalize(self, self._questions.put, None)
+
+    def ask(self, question: Callable[[], T]) -> None:
+        self._questions.put(question)
+
+    def answer(self, timeout: float) -> T | BaseException | None:
+        """Return what the function returned, or the exception that it raised; None if it has not ended in time.
+
+        A signal that the kernel gives to another thread does not interrupt a wait, so no single wait exceeds `SIGNALS`.
+        """
+        end = time.monotonic() + timeout
+        while True:
+            left = end - time.monotonic()
+            try:
+                return self._answers.get(timeout=max(0.0, min(left, SIGNALS)))
+            except Empty:
+                if left <= SIGNALS:
+                    return None
+
+
+def _serve(questions: SimpleQueue[Any], answers: SimpleQueue[Any]) -> None:
+    while (question := questions.get()) is not None:
+        try:
+            answers.put(question())
+        except BaseException as error:  # the caller decides what to do about it
+            answers.put(error)
+        del question  # a reference would keep its owner alive

@@ -174,7 +174,7 @@ def test_no_stacks_are_asked_for_while_all_tasks_are_counted(engine: SparkEngine
 
     def asks_for_none() -> bool:
         engine.topology()
-        agent = engine._agents.of(attached.pid)
+        agent = engine.agents.of(attached.pid)
         return agent is not None and agent.told[2:3] == (0.0,)
 
     until(asks_for_none)
@@ -267,10 +267,10 @@ def test_what_is_counted_no_more_is_unknown(attached: SparkProcess) -> None:
             return [bool(np.isfinite(found[metric]).any()) for metric in sorted(metrics)]
 
         until(lambda: all(known()))
-        own.read_counters_every(0.0)
+        own.agents.counts = 0.0
         until(lambda: not any(known()))
         assert not own.sample(metrics).given
-        own.read_counters_every(0.2)
+        own.agents.counts = 0.2
         until(lambda: all(known()))
 
 

@@ -111,16 +111,16 @@ class SparkEngine:
         self._knobs = knobs
         self._poller = SlowPoller(application, beans_period, loads=loads, admits=admits)
         self._dump_period = dump_period
-        self._agents = Agents(loads=agent, period=period, stacks=dump_period, counts=counts_period)
-        self._live = LiveColumns(self._agents, self._directory)
+        self.agents = Agents(loads=agent, period=period, stacks=dump_period, counts=counts_period)
+        self._live = LiveColumns(self.agents, self._directory)
         self._needs_busy, self._all_counted = needs_busy, False
-        self._agents.keep(self._pids)
-        self._table = ThreadTable(self._agents)
+        self.agents.keep(self._pids)
+        self._table = ThreadTable(self.agents)
         self._cpu_times = CpuTimes(dump_period)
         self._idle = IdleColumns()
         self._kafka = KafkaColumns()
         self._threads: dict[int, list[JavaThread]] = {}
-        self._due = LookDue(self._agents, self._directory, self._poller, self._layout, self._table, dump_period)
+        self._due = LookDue(self.agents, self._directory, self._poller, self._layout, self._table, dump_period)
         self._batch_rows: dict[str, int] = {}
 
     def __enter__(self) -> Self:
@@ -134,7 +134,7 @@ class SparkEngine:
     def close(self) -> None:
         """Stop reading. The application stays as it is."""
         self._poller.close()
-        self._agents.close()
+        self.agents.close()
         self._table.close()
         self._directory.close()
         self._cpu_times.close()
@@ -149,11 +149,11 @@ class SparkEngine:
     def news(self) -> bool:
         """True if the topology or the counters have changed, or may have. New MBeans alone are no news."""
         now = time.monotonic()
-        self._agents.look()
+        self.agents.look()
         if now < self._due.calm_until:
             return False
         self._hear()
-        if self._due.is_due(now, self._due.signs(self._pids), self._pids) or self._agents.counted != self._counted:
+        if self._due.is_due(now, self._due.signs(self._pids), self._pids) or self.agents.counted != self._counted:
             return True
         self._due.calm_down(now, self._pids)
         return False
@@ -165,14 +165,14 @@ class SparkEngine:
 
     def fileno(self) -> int:
         """A file that is readable when an agent has sent a report."""
-        return self._agents.fileno()
+        return self.agents.fileno()
 
     def topology(self) -> Topology:
         """Return the current topology; its version grows only if anything differs."""
         now, poller, layout = time.monotonic(), self._poller, self._layout
         if not self._threads:
-            self._agents.settle(FIRST)
-        self._agents.look()
+            self.agents.settle(FIRST)
+        self.agents.look()
         self._hear()
         signs = self._due.signs(self._pids)
         if not self._due.is_due(now, signs, self._pids):
@@ -244,10 +244,6 @@ class SparkEngine:
         """By run, the last reading of each query in micro-batches."""
         return self._live.batches
 
-    def order_tasks(self, runs: tuple[str, ...]) -> None:
-        """Give free task slots to queries by this order of runs, until `close`. Empty: Spark's own order."""
-        self._agents.task_order = runs
-
     def cpu_seconds(self) -> float:
         """Return the CPU seconds so far of all scheduled threads that serve a single instance."""
         return self._cpu_times.used()
@@ -261,14 +257,6 @@ class SparkEngine:
         """Replace the priorities of queries, from the next round on."""
         self._layout.priorities, self._facts = dict(priorities), None
         self._due.hurry()
-
-    def set_period(self, seconds: float) -> None:
-        """Set the seconds between two rounds: agents sample before each."""
-        self._agents.period = seconds
-
-    def read_counters_every(self, seconds: float) -> None:
-        """Set the seconds between readings of counters."""
-        self._agents.counts = seconds
 
     @property
     def counted_at(self) -> float:
@@ -306,7 +294,7 @@ class SparkEngine:
 
     def _hear(self) -> None:
         """Pass the agents' reports on to the directory of jobs and the poller."""
-        agents = self._agents
+        agents = self.agents
         agents.keep(self._pids)
         if agents.generation != self._heard:
             self._heard = agents.generation
@@ -351,12 +339,12 @@ class SparkEngine:
 
     def _take_counts(self) -> None:
         """Take new readings of counters; sample stacks only if needed."""
-        self._counted = self._agents.counted
+        self._counted = self.agents.counted
         if self._live.take(self._pids):
             self._took = True
             self._all_counted = not np.isnan(self._live.column("tuples_in")[self._cpu_times.own.tasks]).any()
         enough = self._all_counted and self._is_counted and not self._needs_busy
-        self._agents.stacks = 0.0 if enough else self._dump_period
+        self.agents.stacks = 0.0 if enough else self._dump_period
 
     def _queues(self) -> tuple[Floats, Bools]:
         """Return the queue of each instance, counted or else estimated, and which values are estimates.
@@ -382,7 +370,7 @@ class SparkEngine:
     @property
     def _is_counted(self) -> bool:
         """Whether the last counters are fresh."""
-        return time.monotonic() - self._live.time <= max(0.5, STALE * self._agents.counts)
+        return time.monotonic() - self._live.time <= max(0.5, STALE * self.agents.counts)
 
     def _read_mains(self) -> Times:
         """Return the CPU times of tasks' main threads, as of the last counters."""
