@@ -296,7 +296,8 @@ class Attachment:
         loop, began = self.loop, time.monotonic()
         end = began + seconds
         while not self._stopping and not self.ended and time.monotonic() < end:
-            self._members.look(loop)
+            with loop.between_rounds:  # an application that comes must get the policy and the priorities of now
+                self._members.look(loop)
             batches = self._round()
             if self._ordering is not None and not loop.paused:
                 self._ordering.update(each.engine for each in self._members.engines if not each.ended)
