@@ -59,7 +59,8 @@ soak: setup
 	$(BIN)/python benchmarks/soak.py
 	TREADLE_SOAK=1 TREADLE_KILLS=100 $(BIN)/python -m pytest tests/bench/simulator/test_orderings.py tests/enforce/recovery/test_guardian.py \
 		tests/cli/test_kills.py tests/attachment/test_livelock.py tests/pipelines/test_cluster.py tests/pipelines/quality/test_promises.py \
-		tests/bench/quality/test_scenario_run.py tests/bench/test_adaptive.py tests/bench/pipelines/test_schedulers.py tests/pipelines/test_crash.py
+		tests/bench/quality/test_scenario_run.py tests/bench/test_adaptive.py tests/bench/pipelines/test_schedulers.py tests/pipelines/test_crash.py \
+		tests/pipelines/test_live_policy.py
 	TREADLE_SOAK=1 $(BIN)/python -m pytest -s tests/soak
 
 # Writes the lock file anew from pyproject.toml; the only target that chooses versions.

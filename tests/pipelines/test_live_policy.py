@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import tempfile
 import threading
@@ -10,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -40,6 +41,76 @@ def treadle_says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     code = command(monkeypatch, *words)
     told = capsys.readouterr()
     return code, " ".join((told.out + told.err).split())
+
+
+CHANGES = 1000 if "TREADLE_SOAK" in os.environ else 60
+RIGHT: dict[str, tuple[Any, ...]] = {
+    "policy": ("fcfs", "highest-rate", "chain", "queue-size", "random", "none"),
+    "slots": (1, 2, 4, "auto"),
+    "period": ("20ms", 0.1, "1s"),
+    "batch": ("100ms", 2.0),
+    "patience": (0.5, "1min"),
+    "express": (0, 2),
+    "paused": (True, False, False),
+}
+WRONG: dict[str, tuple[Any, ...]] = {
+    "policy": ("fastest", 3, None, ["fcfs"], "weighted:nonsense=1"),
+    "slots": (0, -1, 1.5, True, "many"),
+    "period": (0, "never", -1.0, [1]),
+    "batch": (0, None, "x"),
+    "patience": ("", float("inf"), {}),
+    "express": (-1, "1", 0.5),
+    "paused": (1, "yes", None),
+    "size": (1,),
+}
+
+
+def ours() -> list[str]:
+    """The threads of Treadle; py4j keeps some of its own."""
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("treadle"))
+
+
+def test_any_changes_in_a_row_lose_no_row_and_leave_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    p, came = treadle.Pipeline(f"live-{uuid.uuid4().hex[:8]}"), list[int]()
+    p.feed("fed", schema="a bigint")
+
+    @p.operator
+    def copied(fed: DataFrame) -> DataFrame:
+        return fed
+
+    @p.sink
+    def out(copied: DataFrame) -> None:
+        came.extend(row.a for row in copied.collect())
+
+    chance, count = random.Random(time.time_ns()), 0
+    threads = ours()
+    with p.start(spark, folder=tmp_path, slots=1) as run:
+        feed, settings = run.feed("fed"), run.steering.settings
+        for _ in range(CHANGES):
+            feed.append([{"a": a} for a in range(count, count + 5)])
+            count += 5
+            wanted = {name: chance.choice(RIGHT[name]) for name in chance.sample(sorted(RIGHT), chance.randint(1, 4))}
+            wrong = chance.choice(sorted(WRONG)) if chance.random() < 0.4 else None
+            if wrong is not None:
+                wanted[wrong] = chance.choice(WRONG[wrong])
+            before, remembered = settings.read(), run.history
+            if wrong is None:
+                changed = run.set(**wanted)
+                assert {each.setting: each.after for each in changed} == {
+                    name: value for name, value in settings.read().items() if value != before[name]
+                }
+            else:
+                with pytest.raises(ConfigError):
+                    run.set(**wanted)
+                assert (settings.read(), run.history) == (before, remembered)
+            time.sleep(0.002)
+        mark = len(came)
+        feed.append([{"a": count}])
+        count += 1
+        until(lambda: len(came) > mark, run)
+        run.stop(drain=True, timeout=LONG)
+    assert came == list(range(count))
+    until(lambda: ours() == threads)
 
 
 def test_changes_in_full_flow_lose_no_row_and_wrong_ones_change_nothing(

@@ -18,9 +18,14 @@ import encodings.idna, os, socket, sys
 os.setgid(65534)
 os.setuid(65534)
 made = socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=60)
-made.sendall(sys.argv[2].encode())
-made.shutdown(socket.SHUT_WR)
-print(made.recv(1000))
+try:
+    made.sendall(sys.argv[2].encode())
+    made.shutdown(socket.SHUT_WR)
+    print(made.recv(1000))
+except TimeoutError:
+    raise
+except OSError as error:  # the other side may end the connection at any of these
+    print(error)
 """
 
 
@@ -50,7 +55,7 @@ def test_another_user_can_not_call_python_objects_but_the_jvm_can(spark: SparkSe
         command = [sys.executable, "-c", INTRUDER, str(port), said]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONG)
         assert "!y" not in done.stdout, "a call that was carried out"
-        assert "ConnectionResetError" in done.stderr or done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stderr
     assert not secret.event.is_set()
     assert name in gateway.gateway_property.pool
     called = Called()
