@@ -73,6 +73,14 @@ class TestRebind:
         assert world.engine.nices() == [19.0, 0.0, -20.0]
         assert loop.stats.troubles == {}
 
+    def test_failures_of_the_new_one_are_its_own_and_it_is_tried_again(self, world: World) -> None:
+        loop = world.loop(longest_pause=4.0)
+        loop.rebind(Failing())
+        loop.run(1.0)
+        assert loop.stats.troubles == {"policy 'failing'": "broken"}
+        loop.run(30.0)
+        assert loop.stats.policy_failures == {"failing": 9}  # after 1, 2, 4, 4, … seconds
+
     def test_it_may_be_done_from_another_thread_while_rounds_run(self, world: World) -> None:
         loop, done = world.loop(), threading.Event()
 
@@ -118,3 +126,9 @@ class TestOtherChanges:
         loop.set_period(10.0)
         loop.run(10.0)
         assert len(world.policy.asked) == 10
+
+    def test_failures_are_tried_again_by_the_new_period(self, world: World) -> None:
+        loop = world.loop(Binding(Failing(), "nice", 1.0))
+        loop.set_period(5.0)
+        loop.run(16.0)
+        assert loop.stats.policy_failures == {"failing": 3}  # at 0, 5 and 15

@@ -79,6 +79,13 @@ class TestRounds:
         loop.run(until=104.5)
         assert (loop.stats.rounds, loop.stats.skipped) == (3, 0)
 
+    @pytest.mark.parametrize(("until", "due"), [(101.0, 102.0), (102.0, 102.0), (102.1, 104.0), (106.0, 106.0)])
+    def test_rounds_are_put_off_by_whole_periods(self, world: World, until: float, due: float) -> None:
+        loop = world.loop(Binding(QueueSize(), "nice", 2.0))
+        loop.round()
+        loop.put_off(until)
+        assert loop.next_due == due
+
     def test_a_policy_that_decides_anew_on_what_it_has_seen_is_never_settled(self, world: World) -> None:
         loop = world.loop(Binding(Random(np.random.default_rng(1)), "nice", 1.0))
         loop.round()

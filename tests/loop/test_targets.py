@@ -258,6 +258,20 @@ class TestGroups:
         assert list(world.engine.group.values.values()) == ["low", "root", "high"]
         assert world.engine.shares.values == {"low": 512.0, "high": 2048.0}
 
+    def test_a_group_counts_in_an_engine_only_by_the_members_that_it_has_there(self) -> None:
+        """In each engine only groups with a member of known priority get shares, though a decision spans both."""
+
+        class Mixed(QueueSize):
+            def decide(self, snapshot: Snapshot) -> Schedule:
+                groups = Groups(("low", "mid", "high"), np.array([0, 1, 2, 1, 2]), np.array([1.0, 2.0, 4.0]))
+                return Schedule(np.where(np.arange(5) == 3, np.nan, 1.0), groups=groups)
+
+        one, two = MemoryEngine("one", [1.0, 1.0]), MemoryEngine("two", [1.0, 1.0, 1.0])
+        Loop([one, two], [Binding(Mixed(), "shares", 1.0)], clock=TestClock()).round()
+        assert {name: value for name, value in one.shares.values.items() if value != 1024.0} == {"low": 512.0}
+        assert set(one.shares.values) == {"low", "mid"}
+        assert two.shares.values == {"high": 2048.0}
+
     def test_a_group_that_is_not_named_any_more_keeps_its_shares_and_ages_out(self, world: World) -> None:
         loop = world.loop(Binding(world.policy, "shares", 1.0, grouping="kmeans"), stale_after=2)
         world.engine.columns["queue"][:] = 1.0, 2.0, 4.0
