@@ -1,4 +1,4 @@
-"""Promises in the loop: when they are looked at, what holds while that fails, and that they delay no round."""
+"""The quality step of the loop: how often it runs, what happens while it fails, and that it delays no round."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from treadle.loop.quality_rule import QualityRule
 
 
 class Told:
-    """A system with promises that records what it is told; `error` is raised instead of measuring."""
+    """A stand-in for a system with promises. It records all calls; `measure` raises `error` if that is set."""
 
     period = 2.0
     in_process = True

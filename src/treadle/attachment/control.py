@@ -27,7 +27,7 @@ from treadle.attachment.shown import report
 from treadle.attachment.task_order import Ordering
 from treadle.attachment.urgency import ahead
 from treadle.control import control_socket
-from treadle.control.settings import Change
+from treadle.control.settings import Changeable, Settings
 from treadle.engines.spark.application import Application
 from treadle.loop import Binding, DecisionBatch, Loop
 from treadle.values import Snapshot
@@ -51,7 +51,7 @@ CPU would otherwise delay the next round."""
 Told = Callable[[tuple[DecisionBatch, ...]], None]
 
 
-class Attachment:
+class Attachment(Changeable):
     """A running attachment, made by `attach`. As a context manager it ends with its block and undoes its changes."""
 
     def __init__(
@@ -186,18 +186,9 @@ class Attachment:
         if self._error is not None:
             raise self._error
 
-    def set(self, *, dry_run: bool = False, **settings: Any) -> list[Change]:
-        """Change settings while it runs: `policy`, `priorities`, `period`, `paused`.
-
-        All of them are changed or, if one value is refused, none. It returns what differs now; with `dry_run` it only
-        checks, and returns what would differ.
-        """
-        return self._settings.set(settings, dry_run=dry_run)
-
     @property
-    def history(self) -> list[Change]:
-        """The last changes of settings, the newest last."""
-        return self._settings.history
+    def settings(self) -> Settings:
+        return self._settings
 
     def status(self) -> dict[str, Any]:
         """Return the current state, as plain values."""

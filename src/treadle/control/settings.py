@@ -35,6 +35,27 @@ class Setting(NamedTuple):
     """Check a value and return the function that sets it, or raise a TreadleError. That function must not fail."""
 
 
+class Changeable:
+    """The methods by which users change the settings of what they have started."""
+
+    @property
+    def settings(self) -> Settings:
+        """All settings that can be changed while it runs (docs/operations.md)."""
+        raise NotImplementedError
+
+    def set(self, *, dry_run: bool = False, **settings: Any) -> list[Change]:
+        """Change settings by name, all of them or, if one value is refused, none; return what differs now.
+
+        With `dry_run` values are only checked, and the result is what would differ.
+        """
+        return self.settings.set(settings, dry_run=dry_run)
+
+    @property
+    def history(self) -> list[Change]:
+        """The last changes of settings, the newest last."""
+        return self.settings.history
+
+
 def duration(
     read: Callable[[], float], put: Callable[[float], None], name: str, where: str, *, least: float = 0.0
 ) -> Setting:

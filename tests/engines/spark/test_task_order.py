@@ -106,7 +106,7 @@ class TaskSet(NamedTuple):
 
 
 def task_sets(spark: SparkSession, runs: tuple[str, ...]) -> dict[str, TaskSet]:
-    """Those of the runs, looked at in this order; empty where one has none."""
+    """The task set of each run, read in the order of `runs`; empty if one of the runs has no task set."""
     found = dict(managers(spark))
     if not found.keys() >= set(runs):
         return {}

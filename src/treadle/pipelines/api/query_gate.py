@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from treadle.control import control_socket
-from treadle.control.settings import Change
+from treadle.control.settings import Changeable, Settings
 from treadle.decide.batch import BatchSizer
 from treadle.decide.policy import Policy
 from treadle.durations import Duration, seconds
@@ -82,7 +82,7 @@ def gate(
     return QueryGate(spark, policy, slots, period, patience=patience, express=express)
 
 
-class QueryGate:
+class QueryGate(Changeable):
     """The gate of one application. After `close`, or at the end of a `with` block, queries run on without the gate."""
 
     def __init__(
@@ -188,18 +188,9 @@ class QueryGate:
         """Set how many batches may run at once; this ends the automatic choice."""
         self._steering.set_slots(count)
 
-    def set(self, *, dry_run: bool = False, **settings: Any) -> list[Change]:
-        """Change settings while it works: `policy`, `slots`, `period`, `patience`, `express`, `paused`.
-
-        All of them are changed or, if one value is refused, none. It returns what differs now; with `dry_run` it only
-        checks, and returns what would differ.
-        """
-        return self._steering.settings.set(settings, dry_run=dry_run)
-
     @property
-    def history(self) -> list[Change]:
-        """The last changes of settings, the newest last."""
-        return self._steering.settings.history
+    def settings(self) -> Settings:
+        return self._steering.settings
 
     def status(self) -> dict[str, Any]:
         """The current state of gate and queries, as JSON values."""

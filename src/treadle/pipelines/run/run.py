@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from treadle.control import control_socket
-from treadle.control.settings import Change
+from treadle.control.settings import Changeable, Settings
 from treadle.decide.policy import Policy
 from treadle.durations import Duration, seconds
 from treadle.enforce import Knob
@@ -48,7 +48,7 @@ LONGEST_DRAIN = 3600.0
 """Longest time in seconds that `treadle ctl stop --drain` waits."""
 
 
-class Run:
+class Run(Changeable):
     """A running pipeline. A `with` block stops it at its end."""
 
     spark: SparkSession
@@ -161,18 +161,9 @@ class Run:
         """Set how many hops may run at once; this ends the automatic choice."""
         self.steering.set_slots(count)
 
-    def set(self, *, dry_run: bool = False, **settings: Any) -> list[Change]:
-        """Change settings while it runs: `policy`, `slots`, `period`, `batch`, `patience`, `express`, `paused`.
-
-        All of them are changed or, if one value is refused, none. It returns what differs now; with `dry_run` it only
-        checks, and returns what would differ.
-        """
-        return self.steering.settings.set(settings, dry_run=dry_run)
-
     @property
-    def history(self) -> list[Change]:
-        """The last changes of settings, the newest last."""
-        return self.steering.settings.history
+    def settings(self) -> Settings:
+        return self.steering.settings
 
     def status(self) -> dict[str, Any]:
         """The current state of all parts, as JSON values."""

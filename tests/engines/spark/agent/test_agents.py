@@ -55,6 +55,18 @@ def test_it_tells_of_every_java_thread_by_its_name(agents: Agents, attached: Spa
     until(same)  # some come and go between the two
 
 
+def test_it_is_told_of_another_period(agents: Agents, attached: SparkProcess) -> None:
+    agent = agents.of(attached.pid)
+    assert agent is not None
+    for period in (0.2, 0.02):
+        before, _, *_ = agent.told
+        agents.period = period
+        agents.look()
+        first, told, *_ = agent.told
+        assert told == period
+        assert first != before  # its samples are timed by the new rounds
+
+
 def test_it_tells_what_tasks_are_doing_as_a_dump_does(agents: Agents, attached: SparkProcess) -> None:
     agent = agents.of(attached.pid)
     assert agent is not None

@@ -191,6 +191,9 @@ class Agents:
 
     def _time(self, now: float) -> None:
         """Adjust the sampling times. Rounds may be late, never early: the one with the youngest sample was on time."""
+        if self._period != self.period:
+            self._period, self._lead, self._first = self.period, min(LEAD, self.period / 4), math.nan
+            self._ages.clear()
         if math.isnan(self._first):
             self._first = now + self._period - self._lead
         self._ages.append((now - self._first) % self._period)
