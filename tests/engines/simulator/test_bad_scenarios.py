@@ -158,7 +158,7 @@ BAD: dict[str, tuple[str, str, str, str]] = {
     "a key of another pattern": (source("rate = 1, between = [1, 2]"), "query[1].operator[1].source", "a constant source has no between", 'set pattern = "poisson"'),
     "stop before start": (source("rate = 1, start = 2, stop = 1"), "query[1].operator[1].source", "stop = 1 is not after start = 2", "raise stop"),
     "rate negative": (source("rate = -1"), "query[1].operator[1].source.rate", "can't be -1", "use at least 0"),
-    "a change of nothing": (f"{GOOD}\n[[change]]\nat = 1", "change[1]", "changes nothing", "add processors, batch, period, policy or assign"),
+    "a change of nothing": (f"{GOOD}\n[[change]]\nat = 1", "change[1]", "changes nothing", "add processors, batch, period, policy, assign, objectives or candidates"),
     "a change without time": (f"{GOOD}\n[[change]]\nbatch = 1", "change[1].at", "is missing", "add at = 30"),
     "a change too late": (f"{GOOD}\n[[change]]\nat = 5\nbatch = 1", "bad.toml", "a change at = 5 comes after seconds = 2", "lower it"),
     "a change to no processors": (f"{GOOD}\n[[change]]\nat = 1\nprocessors = 0", "change[1].processors", "can't be 0", "use at least 1"),

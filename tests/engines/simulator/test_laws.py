@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from treadle.enforce import Value
-from treadle.engines.simulator import kernel
 from treadle.engines.simulator.engine import Simulator
+from treadle.engines.simulator.kernel import cells
 from treadle.engines.simulator.scenario import (
     Cost,
     Execution,
@@ -212,7 +212,7 @@ def check_pool(sim: Simulator) -> None:
         return length
 
     assert [walk(head) for head in s.node["head"].tolist()] == s.node["queued"].tolist()
-    assert walk(int(s.tally[kernel.FREE_HEAD])) == s.tally[kernel.FREE]
+    assert walk(int(s.tally[cells.FREE_HEAD])) == s.tally[cells.FREE]
     for head in s.side["head"].tolist():
         walk(head)
     assert len(seen) == len(link)
@@ -230,7 +230,7 @@ def check_tuples(sim: Simulator) -> None:
         assert came[of] == pytest.approx(nodes["emitted_mass"][row])
         assert nodes["emitted_mass"][of] == pytest.approx(nodes["done_mass"][of])
 
-    arrived = sim.state.arrival[: int(sim.state.tally[kernel.ARRIVAL])]
+    arrived = sim.state.arrival[: int(sim.state.tally[cells.ARRIVAL])]
     expected: dict[tuple[str, str], float] = {}
     rows: dict[tuple[str, str], list[int]] = {}
     for row, instance in enumerate(topology.instances):
@@ -275,7 +275,7 @@ def test_virtual_time_is_conserved(scenario: Scenario, policy: int) -> None:
 def test_work_that_was_done_took_its_cost(scenario: Scenario, policy: int) -> None:
     sim = Simulator(scenario)
     drive(sim, SECONDS, policy)
-    constant = sim.state.node["cost_kind"] == kernel.CONSTANT
+    constant = sim.state.node["cost_kind"] == cells.CONSTANT
     cost, nodes = sim.state.node["cost"], sim.nodes
     worth = cost * nodes["done_mass"]
     begun = 0.0 if sim.mode == "cooperative" else cost  # the kernel also charges what is not done yet

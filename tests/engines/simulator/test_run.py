@@ -87,6 +87,20 @@ def test_what_still_waits_counts_for_the_maximum_latency() -> None:
     assert outcome.summary()["max_latency"] >= outcome.oldest_waiting > 0
 
 
+def test_objectives_and_candidates_change_in_a_scenario_and_concern_adaptive_policies_only() -> None:
+    changing = scenario.load("changing-objectives")
+    first = changing.change[0].model_copy(update={"at": 8.0, "candidates": "fifo+chain+rr"})
+    short = changing.model_copy(update={"change": (first,), "seconds": 14.0, "warm_up": 0.0})
+    later = [
+        (choice.chosen, choice.reason.startswith("warm-up"))
+        for choice in simulate(short, "adaptive:candidates=fifo+chain,delay=1").choices
+        if choice.time > 7.99
+    ]
+    assert [chosen for chosen, warms_up in later if warms_up] == ["rr"]
+    assert later[-1][0] == "chain"
+    assert simulate(short, "fifo").choices == ()
+
+
 def test_an_adaptive_policy_says_who_was_in_charge() -> None:
     summary = simulate(small(), "adaptive:candidates=fifo+chain,learner=roulette,delay=0.2").summary()
     assert set(summary["in_charge"]) == {"fifo", "chain"}

@@ -13,7 +13,8 @@ from typing import ClassVar
 import numpy as np
 
 from treadle.enforce import Knob
-from treadle.engines.simulator import arrivals, kernel, state
+from treadle.engines.simulator import arrivals, state
+from treadle.engines.simulator.kernel import cells, event_loop
 from treadle.engines.simulator.knobs import knobs_of
 from treadle.engines.simulator.layout import lay_out
 from treadle.engines.simulator.scenario import Mode, Scenario, queries
@@ -92,7 +93,7 @@ class Simulator:
             trace_rows=1024 if scenario.trace else 0,
             seed=seed,
         )
-        self.state.tally[kernel.TRACED] = scenario.trace  # the first row: time zero, all empty
+        self.state.tally[cells.TRACED] = scenario.trace  # the first row: time zero, all empty
         self._knobs = knobs_of(self)
 
     # ------------------------------------------------------------ engine
@@ -112,13 +113,13 @@ class Simulator:
     def sample(self, wanted: frozenset[str]) -> Sample:
         columns = {name: _COLUMNS[name](self) for name in wanted & self.offers}
         clock = self.state.clock
-        results, seconds = clock[kernel.OUTPUT_SUM], self.now - self._sampled_at
+        results, seconds = clock[cells.OUTPUT_SUM], self.now - self._sampled_at
         totals = {
-            "total_queue": float(clock[kernel.TOTAL]),
+            "total_queue": float(clock[cells.TOTAL]),
             "output_rate": float(results / seconds) if seconds > 0 else np.nan,
-            "latency": float(clock[kernel.LATENCY_SUM] / results) if results > 0 else np.nan,
+            "latency": float(clock[cells.LATENCY_SUM] / results) if results > 0 else np.nan,
         }
-        clock[kernel.OUTPUT_SUM] = clock[kernel.LATENCY_SUM] = 0.0
+        clock[cells.OUTPUT_SUM] = clock[cells.LATENCY_SUM] = 0.0
         self._sampled_at = self.now
         return Sample(self.now, columns, totals)
 
@@ -129,63 +130,63 @@ class Simulator:
 
     @property
     def now(self) -> float:
-        return float(self.state.clock[kernel.NOW])
+        return float(self.state.clock[cells.NOW])
 
     def advance(self, until: float) -> bool:
         """Advance virtual time to `until`. True: it stopped earlier, because an operator must be chosen (period 0)."""
         if self._order_is_stale and self.mode == "cooperative":
             self._sort()
         while True:
-            code = kernel.advance(self.state, until)
-            if code == kernel.POOL_FULL:
+            code = event_loop.advance(self.state, until)
+            if code == cells.POOL_FULL:
                 self.state = state.grown(self.state)
-            elif code == kernel.RESULTS_FULL:
+            elif code == cells.RESULTS_FULL:
                 self._flush()
-            elif code == kernel.TRACE_FULL:
+            elif code == cells.TRACE_FULL:
                 more = np.concatenate([self.state.trace, np.zeros_like(self.state.trace)])
                 self.state = self.state._replace(trace=more)
             else:
-                self.drained = code == kernel.DRAINED
-                return bool(code == kernel.DECIDE)
+                self.drained = code == cells.DRAINED
+                return bool(code == cells.DECIDE)
 
     def decided(self) -> None:
         """Note that the operator was chosen for which `advance` stopped; this takes the scenario's `schedule_cost`."""
-        self.state.tally[kernel.DECIDED] = 1
+        self.state.tally[cells.DECIDED] = 1
         self.spend(self.scenario.execution.schedule_cost)
 
     def spend(self, seconds: float) -> None:
         """Keep all processors busy for this long, as Haren's scheduling task does."""
         for name in ("until", "slice_end", "accounted"):
             self.state.processor[name] += seconds
-        kernel.pass_time(self.state, self.now + seconds)
+        event_loop.pass_time(self.state, self.now + seconds)
 
     def reorder(self) -> None:
         """Mark the order of operators as stale, since knobs have changed; running operators may be preempted."""
         self._order_is_stale = True
-        self.state.tally[kernel.WOKEN] = 1
+        self.state.tally[cells.WOKEN] = 1
 
     @property
     def processors(self) -> int:
-        return int(self.state.tally[kernel.PROCESSORS])
+        return int(self.state.tally[cells.PROCESSORS])
 
     def set_delay(self, delay: float) -> None:
         """Set Haren's d: operators that did not run for `delay` seconds get a turn; 0 for never."""
-        self.state.clock[kernel.DELAY] = delay
+        self.state.clock[cells.DELAY] = delay
 
     def set_batch(self, batch: int) -> None:
         if batch < 1:
             raise ConfigError(f"a batch can't be {batch}", remedy="use at least 1")
-        self.state.tally[kernel.BATCH] = batch
+        self.state.tally[cells.BATCH] = batch
 
     def set_processors(self, processors: int) -> None:
-        if not 1 <= processors <= kernel.MOST_PROCESSORS:
-            raise ConfigError(f"can't run on {processors} processors", remedy=f"use 1 to {kernel.MOST_PROCESSORS}")
+        if not 1 <= processors <= cells.MOST_PROCESSORS:
+            raise ConfigError(f"can't run on {processors} processors", remedy=f"use 1 to {cells.MOST_PROCESSORS}")
         s = self.state
-        s.tally[kernel.HEADROOM] += (processors - self.processors) * state.most_made(s.node)
-        for p in range(processors, int(s.tally[kernel.PROCESSORS])):
+        s.tally[cells.HEADROOM] += (processors - self.processors) * state.most_made(s.node)
+        for p in range(processors, int(s.tally[cells.PROCESSORS])):
             if s.processor[p]["running"] >= 0:
-                kernel.release(s, p)
-        s.tally[kernel.PROCESSORS] = processors
+                event_loop.release(s, p)
+        s.tally[cells.PROCESSORS] = processors
         self._order_is_stale = True
 
     # ------------------------------------------------------------ what came out
@@ -202,15 +203,15 @@ class Simulator:
     def trace(self) -> Floats:
         """One line per event: time, queue of each node (main threads, then helpers), their total, all output so far."""
         s = self.state
-        rows = s.trace[: s.tally[kernel.TRACED]]
+        rows = s.trace[: s.tally[cells.TRACED]]
         queues = rows[:, 1:-1]
         return np.column_stack([rows[:, 0], queues, queues.sum(axis=1), rows[:, -1]])
 
     @property
     def memory(self) -> tuple[Floats, Floats]:
         """(Times on an even grid, number of queued tuples at each)."""
-        size = int(self.state.tally[kernel.GRID_AT])
-        return np.arange(size) * self.state.clock[kernel.GRID], self.state.memory[:size].copy()
+        size = int(self.state.tally[cells.GRID_AT])
+        return np.arange(size) * self.state.clock[cells.GRID], self.state.memory[:size].copy()
 
     @property
     def oldest_waiting(self) -> float:
@@ -224,11 +225,11 @@ class Simulator:
         s, c, t = self.state, self.state.clock, self.state.tally
         return {
             "now": self.now,
-            "events": float(t[kernel.EVENTS]),
-            "switches": float(t[kernel.SWITCHES]),
-            "queued": float(c[kernel.TOTAL]),
-            "queue_mean": float(c[kernel.AREA] / self.now) if self.now > 0 else 0.0,
-            "queue_peak": float(c[kernel.PEAK]),
+            "events": float(t[cells.EVENTS]),
+            "switches": float(t[cells.SWITCHES]),
+            "queued": float(c[cells.TOTAL]),
+            "queue_mean": float(c[cells.AREA] / self.now) if self.now > 0 else 0.0,
+            "queue_peak": float(c[cells.PEAK]),
             "dropped": float(s.node["dropped"].sum()),
             "busy": float(s.node["busy"].sum()),
         }
@@ -242,16 +243,16 @@ class Simulator:
 
     def _flush(self) -> None:
         s = self.state
-        size = int(s.tally[kernel.RESULTS])
+        size = int(s.tally[cells.RESULTS])
         new = s.result[:size]
         rows = self._rows[new["node"]]
         self._results.append(Results(new["time"].copy(), new["time"] - new["born"], new["mass"].copy(), rows))
-        s.tally[kernel.RESULTS] = 0
+        s.tally[cells.RESULTS] = 0
 
     def _sort(self) -> None:
         """Sort each processor's nodes by rank, best first. A helper has its main thread's rank and comes before it."""
         s = self.state
-        count = int(s.tally[kernel.PROCESSORS])
+        count = int(s.tally[cells.PROCESSORS])
         mains = np.arange(len(self._topology))
         for main in mains[self._helper_of >= 0]:
             s.node["owner"][self._helper_of[main]] = s.node["owner"][main]
@@ -330,7 +331,7 @@ def _output_queue(sim: Simulator) -> Floats:
 
 def _run_wait(sim: Simulator) -> Floats:
     s, n = sim.state, len(sim._topology)
-    waiting = np.where(s.node["status"] == kernel.READY, sim.now - s.node["ready_since"], 0.0)
+    waiting = np.where(s.node["status"] == cells.READY, sim.now - s.node["ready_since"], 0.0)
     return np.asarray((s.node["waited"] + waiting)[:n])
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from treadle.enforce import Knob, Target, Value
-from treadle.engines.simulator.kernel import GROUP_FLOOR
+from treadle.engines.simulator.kernel.cells import GROUP_FLOOR
 from treadle.engines.simulator.state import GROUP
 from treadle.errors import ConfigError, TargetGone
 from treadle.model import ThreadRef

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from treadle.engines.simulator import kernel
 from treadle.engines.simulator.arrivals import Feed
+from treadle.engines.simulator.kernel import cells
 from treadle.engines.simulator.scenario import OperatorSpec, QuerySpec, topology
 from treadle.engines.simulator.state import NodeSpec
 from treadle.model import Instance, Ints, Role, ThreadRef, Topology
 
-_COSTS = {"constant": kernel.CONSTANT, "uniform": kernel.UNIFORM, "exponential": kernel.EXPONENTIAL}
-_SELECTIVITIES = {"bernoulli": kernel.BERNOULLI, "poisson": kernel.POISSON, "even": kernel.EVEN}
+_COSTS = {"constant": cells.CONSTANT, "uniform": cells.UNIFORM, "exponential": cells.EXPONENTIAL}
+_SELECTIVITIES = {"bernoulli": cells.BERNOULLI, "poisson": cells.POISSON, "even": cells.EVEN}
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _node(operators: list[OperatorSpec], streams: tuple[tuple[tuple[int, ...], i
         selectivity=passed,
         selectivity_kind=_SELECTIVITIES[operators[-1].selectivity.distribution],
         window=first.window or 0.0,
-        capacity=first.capacity or kernel.UNBOUNDED,
+        capacity=first.capacity or cells.UNBOUNDED,
         block_probability=blocking.probability if blocking else 0.0,
         block_seconds=blocking.seconds if blocking else 0.0,
         streams=streams,

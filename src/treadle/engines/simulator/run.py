@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from treadle.decide import registry
-from treadle.decide.adaptive import Adaptive
+from treadle.decide.adaptive import Adaptive, Choice, from_text
 from treadle.decide.assign import assigner
 from treadle.decide.policy import Policy
 from treadle.engines.simulator.engine import Progress, Results, SimulatedClock, Simulator
@@ -43,8 +43,8 @@ class Outcome:
     trace: Floats
     oldest_waiting: float
     counters: dict[str, float]
-    in_charge: dict[str, int]
-    """For an adaptive policy: how often each candidate was chosen."""
+    choices: tuple[Choice, ...]
+    """For an adaptive policy: which candidate was put in charge when, and why; only the last ones."""
     logs: tuple[DecisionLog, ...]
 
     @property
@@ -75,8 +75,9 @@ class Outcome:
             figures["classes"] = {
                 f"{value:g}": _latencies(self.results, late & (of_result == value), seconds) for value in classes[::-1]
             }
-        if self.in_charge:
-            figures["in_charge"] = self.in_charge
+        if self.choices:
+            names = [choice.chosen for choice in self.choices]
+            figures["in_charge"] = {name: names.count(name) for name in dict.fromkeys(names)}
         return figures
 
     def series(self) -> list[list[float]]:
@@ -121,6 +122,7 @@ def simulate(
     setting.run(simulator.seconds, progress)
     if scenario.drain:
         setting.drain()
+    setting.loops[-1].rest()
     for loop in setting.loops:
         _check_sound(loop, spec)
     return Outcome(
@@ -133,7 +135,7 @@ def simulate(
         trace=simulator.trace,
         oldest_waiting=simulator.oldest_waiting,
         counters=simulator.counters,
-        in_charge=_in_charge(policy),
+        choices=tuple(policy.history) if isinstance(policy, Adaptive) else (),
         logs=tuple(loop.decisions for loop in setting.loops),
     )
 
@@ -185,6 +187,9 @@ class _Setting:
             self.simulator.set_processors(change.processors)
         if policy is not None:
             self.loops[-1].restore()
+            self.loops[-1].rest()
+        if isinstance(self.policy, Adaptive) and policy is None:
+            _learn_anew(self.policy, change)
         return replace(
             self, policy=policy or self.policy, period=change.period or self.period, assign=change.assign or self.assign
         )
@@ -197,6 +202,14 @@ class _Setting:
         used = {metric for binding in bindings for metric in (*binding.policy.needs, *binding.policy.wants)}
         sim.set_delay(sim.scenario.execution.delay if intrinsic(used) else 0.0)  # Haren section 5
         return bindings
+
+
+def _learn_anew(policy: Adaptive, change: ChangeSpec) -> None:
+    """Change objectives and candidates; what was measured is kept. Other policies have neither."""
+    if change.objectives is not None:
+        policy.set_objectives(from_text(change.objectives))
+    if change.candidates is not None:
+        policy.set_candidates(registry.candidates(change.candidates, policy.policies))
 
 
 def _parse(spec: str, scenario: Scenario) -> tuple[str, str, str | None, Mode]:
@@ -247,10 +260,3 @@ def _latencies(results: Results, chosen: np.ndarray[Any, np.dtype[np.bool_]], se
         "max_latency": round(float(latency.max()), 9),
         "throughput": round(total / seconds, 6),
     }
-
-
-def _in_charge(policy: Policy) -> dict[str, int]:
-    if not isinstance(policy, Adaptive):
-        return {}
-    names = [choice.chosen for choice in policy.history]
-    return {name: names.count(name) for name in dict.fromkeys(names)}

@@ -235,11 +235,13 @@ class ChangeSpec(_Strict):
     period: Positive | None = None
     policy: str | None = None
     assign: Assign | None = None
+    objectives: str | None = None
+    candidates: str | None = None
 
     @model_validator(mode="after")
     def _changes_something(self) -> ChangeSpec:
         if not self.model_fields_set - {"at"}:
-            raise ValueError("changes nothing: add processors, batch, period, policy or assign")
+            raise ValueError("changes nothing: add processors, batch, period, policy, assign, objectives or candidates")
         return self
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from treadle.engines.simulator.kernel import (
+from treadle.engines.simulator.kernel.cells import (
     BATCH,
     BERNOULLI,
     CLOCK_CELLS,

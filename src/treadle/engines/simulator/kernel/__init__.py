@@ -1,0 +1,1 @@
+"""The compiled part of the simulator: its state is changed here, tuple by tuple."""
