@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 
 from treadle.decide.adaptive.adaptive import Adaptive, Choice
+from treadle.decide.adaptive.candidates import NAMES, PAPER, expanded, joined, labelled, respelt, spelt_out
 from treadle.decide.adaptive.greedy import Greedy
 from treadle.decide.adaptive.learner import Evidence, Learner, Pick
-from treadle.decide.adaptive.objectives import Objective, Spec, parse_objective, parse_objectives
+from treadle.decide.adaptive.objectives import Objective, Spec, as_text, from_text, parse_objective, parse_objectives
 from treadle.decide.adaptive.roulette import Roulette
 from treadle.decide.adaptive.score import Synopsis, algorithm_score, statistic_score
 from treadle.decide.adaptive.thompson import Thompson
 from treadle.decide.adaptive.ucb import Ucb
-from treadle.decide.policies.shared.spec import parse
 from treadle.decide.policy import Policy
 from treadle.errors import ConfigError
 
 __all__ = [
     "LEARNERS",
     "NAMES",
+    "PAPER",
     "Adaptive",
     "Choice",
     "Evidence",
@@ -38,15 +39,20 @@ __all__ = [
     "Thompson",
     "Ucb",
     "algorithm_score",
+    "as_text",
     "create",
+    "expanded",
+    "from_text",
+    "joined",
+    "labelled",
     "learner",
     "parse_objective",
     "parse_objectives",
+    "respelt",
     "spelt_out",
     "statistic_score",
 ]
 
-NAMES = (Adaptive.name, "amos")
 LEARNERS: dict[str, type[Learner]] = {kind.name: kind for kind in (Roulette, Ucb, Thompson, Greedy)}
 
 
@@ -64,7 +70,7 @@ def learner(name: str, **parameters: float) -> Learner:
 
 
 def create(
-    candidates: Sequence[Policy],
+    candidates: Mapping[str, Policy] | Sequence[Policy],
     objectives: str | Iterable[Spec],
     learner: Learner | str = "ucb",
     rng: np.random.Generator | int = 0,
@@ -74,15 +80,6 @@ def create(
     chosen = _by_name(learner) if isinstance(learner, str) else learner
     generator = np.random.default_rng(rng) if isinstance(rng, int) else rng
     return Adaptive(candidates, objectives, chosen, generator, **options)
-
-
-def spelt_out(spec: str, usual: Mapping[str, str]) -> str:
-    """Return the spec of a policy; for an adaptive one, with the `usual` options that it does not set itself."""
-    name, given = parse(spec)
-    if name not in NAMES:
-        return spec
-    options = {**usual, **given}
-    return f"{name}:{','.join(f'{key}={value}' for key, value in options.items())}" if options else name
 
 
 _by_name = learner

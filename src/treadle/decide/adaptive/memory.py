@@ -6,8 +6,9 @@ can be recomputed when the objectives, the candidates or the scale of the histor
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
@@ -69,12 +70,9 @@ class Memory:
         in_charge = None if current is None else index.get(current)
         return Evidence(self.scores(labels, objectives), chosen[use], total[use], in_charge)
 
-    def forget(self, candidate: str) -> None:
-        """Drop the scores and intervals of a removed candidate; the history of all algorithms stays."""
-        self.runs.pop(candidate, None)
-        self._z.pop(candidate, None)
-        kept = [interval for interval in self._intervals if interval.candidate != candidate]
-        self._intervals = deque(kept, maxlen=self._intervals.maxlen)
+    def knows(self, candidate: str, times: int = 1) -> bool:
+        """Whether a candidate was in charge for so many whole intervals."""
+        return self.runs.get(candidate, 0) >= times
 
     def state(self) -> dict[str, Any]:
         return {
@@ -84,11 +82,14 @@ class Memory:
             "intervals": [[i.candidate, dict(i.start), dict(i.level)] for i in self._intervals],
         }
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved state, or raise an error of Python's and change nothing."""
         runs = {str(label): int(count) for label, count in state["runs"].items()}
-        history = {str(name): Synopsis(*map(float, parts)) for name, parts in state["history"].items()}
+        history = {str(name): Synopsis(*_numbers(parts)) for name, parts in state["history"].items()}
         z = {str(label): _floats(known) for label, known in state["z"].items()}
         intervals = [Interval(str(who), _floats(start), _floats(level)) for who, start, level in state["intervals"]]
+        if min(runs.values(), default=0) < 0 or not all(map(_is_sound, history.values())):
+            raise ValueError("numbers that can't be")
         self.runs, self.history, self._z = runs, history, z
         self._intervals = deque(intervals, maxlen=self._intervals.maxlen)
 
@@ -108,4 +109,15 @@ class Memory:
 
 
 def _floats(saved: Mapping[str, Any]) -> dict[str, float]:
-    return {str(name): float(value) for name, value in saved.items()}
+    return dict(zip(map(str, saved), _numbers(saved.values()), strict=True))
+
+
+def _numbers(saved: Iterable[Any]) -> list[float]:
+    numbers = [float(value) for value in saved]
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError("a number that is not finite")
+    return numbers
+
+
+def _is_sound(synopsis: Synopsis) -> bool:
+    return synopsis.count > 0 and synopsis.low <= synopsis.mean <= synopsis.high

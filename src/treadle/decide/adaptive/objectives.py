@@ -76,6 +76,20 @@ def parse_objectives(specs: str | Iterable[Spec]) -> tuple[Objective, ...]:
     return tuple(replace(objective, weight=objective.weight / heaviest / total) for objective in found)
 
 
+def from_text(value: Any) -> tuple[Objective, ...]:
+    """Parse what a user has written: a text with objectives joined by `+` or commas, or a list of them."""
+    if isinstance(value, str):
+        return parse_objectives(value.replace("+", ","))
+    if isinstance(value, (list, tuple)):
+        return parse_objectives(value)
+    raise _unknown(value)
+
+
+def as_text(objectives: Iterable[Objective]) -> str:
+    """Return objectives as one text that `from_text` reads."""
+    return "+".join(map(str, objectives))
+
+
 def _from_words(text: str) -> Objective:
     words = text.split()
     if len(words) not in (2, 3) or words[0].lower() not in _QUANTIFIER:

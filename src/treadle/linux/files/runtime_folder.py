@@ -15,6 +15,9 @@ from pathlib import Path
 from treadle.errors import RightsError
 from treadle.linux.files import trusted
 
+LOCK = ".treadle.lock"
+"""The file in such a folder by which one process at a time makes sockets there, or removes those of dead processes."""
+
 
 def places(uid: int) -> list[Path]:
     """Possible paths of a user's folder, the better one first: /run/user/UID exists while the user is logged in."""

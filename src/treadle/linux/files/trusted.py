@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from treadle.errors import RightsError
@@ -27,6 +29,30 @@ def read(path: Path) -> bytes:
         if about.st_mode & _WRITABLE_BY_OTHERS:
             raise RightsError("can be written by others", where=str(path), remedy=f"remove it: rm '{path}'")
         return stream.read()
+
+
+def write(path: Path, contents: bytes) -> None:
+    """Write a file that only this user can change, atomically; an error if others can change files in its folder.
+
+    A symbolic link with this name is replaced, not followed.
+    """
+    folder = Path(os.path.realpath(path.parent))
+    if why := doubt(folder):
+        raise RightsError(why, where=str(path), remedy="let only its owner change it, or use another folder")
+    draft = folder / f".treadle-{secrets.token_hex(8)}"
+    try:
+        file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            with open(file, "wb") as stream:
+                stream.write(contents)
+            os.rename(draft, folder / path.name)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(draft)
+            raise
+    except OSError as error:
+        remedy = "make the folder, and let this user write there"
+        raise RightsError(f"can't be written: {error.strerror}", where=str(path), remedy=remedy) from error
 
 
 def doubt(folder: Path) -> str:
