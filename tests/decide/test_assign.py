@@ -15,6 +15,7 @@ from treadle.decide.assign import (
     AssignRandom,
     AssignRoundRobin,
     assigner,
+    load_of,
 )
 from treadle.decide.transform import SCALES
 from treadle.errors import ConfigError
@@ -279,3 +280,11 @@ def test_what_waits_counts_as_load() -> None:
     busy = {"cost": np.full(4, 0.01), "rate": np.full(4, 50.0), "queue": np.array([300.0, 0.0, 0.0, 0.0])}
     owner = AssignLoadBalance(2).decide(Snapshot(topology, 0.0, busy)).scalar
     assert list(owner[1:] == owner[0]) == [False, False, False]
+
+
+def test_time_spent_counts_as_load_with_what_its_tuples_do_not_explain() -> None:
+    columns = {"cost": np.array([0.01, 0.01, math.nan]), "rate": np.array([50.0, 1.0, 1.0]), "queue": np.zeros(3)}
+    snapshot = Snapshot(alone("a", "b", "c"), 0.0, {**columns, "busy": np.array([0.5, 0.9, 0.4])})
+    assert load_of(snapshot).tolist() == [0.5, 0.9, 0.4]
+    waiting = Snapshot(snapshot.topology, 0.0, {**snapshot.columns, "queue": np.array([100.0, 0.0, 0.0])})
+    assert load_of(waiting).tolist() == [1.5, 0.9, 0.4]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treadle.decide.batch import GROWTH, BatchSizer
+from treadle.decide.batch import GROWTH, BatchSizer, batch_size
 from treadle.errors import ConfigError
 
 PERIOD = 0.2
@@ -159,3 +159,20 @@ def test_what_can_not_be_is_left_out(rows: int, seconds: float) -> None:
 def test_limits_that_make_no_sense_are_refused(make: Callable[[], BatchSizer]) -> None:
     with pytest.raises(ConfigError, match="batch size"):
         make()
+
+
+def test_a_user_may_set_the_rows_of_every_batch_and_go_back_to_seconds() -> None:
+    sizer = BatchSizer()
+    sizer.observe("hop", 1000, 10.0)
+    by_time = sizer.rows("hop")
+    for said, rows in (("1000 rows", 1000), (" 1 row ", 1), ("2_000_000 rows", 2_000_000), ("3,000rows", 3000)):
+        sizer.set_size(batch_size(said))
+        assert (sizer.rows("hop"), sizer.rows("other"), str(sizer.size)) == (rows, rows, f"{rows} rows")
+    sizer.set_size(batch_size("200ms"))
+    assert (sizer.rows("hop"), sizer.size) == (by_time, 0.2)
+
+
+@pytest.mark.parametrize("wrong", ["0 rows", "rows", "-1 rows", "1.5 rows", 0, -1.0, None, True, [5]])
+def test_what_is_neither_a_time_nor_rows_is_refused(wrong: object) -> None:
+    with pytest.raises(ConfigError, match="batch"):
+        batch_size(wrong)

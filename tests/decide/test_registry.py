@@ -81,7 +81,7 @@ def test_the_adaptive_policy_is_made_with_candidates_learner_and_objectives() ->
         "objective=min latency 3+max output_rate 1,delay=2,warm_up=0,inherit=no"
     )
     assert isinstance(made, Adaptive)
-    assert made.candidates == ("fifo", "mtiq", "weighted")
+    assert made.candidates == ("fifo", "mtiq", "weighted:qs=1,hr=2")
     assert [str(objective) for objective in made.objectives] == ["min latency 0.75", "max output_rate 0.25"]
     assert (made.learner.name, made.delay, made.warm_up) == ("thompson", 2.0, 0)
 

@@ -110,6 +110,7 @@ def test_queue_growth_may_be_negative() -> None:
 
 def test_fractions_of_a_second_come_from_cumulative_times() -> None:
     assert last("cpu", {"cpu_time": (1, 2)}, {"cpu_time": (1.5, 2)}) == [0.5, 0]
+    assert last("busy", {"busy_time": (1, 2)}, {"busy_time": (1.75, 2)}) == [0.75, 0]
     assert last("wait", {"run_wait": (1, 2)}, {"run_wait": (1.25, 2)}) == [0.25, 0]
 
 

@@ -215,7 +215,7 @@ def test_without_queues_there_are_no_totals_of_queues() -> None:
 
 
 def test_no_number_breaks_a_round(amos: Topology) -> None:
-    offers = ["run_wait", "batch_cost", *LEAVES]
+    offers = ["busy_time", "run_wait", "batch_cost", *LEAVES]
     provider = Provider(offers, [name for name in METRICS if METRICS[name].ways])
     wild = [np.nan, np.inf, -np.inf, -1.0, 0.0, 1e308, -1e308, 5e-324]
     for second in range(40):

@@ -14,7 +14,7 @@ from treadle.observe import METRICS, Provider
 from treadle.observe.graph import TRACE
 from treadle.values import Sample
 
-COUNTERS = ("tuples_in", "tuples_out", "cpu_time", "run_wait")
+COUNTERS = ("tuples_in", "tuples_out", "cpu_time", "busy_time", "run_wait")
 BASE = (*COUNTERS, "batch_cost")
 DERIVED = sorted(name for name, metric in METRICS.items() if metric.ways)
 TAU, FORGET = 2.0, 5.0
@@ -123,6 +123,7 @@ class Reference:
             "queue_growth": [(now["queue"][row] - last[row]) / seconds for row in rows],
             "rate": [grown("tuples_in", row) / seconds for row in rows],
             "cpu": [grown("cpu_time", row) / seconds for row in rows],
+            "busy": [grown("busy_time", row) / seconds for row in rows],
             "wait": [grown("run_wait", row) / seconds for row in rows],
             "cost": [ratio("cpu_time", row) for row in rows],
             "selectivity": [ratio("tuples_out", row) for row in rows],

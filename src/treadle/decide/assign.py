@@ -70,7 +70,7 @@ class AssignLoadBalance(Assigner):
     wants = ("cost", "rate", "queue")
 
     def decide(self, snapshot: Snapshot) -> Schedule:
-        load = _load(snapshot)
+        load = load_of(snapshot)
         owner = _place(load, np.zeros(self.threads))
         busy = _busy(np.nan_to_num(load, nan=0.0), owner, self.threads)
         return _schedule(owner, f"imbalance {_imbalance(busy):.2f} on {self.threads} threads")
@@ -102,7 +102,7 @@ class AssignAdaptive(Assigner):
         self._owner = np.empty(0, dtype=np.int64)
 
     def decide(self, snapshot: Snapshot) -> Schedule:
-        load = _load(snapshot)
+        load = load_of(snapshot)
         owner = self._kept(snapshot.topology.ids)
         new = owner < 0
         weighed = _estimated(load)
@@ -184,17 +184,22 @@ def _schedule(owner: Ints, reason: str) -> Schedule:
     return Schedule(owner.astype(np.float64), reason=reason)
 
 
-def _load(snapshot: Snapshot) -> Floats:
+def load_of(snapshot: Snapshot) -> Floats:
     """Return the load of each operator in seconds of work per second; NaN where it is unknown or not finite.
 
-    The rate counts processed tuples, and an overloaded thread processes no more than a fully used one. So waiting
-    tuples count too, as if they had to be done within `HORIZON`.
+    Work is what was processed: the time spent (`busy`, with the fixed cost of each batch), or else cost times rate. An
+    overloaded thread processes no more than a fully used one, so waiting tuples count too, as if they had to be done
+    within `HORIZON`.
     """
-    if "cost" not in snapshot or "rate" not in snapshot:
+    if "cost" not in snapshot or not ("busy" in snapshot or "rate" in snapshot):
         return np.full(len(snapshot.topology), np.nan)
-    waiting = np.nan_to_num(snapshot["queue"], posinf=0.0) if "queue" in snapshot else 0.0
+    cost = snapshot["cost"]
+    waiting = np.nan_to_num(snapshot["queue"], posinf=0.0) if "queue" in snapshot else np.zeros(len(cost))
     with np.errstate(all="ignore"):
-        load = snapshot["cost"] * (snapshot["rate"] + waiting / HORIZON)
+        if "busy" in snapshot:
+            load = snapshot["busy"] + np.where(waiting > 0, cost * waiting / HORIZON, 0.0)
+        else:
+            load = cost * (snapshot["rate"] + waiting / HORIZON)
     return np.where(np.isfinite(load) & (load >= 0), load, np.nan)
 
 

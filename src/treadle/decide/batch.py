@@ -7,9 +7,33 @@ wait (section 5). Here b follows from the measured cost: the rows and seconds of
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+import re
+from typing import Any, NamedTuple
 
+from treadle.durations import seconds
 from treadle.errors import ConfigError
+
+_ROWS = re.compile(r"\s*(\d[\d_,]*)\s*rows?\s*")
+
+
+class Rows(int):
+    """Haren's b as the user gives it: a number of rows."""
+
+    def __str__(self) -> str:
+        return f"{int(self)} rows"
+
+
+def batch_size(value: Any, where: str = "", least: float = 0.0) -> float | Rows:
+    """Return how long a batch should hold its slot, in seconds, or how many rows it may have, as "1000 rows"."""
+    if isinstance(value, Rows):
+        return value
+    found = _ROWS.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return seconds(value, what="batch", where=where, least=least)
+    rows = int(re.sub("[_,]", "", found[1]))
+    if rows < 1:
+        raise ConfigError(f"batch can't be {value!r}", where=where, remedy="use 1 row or more")
+    return Rows(rows)
 
 
 class Cost(NamedTuple):
@@ -64,6 +88,8 @@ class BatchSizer:
         first: int = 1000,
     ) -> None:
         self.period = period
+        self.count: Rows | None = None
+        """The rows of every batch, if the user has set them."""
         self.overhead_share = overhead_share
         self.smallest = smallest
         self.largest = largest
@@ -72,10 +98,22 @@ class BatchSizer:
         self._fits: dict[str, _Fit] = {}
         self._check()
 
-    def set_period(self, period: float) -> None:
-        """Change the seconds for which a batch should hold its slot; `longest` keeps its ratio to it."""
-        self.longest *= period / self.period
-        self.period = period
+    def set_size(self, size: float | Rows) -> None:
+        """Change the seconds for which a batch should hold its slot, or the rows that it may have.
+
+        `longest` keeps its ratio to the seconds.
+        """
+        if isinstance(size, Rows):
+            self.count = size
+            return
+        self.count = None
+        self.longest *= size / self.period
+        self.period = size
+
+    @property
+    def size(self) -> float | Rows:
+        """The seconds for which a batch should hold its slot, or its rows if the user has set them."""
+        return self.period if self.count is None else self.count
 
     def observe(self, name: str, rows: int, seconds: float) -> None:
         """Record that a batch of the hop had `rows` rows and held its slot for `seconds`; ignore impossible values."""
@@ -86,6 +124,8 @@ class BatchSizer:
 
     def rows(self, name: str) -> int:
         """Return how many rows the hop's next batch may have."""
+        if self.count is not None:
+            return int(self.count)
         fit = self._fits.get(name)
         wanted: float = self.first
         if fit is not None:

@@ -89,11 +89,11 @@ def clusters(values: Floats, k: int) -> Ints:
     """
     points, point_of, count = np.unique(values, return_inverse=True, return_counts=True)
     k = min(k, len(points))
-    sums = np.stack([np.cumsum(np.r_[0.0, column]) for column in (count, count * points, count * points**2)])
+    sums = np.stack([np.cumsum(np.r_[0.0, column]) for column in (count, count * points)])
     quantiles = np.arange(1, k) * len(points) // k
     gaps = np.sort(np.argsort(-np.diff(points), kind="stable")[: k - 1]) + 1
     ends = [_settle(points, sums, cuts) for cuts in (quantiles, gaps)]
-    best = min(ends, key=lambda cuts: _spread(sums, cuts))
+    best = max(ends, key=lambda cuts: _tightness(sums, cuts))
     return np.searchsorted(best, point_of, side="right")
 
 
@@ -103,7 +103,7 @@ def _settle(points: Floats, sums: Floats, cuts: Ints) -> Ints:
     Empty clusters vanish.
     """
     for _ in range(ROUNDS):
-        size, total, _ = _within(sums, cuts)
+        size, total = _within(sums, cuts)
         means = total / size
         moved = np.unique(np.searchsorted(points, (means[1:] + means[:-1]) / 2))
         moved = moved[(moved > 0) & (moved < len(points))]
@@ -113,14 +113,14 @@ def _settle(points: Floats, sums: Floats, cuts: Ints) -> Ints:
     return cuts
 
 
-def _spread(sums: Floats, cuts: Ints) -> float:
-    """Return the sum of squared distances from the clusters' means."""
-    size, total, squares = _within(sums, cuts)
-    return float(np.sum(squares - total**2 / size))
+def _tightness(sums: Floats, cuts: Ints) -> float:
+    """Return the sum of all squared values, which no cut changes, less that of squared distances from the means."""
+    size, total = _within(sums, cuts)
+    return float(np.sum(total**2 / size))
 
 
 def _within(sums: Floats, cuts: Ints) -> Floats:
-    """Return size, sum and sum of squares of each cluster, from the running sums over the points."""
+    """Return size and sum of each cluster, from the running sums over the points."""
     edges = np.r_[0, cuts, sums.shape[1] - 1]
     return np.diff(sums[:, edges], axis=1)
 

@@ -29,3 +29,9 @@ class Policy(ABC):
 
     def load(self, state: dict[str, Any]) -> None:  # noqa: B027 (most policies have no state)
         """Continue from a saved `state()`."""
+
+    def rest(self) -> None:  # noqa: B027 (most policies keep nothing on disk)
+        """Save what is kept on disk. The loop calls this at its end, and when another policy replaces this one.
+
+        `decide` may be called again later.
+        """

@@ -7,7 +7,7 @@ attributes `aliases`, `optimises` and `paper`; its help is the first line of its
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import NamedTuple
@@ -16,7 +16,7 @@ import numpy as np
 
 from treadle import plugins
 from treadle.decide import adaptive, policies
-from treadle.decide.policies.shared.spec import Options, bare, parse, split, where
+from treadle.decide.policies.shared.spec import Options, bare, parse, where
 from treadle.decide.policy import Policy
 from treadle.errors import ConfigError, TreadleError
 
@@ -67,13 +67,29 @@ def create(spec: str, rng: np.random.Generator | None = None) -> Policy:
     plug_ins = _plug_ins()
 
     def make(text: str) -> Policy:
-        name, values = parse(text)
+        name, values = parse(adaptive.expanded(text))
         options = Options(text, values, generator, make)
         policy = _entry(name, text, plug_ins).build(options)
         options.refuse_the_rest()
         return policy
 
     return make(spec)
+
+
+def candidates(text: str, known: Mapping[str, Policy]) -> dict[str, Policy]:
+    """Create the candidates of an adaptive policy, by label; those in `known` are not created again."""
+    return adaptive.labelled(text, create, known)
+
+
+def create_or_import(spec: str) -> Policy:
+    """Create a policy from its spec, or from its class if the spec is `module:Class`."""
+    module, _, name = spec.partition(":")
+    if not name.isidentifier() or module in _built_in() or module in _plug_ins():
+        return create(spec)
+    found = plugins.imported(spec)
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise ConfigError("is not a policy", where=spec, remedy="name a subclass of treadle.decide.policy.Policy")
+    return _entry_of(found, spec).build(Options(spec, {}, np.random.default_rng(0), create))
 
 
 def describe() -> list[Description]:
@@ -159,7 +175,7 @@ def _entry_of(policy: type[Policy], plug_in: str = "") -> _Entry:
 
 _ADAPTIVE = Description(
     adaptive.Adaptive.name,
-    ("amos",),
+    ("amos", adaptive.PAPER),
     "any objectives",
     (),
     "AMoS 3",
@@ -169,13 +185,11 @@ _ADAPTIVE = Description(
 
 def _adaptive(options: Options) -> Policy:
     """Create an adaptive policy; candidates and objectives are joined by +, as "min latency 0.7+max throughput 0.3"."""
-    candidates = options.policies("candidates", "rr+fifo+mtiq+chain")
-    objectives = split(bare(options.text("objective", "min latency")).replace("+", ","), ",")
     learner, parameters = parse(bare(options.text("learner", "ucb")))
     tuned = Options(learner, parameters, options.rng, options.create)
-    return adaptive.create(
-        candidates,
-        objectives,
+    made = adaptive.create(
+        adaptive.labelled(options.text("candidates", "rr+fifo+mtiq+chain"), options.create),
+        adaptive.from_text(bare(options.text("objective", "min latency"))),
         adaptive.learner(learner, **{key: tuned.number(key) for key in tuned.unread()}),
         options.rng,
         delay=options.number("delay", 2.0),
@@ -185,4 +199,7 @@ def _adaptive(options: Options) -> Policy:
         discount=options.number("discount", 1.0),
         inherit=options.flag("inherit", True),
         memory=options.integer("memory", 256),
+        learned=bare(options.text("learned", "")) or None,
     )
+    made.spec = options.spec
+    return made

@@ -205,7 +205,7 @@ def _min_max(priority: Floats, spacing: Spacing) -> Floats:
     if math.isinf(high - low):  # the spread of the largest floats overflows
         heights, low, high = heights / 2, low / 2, high / 2
     spread = high - low
-    inside = (np.clip(heights, low, high) - low) / (spread or 1.0)
+    inside = (heights - low) / (spread or 1.0)
     lowest, highest = heights == -math.inf, heights == math.inf
     below, above = BEYOND * bool(lowest.any()), BEYOND * bool(highest.any())
     result: Floats = (inside + below) / (bool(spread) + below + above)

@@ -200,6 +200,14 @@ _ALL = (
         smooth=True,
     ),
     Metric(
+        "busy",
+        "s/s",
+        "share of the time spent at work, on the CPU or waiting for it",
+        _OWN,
+        (Way(("busy_time",), per_second("busy_time")),),
+        smooth=True,
+    ),
+    Metric(
         "wait",
         "s/s",
         "share of the time spent waiting for a CPU",

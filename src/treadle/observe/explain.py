@@ -1,12 +1,23 @@
-"""A plan as a tree that people can read: what `treadle metrics --explain POLICY --engine ENGINE` prints."""
+"""A plan as a tree that people can read: what `treadle metrics --explain POLICY --engine ENGINE` prints.
+
+Below the tree are the policy's own metrics by Haren's four kinds of features (section 3.1).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
 from treadle.observe.catalogue import METRICS
+from treadle.observe.features import KINDS, features, words
 from treadle.observe.metric import Metric
 from treadle.observe.plan import Step, make_plan
+
+_NOTES = {
+    "static": " (and priorities, goals and the graph, which every policy knows)",
+    "dynamic": "",
+    "dependent": "",
+    "execution-intrinsic": "",
+}
 
 
 def explain(
@@ -27,7 +38,14 @@ def explain(
     unit_width = max((len(unit) for _, unit, _ in lines), default=0)
     rows = [f"{label:{label_width}}  {unit:{unit_width}}  {origin}" for label, unit, origin in lines]
     taken = [step.name for step in plan if step.way is None]
-    return "\n".join([*rows, f"sampled each round: {', '.join(taken) or 'nothing'}"])
+    return "\n".join([*rows, f"sampled each round: {', '.join(taken) or 'nothing'}", *_kinds(wanted, metrics)])
+
+
+def _kinds(wanted: Iterable[str], metrics: Mapping[str, Metric]) -> Iterator[str]:
+    """Yield a line for each of Haren's kinds of features, with the metrics of that kind."""
+    kinds = {name: words(kind) for name, kind in features(wanted, metrics).items()}
+    for word in KINDS:
+        yield f"{word + ':':21}{', '.join(name for name, of in kinds.items() if word in of) or '-'}{_NOTES[word]}"
 
 
 def _tree(

@@ -55,6 +55,7 @@ class TestPlace:
         free = np.array([0.5, 0.9, 2.0])
         assert place(np.array([0.5]), free, [[0]]).tolist() == [0]
         assert place(np.array([0.5]), free, [[0, 1]]).tolist() == [1]  # of those, most is left there
+        assert place(np.array([0.5]), np.array([0.9, 0.6, 2.0]), [[0, 1]]).tolist() == [0]
         assert place(np.array([0.51]), free, [[0]]).tolist() == [2]
         assert place(np.array([0.5, 0.5]), free, [[0], [0]]).tolist() == [0, 2]
         assert place(np.array([0.5, 0.5]), free, [[0]]).tolist() == [0, 2]

@@ -146,6 +146,10 @@ class Controller:
             if name in known:
                 self._costs.copy(task, before._costs, known[name])
 
+    def follow(self, flow: Flow) -> None:
+        """Keep the promises of another flow of the same tasks from the next cycle on."""
+        self.flow, self._minimum = flow, flow.minimum
+
     @property
     def warming(self) -> tuple[int, ...]:
         """The instances that have moved and have not reached their minimum yet."""
@@ -243,8 +247,8 @@ class Controller:
         if last is not None and len(last) == len(wanted):
             worth = (wanted >= last + self._step) | (wanted >= 1.0) | (last < minimum)
             wanted = np.where(wanted > last, np.where(worth, wanted, last), wanted)
-        self._last = np.minimum(wanted, 1.0)
-        return self._last
+        self._last = wanted
+        return wanted
 
     def _note_short(self, seen: Measured, free: Floats, current: Floats) -> None:
         """Count for each worker the cycles in which it was short of CPU for all minima.

@@ -20,6 +20,7 @@ class Options:
     def __init__(
         self, spec: str, values: Mapping[str, str], rng: np.random.Generator, create: Callable[[str], Policy]
     ) -> None:
+        self.spec = spec
         self.rng = rng
         self.create = create
         self._where = where(spec)
