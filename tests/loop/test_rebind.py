@@ -24,6 +24,32 @@ class TestRebind:
         assert world.engine.nices() == [-20.0, 0.0, 19.0]
         assert len(world.policy.asked) == 1
 
+    def test_a_policy_saves_what_it_keeps_when_it_is_replaced_and_when_the_loop_ends(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        saved: list[str] = []
+
+        class Keeping(Reversed):
+            def __init__(self, name: str) -> None:
+                self.label = name
+
+            def rest(self) -> None:
+                saved.append(self.label)
+                if self.label == "second":
+                    raise OSError("the disk is full")
+
+        first, second = Keeping("first"), Keeping("second")
+        with world.loop(Binding(first, "nice", 1.0)) as loop:
+            loop.round()
+            loop.rebind(first)
+            assert saved == []
+            loop.rebind(second)
+            assert saved == ["first"]
+            loop.round(force=True)
+        assert saved == ["first", "second"]
+        assert "could not save what it keeps: the disk is full" in caplog.text
+        assert world.engine.nices() == [FOUND] * 3
+
     def test_what_was_found_is_put_back_whoever_changed_it(self, world: World) -> None:
         with world.loop() as loop:
             loop.round()

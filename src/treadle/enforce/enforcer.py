@@ -30,7 +30,7 @@ class Failure:
     error: Exception
 
     def __str__(self) -> str:
-        return f"{self.knob} of {label(self.target)} to {self.wanted}: {self.error or type(self.error).__name__}"
+        return f"{self.knob} of {label(self.target)} to {self.wanted}: {str(self.error) or type(self.error).__name__}"
 
 
 class Outcomes(NamedTuple):
@@ -95,6 +95,7 @@ class Enforcer:
 
         It is faster than two calls, which take most of the time of a round with many changes.
         """
+        self._commit: Callable[[], None] | None = getattr(knob, "commit", None)
         self._targets: tuple[Target, ...] = ()
         self._current: Column = np.empty(0)
         self._rows: dict[Target, int] | None = {}
@@ -150,6 +151,8 @@ class Enforcer:
         finally:  # also if a signal handler raises: targets that were not reached are unknown and are read again
             self._note(changes, column_of(seen, self._current))
             self._note_what_came(tally)
+            if self._commit is not None:
+                self._commit()
         return tally.outcomes(changes)
 
     def adopt(self, target: Target, found: Value, ours: Value | None) -> None:
@@ -187,6 +190,8 @@ class Enforcer:
             except Exception as error:
                 tally.failures.append(Failure(target, self.knob.name, held.found, error))
         self._note_back([target for target in chosen if target not in self._held])
+        if self._commit is not None:
+            self._commit()
         return tally.outcomes(changes)
 
     def retarget(self, targets: tuple[Target, ...]) -> Outcomes:

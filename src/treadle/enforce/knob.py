@@ -25,6 +25,7 @@ class Knob(Protocol):
     """One setting of the system. `TargetGone` says that the target has ended; any other error is a failure.
 
     A knob that can write and read back in one faster step may have a method `write_and_read(target, value) -> Value`.
+    One whose values must change together may have `commit()`, which is called after all writes of a round.
     """
 
     @property

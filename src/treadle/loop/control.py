@@ -127,7 +127,7 @@ class Loop:
     def next_due(self) -> float:
         """Clock time at which a policy or the step for quality of data is due next; now, if none has run yet."""
         dues = [rule.due for rule in self._rules if not math.isnan(rule.due)]
-        if self._quality is not None and math.isfinite(self._quality.next_due):
+        if self._quality is not None and not self.paused and math.isfinite(self._quality.next_due):
             dues.append(self._quality.next_due)
         return min(dues) if dues else self.clock.now()
 
@@ -135,10 +135,8 @@ class Loop:
         self, seconds: float | None = None, *, until: float | None = None, stop: threading.Event | None = None
     ) -> None:
         """Run a round whenever a policy is due: for some seconds, until a time of the clock, or until `stop` is set."""
-        end = min(
-            math.inf if until is None else until,
-            math.inf if seconds is None else self.clock.now() + seconds,
-        )
+        end = math.inf if until is None else until
+        end = min(end, math.inf if seconds is None else self.clock.now() + seconds)
         early = SLIVER * min(rule.binding.period for rule in self._rules)
         while self.clock.now() < end - early and not (stop and stop.is_set()):
             self.round()
@@ -221,6 +219,9 @@ class Loop:
         """Raise an EngineError if an engine of binding `number` can't provide a metric that this policy needs."""
         checks.check_metrics(policy, [watch.engine for watch in self._rules[number].watches])
 
+    def binding(self, number: int = 0) -> Binding:
+        return self._rules[number].binding
+
     def period(self, number: int = 0) -> float:
         return self._rules[number].binding.period
 
@@ -270,9 +271,11 @@ class Loop:
         self._count_failures()
 
     def rest(self) -> None:
-        """End all threads; the next round starts new ones."""
+        """End all threads, and let the policies save what they keep; the next round starts new threads."""
         for watch in self._watches:
             watch.rest()
+        for rule in self._rules:
+            rule.rest()
         if self._quality is not None:
             self._quality.rest()
 
@@ -374,13 +377,9 @@ class Loop:
 
     def _record(self, batches: list[DecisionBatch]) -> None:
         """Record what was changed and what failed."""
-        for trouble in self._troubles:
-            if trouble.news:
-                self._count_failures()
-                break
-        count = 0
-        for batch in batches:
-            count += self.decisions.append(batch)
+        if any(trouble.news for trouble in self._troubles):
+            self._count_failures()
+        count = sum(self.decisions.append(batch) for batch in batches)
         if not count:
             return
         self.stats.changes += count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,8 @@ from treadle.loop.trouble import Trouble
 from treadle.loop.watch import Watch
 from treadle.model import Bools
 from treadle.values import Schedule, Snapshot
+
+log = logging.getLogger("treadle.loop")
 
 SLIVER = 1e-6
 """The share of a period by which a round may start early."""
@@ -72,8 +75,17 @@ class Rule:
         if self.due < until:
             self.due += math.ceil((until - self.due) / self.binding.period - SLIVER) * self.binding.period
 
+    def rest(self) -> None:
+        """Let the policy save what it keeps on disk; a failure does not concern the round, nor the end of the loop."""
+        try:
+            self.binding.policy.rest()
+        except Exception as error:
+            log.warning("%s could not save what it keeps: %s", self.binding.where, error)
+
     def rebind(self, binding: Binding) -> Trouble:
         """Replace the binding; failures of the policy before, and the pause after them, do not concern the new one."""
+        if binding.policy is not self.binding.policy:
+            self.rest()
         self.binding, self.seen, self.view = binding, None, None
         self.trouble = Trouble(self.binding.where, self.binding.period, self.trouble.longest)
         return self.trouble

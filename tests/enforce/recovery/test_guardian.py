@@ -302,6 +302,20 @@ class TestAFolderThatVanishes:
             until(lambda: list(folder.glob("*.journal")))
         until(lambda: state(crew) == found and not list(folder.iterdir()))
 
+    def test_a_journal_that_was_written_elsewhere_just_before_a_kill_is_found(
+        self, crew: tuple[ThreadRef, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The owner had no time to report the new place."""
+        folder, other, found = tmp_path / "treadle", tmp_path / "lasting", state(crew)
+        monkeypatch.setenv("TREADLE_STATE", str(other))
+        other.mkdir(mode=0o700)
+        with own(folder, ("nice",), crew) as process:
+            until(lambda: state(crew) != found)
+            os.kill(process.pid, signal.SIGSTOP)
+            for each in folder.glob("*.journal"):
+                each.rename(other / each.name)
+        until(lambda: state(crew) == found and not list(other.iterdir()))
+
     def test_one_that_somebody_else_made_in_its_place_is_not_used(
         self, crew: tuple[ThreadRef, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

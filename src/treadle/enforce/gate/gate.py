@@ -11,11 +11,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 
-from treadle.enforce.gate.stats import GateStats, HopStats
+from treadle.enforce.gate.groups import Groups, Line, regrouped
+from treadle.enforce.gate.stats import GateStats
+from treadle.enforce.gate.turns import Hop, Turn
 from treadle.errors import ConfigError, EngineError, TargetGone
 
 log = logging.getLogger("treadle.gate")
@@ -36,6 +37,8 @@ class Gate:
     While all slots are held, up to `express` more hops may get a slot if their rank is strictly above that of every
     holder, so that a short urgent batch need not wait for the end of a long one. Express hops count as holders: for
     each of them, one later release makes no slot free.
+
+    After `assign` each slot is a group of its own, and serves only the hops in its group: see `groups`.
     """
 
     def __init__(
@@ -55,13 +58,15 @@ class Gate:
         # Re-entrant, since a signal handler may run at any point and put ranks back.
         self._lock = threading.RLock()
         self._here = threading.local()
-        self._hops: dict[str, _Hop] = {}
-        self._waiting: dict[str, _Turn] = {}  # in the order of their offers, so the first has waited longest
-        self._holding: dict[str, _Turn] = {}
+        self._hops: dict[str, Hop] = {}
+        self._waiting: dict[str, Turn] = {}  # in the order of their offers, so the first has waited longest
+        self._holding: dict[str, Turn] = {}
+        self._groups: Groups | None = None
+        """None while all slots serve one line."""
         self._lowest: float | None = None
         self._looked = now()
         self._idle = 0.0
-        self._past = _Hop("")
+        self._past = Hop("")
 
     @property
     def slots(self) -> int:
@@ -97,7 +102,7 @@ class Gate:
         """Make a hop known, so that it can have a rank and offer itself. No effect if it is known already."""
         with self._lock:
             if name not in self._hops:
-                self._hops[name] = _Hop(name)
+                self._hops[name] = Hop(name)
 
     def withdraw(self, name: str) -> None:
         """Remove a hop that has ended, with its place in the line, slot and rank. No effect if it is not known.
@@ -137,7 +142,7 @@ class Gate:
                 return None
             held = self._end(turn)
             if again is not None:
-                turn.hop.turn = self._waiting[name] = _Turn(turn.hop, again, None, self._tick())
+                turn.hop.turn = self._waiting[name] = Turn(turn.hop, again, None, self._tick())
         self._dispatch()
         return held
 
@@ -193,12 +198,36 @@ class Gate:
             self._lowest = None
 
     @property
+    def groups(self) -> dict[str, int]:
+        """The group of every registered hop; `groups.ANY` where it may use any slot."""
+        with self._lock:
+            return {name: hop.group for name, hop in self._hops.items()}
+
+    def group(self, name: str) -> int:
+        """The group of a hop; `groups.ANY` if it may use any slot."""
+        with self._lock:
+            return self._known(name).group
+
+    def assign(self, groups: Mapping[str, int]) -> None:
+        """Put hops into groups, all at once: group 0 has the first slot. A hop in no group may use any slot.
+
+        Hops that are not named, or not registered, stay as they are. A batch that runs keeps its slot to its end.
+        """
+        with self._lock:
+            self._tick()
+            for name in groups.keys() & self._hops.keys():
+                self._hops[name].group = groups[name]
+            self._groups = regrouped(self._groups, self._hops.values(), self._holding.values(), self._slots)
+        self._dispatch()
+
+    @property
     def stats(self) -> GateStats:
         """The gate's counts and times at this moment."""
         with self._lock:
             now = self._tick()
-            hops = {name: hop.stats(now) for name, hop in self._hops.items()}
-            every = [self._past.stats(now), *hops.values()]
+            hops = {name: hop.stats(now, self._slots) for name, hop in self._hops.items()}
+            every = [self._past.stats(now, self._slots), *hops.values()]
+            groups = () if self._groups is None else self._groups.stats(hops, self._holding, self._slots, now)
             return GateStats(
                 self._slots,
                 tuple(self._waiting),
@@ -209,18 +238,19 @@ class Gate:
                 sum(hop.held for hop in every),
                 self._idle,
                 hops,
+                groups,
             )
 
-    def _enter(self, name: str, grant: Callable[[], None], gone: Callable[[], None] | None = None) -> _Turn | None:
+    def _enter(self, name: str, grant: Callable[[], None], gone: Callable[[], None] | None = None) -> Turn | None:
         with self._lock:
             hop = self._hops.get(name)
             if hop is None or hop.turn is not None:
                 return None
-            turn = hop.turn = self._waiting[name] = _Turn(hop, grant, gone, self._tick())
+            turn = hop.turn = self._waiting[name] = Turn(hop, grant, gone, self._tick())
         self._dispatch()
         return turn
 
-    def _end(self, turn: _Turn) -> float:
+    def _end(self, turn: Turn) -> float:
         """End a turn; return the seconds for which it held a slot. Call with the lock held."""
         now, hop = self._tick(), turn.hop
         hop.turn = None
@@ -230,6 +260,8 @@ class Gate:
         del self._holding[hop.name]
         hop.tried = True
         hop.held += now - turn.granted
+        if self._groups is not None:
+            self._groups.ended(turn, now)
         return now - turn.granted
 
     def _dispatch(self) -> None:
@@ -241,7 +273,7 @@ class Gate:
         if getattr(self._here, "dispatching", False):
             return
         self._here.dispatching = True
-        turn: _Turn | None = None
+        turn: Turn | None = None
         interrupt: BaseException | None = None
         try:
             while (turn := self._choose(turn)) is not None:
@@ -257,12 +289,14 @@ class Gate:
         if interrupt is not None:
             raise interrupt
 
-    def _choose(self, before: _Turn | None) -> _Turn | None:
+    def _choose(self, before: Turn | None) -> Turn | None:
         """Choose the next turn and give it a slot; None if there is none. `before` is the turn granted last."""
         with self._lock:
             now = self._tick()
             if before is not None and before.hop.turn is before:
                 self._idle += now - before.granted  # the time that the grant took
+            if self._groups is not None and not self._opened:
+                return self._choose_in_groups(self._groups, now)
             free = math.inf if self._opened else self._slots - len(self._holding)
             best, rank = self._best(self._waiting) if free > -self.express else (None, -math.inf)
             if best is None:
@@ -274,15 +308,23 @@ class Gate:
             aged = due and oldest is not best
             turn = oldest if aged else best
             self._since_aged = 0 if aged else self._since_aged + 1
-            hop = turn.hop
-            self._holding[hop.name] = self._waiting.pop(hop.name)
-            turn.granted = now
-            hop.grants += 1
-            hop.aged += aged
-            hop.waited += now - turn.offered
-            return turn
+            return self._granted(turn, now, aged=aged)
 
-    def _best(self, turns: dict[str, _Turn]) -> tuple[_Turn | None, float]:
+    def _choose_in_groups(self, groups: Groups, now: float) -> Turn | None:
+        line = Line(self._waiting, self._holding, self._best, self._slots, self.express, self.patience, now)
+        found = groups.choose(line, self._aged_every)
+        return None if found is None else self._granted(found[0], now, aged=found[1])
+
+    def _granted(self, turn: Turn, now: float, *, aged: bool) -> Turn:
+        hop = turn.hop
+        self._holding[hop.name] = self._waiting.pop(hop.name)
+        turn.granted = now
+        hop.grants += 1
+        hop.aged += aged
+        hop.waited += now - turn.offered
+        return turn
+
+    def _best(self, turns: Mapping[str, Turn]) -> tuple[Turn | None, float]:
         """Return the first turn with the highest rank, and that rank. Hops without a rank count as in `Gate`."""
         lowest = self._lowest_rank()
         best, highest = None, -math.inf
@@ -306,13 +348,14 @@ class Gate:
         Call it with the lock held, before slots or turns change.
         """
         now = self._now()
-        lost = min(self._slots - len(self._holding), len(self._waiting))
+        busy = len(self._holding) if self._groups is None else self._groups.busy(self._holding)
+        lost = min(self._slots - busy, len(self._waiting))
         if lost > 0:
             self._idle += lost * (now - self._looked)
         self._looked = now
         return now
 
-    def _take_back(self, turn: _Turn, error: BaseException) -> None:
+    def _take_back(self, turn: Turn, error: BaseException) -> None:
         """Take the slot back after a failed grant. Logged once, until a grant of the hop works again."""
         hop = turn.hop
         with self._lock:
@@ -324,7 +367,7 @@ class Gate:
                 "hop '%s' could not start its batch: %s", hop.name, error, exc_info=error, extra={"hop": hop.name}
             )
 
-    def _check_granted(self, turn: _Turn, timeout: float | None) -> None:
+    def _check_granted(self, turn: Turn, timeout: float | None) -> None:
         name = turn.hop.name
         with self._lock:
             if turn.hop.turn is not turn:
@@ -333,54 +376,12 @@ class Gate:
                 remedy = "wait longer, use more slots, or smaller batches"
                 raise EngineError(f"'{name}' had no turn within {timeout} seconds", where="gate", remedy=remedy)
 
-    def _known(self, name: str) -> _Hop:
+    def _known(self, name: str) -> Hop:
         hop = self._hops.get(name)
         if hop is None:
             remedy = "register it when it starts"
             raise TargetGone(f"'{name}' is not registered at the gate", where="gate", remedy=remedy)
         return hop
-
-
-@dataclass(slots=True, eq=False)
-class _Hop:
-    name: str
-    rank: float = math.nan
-    tried: bool = False
-    """Whether the hop's first turn has ended. Until then a hop without a rank counts as the best of all."""
-    failing: bool = False
-    turn: _Turn | None = None
-    grants: int = 0
-    aged: int = 0
-    waited: float = 0.0
-    held: float = 0.0
-
-    def stats(self, now: float) -> HopStats:
-        waited, held = self.waited, self.held
-        if self.turn is not None and math.isnan(self.turn.granted):
-            waited += now - self.turn.offered
-        elif self.turn is not None:
-            held += now - self.turn.granted
-        return HopStats(self.rank, self.grants, self.aged, waited, held)
-
-    def add(self, other: _Hop) -> None:
-        self.grants += other.grants
-        self.aged += other.aged
-        self.waited += other.waited
-        self.held += other.held
-
-
-@dataclass(slots=True, eq=False)
-class _Turn:
-    """One offer of a hop, from the queue until its slot is released.
-
-    Each offer has an object of its own, so a late call for an older offer can't be mistaken for this one.
-    """
-
-    hop: _Hop
-    grant: Callable[[], None]
-    gone: Callable[[], None] | None
-    offered: float
-    granted: float = math.nan
 
 
 def checked_count(value: object, what: str, least: int) -> int:

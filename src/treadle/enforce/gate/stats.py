@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+ANY = -1
+"""The group of a hop that may use any slot."""
+
 
 @dataclass(frozen=True, slots=True)
 class HopStats:
@@ -19,6 +22,20 @@ class HopStats:
     """Number of grants ahead of hops with better ranks, because this hop had waited longer than the gate's patience."""
     waited: float
     held: float
+    group: int = ANY
+    """The group whose slot the hop may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStats:
+    """One group of slots at one moment."""
+
+    hops: tuple[str, ...]
+    """The hops that are assigned to it."""
+    running: str | None
+    """The hop that holds its slot; None if it is free."""
+    held: float
+    """Seconds for which its slot was held since slots have been in groups, the batch that runs included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,5 +51,9 @@ class GateStats:
     waited: float
     held: float
     idle: float
-    """Slot-seconds in which a slot was free while a hop waited, or was being granted: Haren's scheduling overhead."""
+    """Slot-seconds in which a slot was free while a hop waited, or was being granted: Haren's scheduling overhead.
+
+    With slots in groups, a hop counts that waits for the slot of any group."""
     hops: Mapping[str, HopStats]
+    groups: tuple[GroupStats, ...] = ()
+    """One for each slot while slots are in groups, else empty."""

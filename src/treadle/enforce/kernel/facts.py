@@ -17,18 +17,22 @@ from treadle.enforce.kernel.guard import thread_ref
 from treadle.enforce.kernel.nice import AUTOGROUP, NiceKnob, autogroup_enabled
 from treadle.enforce.kernel.realtime import RealtimeKnob
 from treadle.enforce.kernel.slice import SliceKnob, default_slice
-from treadle.errors import TreadleError
+from treadle.errors import RightsError, TreadleError
 
 PROBE = "treadle-probe"
 
 
 class Fact(NamedTuple):
-    """Whether a kernel feature (`what`) works here, and why; `remedy` says how to make it work."""
+    """Whether a kernel feature (`what`) works here, and why; `remedy` says how to make it work.
+
+    `rights`: whether it does not work because this user lacks a right.
+    """
 
     what: str
     works: bool
     why: str
     remedy: str = ""
+    rights: bool = False
 
 
 def facts(only: Collection[str] | None = None) -> list[Fact]:
@@ -116,7 +120,7 @@ def _tried(what: str, attempt: Callable[[], str]) -> Fact:
             outcome.append(Fact(what, True, attempt()))
         except TreadleError as error:
             place = f"{error.where}: " if error.where else ""
-            outcome.append(Fact(what, False, f"{place}{error.message}", error.remedy))
+            outcome.append(Fact(what, False, f"{place}{error.message}", error.remedy, isinstance(error, RightsError)))
 
     thread = Thread(target=run, name=f"treadle-probe-{what}")
     thread.start()

@@ -149,9 +149,10 @@ class RealtimeKnob:
         except ProcessLookupError:
             gone(thread)
         except PermissionError as error:
-            remedy = NO_GROUPS if wanted.real_time and has_sys_nice() else REMEDY
+            refused = wanted.real_time and has_sys_nice()
+            kind, remedy = (EngineError, NO_GROUPS) if refused else (RightsError, REMEDY)
             what = "a real-time priority" if wanted.real_time else "its scheduling policy"
-            raise RightsError(f"{what} can't be set", where=called(thread), remedy=remedy) from error
+            raise kind(f"{what} can't be set", where=called(thread), remedy=remedy) from error
 
     def _number(self, standing: Standing, thread: ThreadRef) -> float:
         policy, priority, reset = standing

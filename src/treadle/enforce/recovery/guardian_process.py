@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from treadle.enforce.recovery.guardian import BEAT, MOVED, OFF, READY, ROOM, lift
-from treadle.enforce.recovery.journal_book import NOBODY, read, start_time
-from treadle.enforce.recovery.leftovers import put_back, take_off_realtime
+from treadle.enforce.recovery.journal_book import NOBODY, Book, read, start_time
+from treadle.enforce.recovery.leftovers import journals, put_back, take_off_realtime
 from treadle.errors import TreadleError
 from treadle.linux import stat
 
@@ -111,19 +111,29 @@ def guard(path: Path, link: socket.socket) -> None:
     if post.owner == NOBODY:
         return
     post.wait()
-    try:
-        book = read(post.path)
-    except OSError:  # all was put back, and the journal removed
+    found = _find(post)
+    if found is None:  # all was put back, and the journal removed
         return
-    if book.owner != post.owner or book.left:
+    path, book = found
+    if book.left:
         return
     if book.uses_realtime:
         lift(os.getpid())
     for left in reversed(range(TRIES)):
         with suppress(TreadleError):
-            if not any(outcomes.failures for outcomes in put_back(post.path)):
+            if not any(outcomes.failures for outcomes in put_back(path)):
                 return
         time.sleep(PAUSE if left else 0)
+
+
+def _find(post: Post) -> tuple[Path, Book] | None:
+    """Return the owner's journal: where the owner reported it or, if it was killed before it could, elsewhere."""
+    for path in (post.path, *journals()):
+        with suppress(OSError):
+            book = read(path)
+            if book.owner == post.owner:
+                return path, book
+    return None
 
 
 def _is_stopped(pid: int) -> bool:
