@@ -149,7 +149,7 @@ def test_settings_are_changed_while_it_runs_and_the_kernel_shows_it(
             "period=1ms",
             "policy=fastest",
             "paused=1",
-            "slots=1",
+            "slots=0",
         ):
             code, told = ctl("set", "paused=true", wrong)
             assert (code, told.count("error:")) == (2, 1)
@@ -160,6 +160,13 @@ def test_settings_are_changed_while_it_runs_and_the_kernel_shows_it(
         assert ctl("resume") == (0, "")
         nice("high", -10)
         assert attachment.loop.stats.rounds > rounds
+        assert ctl("set", 'queries=["low"]')[0] == 0
+        nice("high", 0)
+        assert ctl("set", 'queries=["*"]')[0] == 0
+        nice("high", -10)
+        assert ctl("priority", "low=10", "--dry-run")[1].startswith("would change priorities from {")
+        assert ctl("priority", "low=10") == (0, '{"low": 10.0, "*": 1.0}\n')
+        nice("low", -10)
         attachment.set(priorities={"low": 10}, policy="downstream-first")
         until(lambda: any(row["why"].startswith("downstream-first: ") for row in attachment.status()["rows"]))
         assert attachment.status()["policy"] == "downstream-first"
@@ -200,7 +207,20 @@ def test_candidates_of_a_learner_take_turns_over_the_threads_of_a_running_applic
         until(lambda: any("in charge (ucb" in row["why"] for row in attachment.status()["rows"]))
         until(lambda: {"output_rate", "total_queue"} <= set(learner.state()["memory"]["history"]))
         assert not attachment.status()["failures"]
-    assert {choice.chosen for choice in learner.history} == {"downstream-first", "random"}
+        assert {choice.chosen for choice in learner.history} == {"downstream-first", "random"}
+        attachment.set(objectives="min queue_variance+min total_queue", candidates="queue-size+random")
+        until(lambda: attachment.status()["adaptive"]["candidates"]["queue-size"]["measured"] > 0)
+        for setting, wrong in (("objectives", "min latency"), ("candidates", "fastest"), ("candidates", "")):
+            with pytest.raises(ConfigError):
+                attachment.settings.set({"period": "100ms", setting: wrong})
+        shown = attachment.status()["adaptive"]
+        assert shown["objectives"] == ["min queue_variance 0.5", "min total_queue 0.5"]
+        assert set(shown["candidates"]) == {"queue-size", "random"}
+        until(lambda: any("in charge (ucb" in row["why"] for row in attachment.status()["rows"]))
+        assert [c.chosen for c in learner.history if c.reason.startswith("warm-up")] == [
+            *("downstream-first", "random", "queue-size")
+        ]
+        assert not attachment.status()["failures"]
     assert differences(before, application.pid) == {}
 
 
@@ -280,10 +300,128 @@ def test_each_enforcer_does_what_it_says_and_puts_it_back(application: SparkProc
                 and shown(high, low)
             )
         )
+        attachment.set(paused=True)
+        assert differences(before, application.pid) == {}
+        attachment.set(paused=False)
+        until(
+            lambda: (
+                (high := standing(attachment, "high", application.pid))
+                and (low := standing(attachment, "low", application.pid))
+                and shown(high, low)
+            )
+        )
         if enforce in ("cgroup", "cgroup:by=query/operator"):
             assert shares("high") / shares("low") == pytest.approx(10, rel=0.01)
         if enforce == "quota":
             assert quota("low") == 50_000
+            attachment.set(quotas={"high": 0.25})
+            until(lambda: (high := standing(attachment, "high", application.pid)) and high.group.endswith("/high"))
+            until(lambda: (low := standing(attachment, "low", application.pid)) and "treadle" not in low.group)
+            assert quota("high") == 25_000
+    until(lambda: differences(before, application.pid) == {})
+    assert groups_left() == []
+
+
+class UpstreamFirst(DownstreamFirst):
+    """The sources first, the sinks last."""
+
+    name = "upstream-first"
+
+    def decide(self, snapshot: Snapshot) -> Schedule:
+        return replace(schedule := super().decide(snapshot), priority=-schedule.priority)
+
+
+FIRST, SECOND = "downstream-first", UpstreamFirst.name
+
+
+def ruled(high: float = 10, low: float = 1) -> list[dict[str, Any]]:
+    """Two sets with opposite policies."""
+    rules: list[dict[str, Any]] = [{"queries": "h*", "policy": FIRST, "priority": high}]
+    return [*rules, {"queries": "low", "policy": UpstreamFirst(), "priority": low, "period": "100ms"}]
+
+
+def stages(attachment: Attachment, query: str, pid: int) -> list[Standing]:
+    """What the kernel says of the main threads of a query, from its source to its sink."""
+    now = standings(pid)
+    rows = [row for row in attachment.status()["rows"] if row["query"] == query]
+    mains = [thread["tid"] for row in rows for thread in row["threads"] if thread["role"] == "main"]
+    return [now[tid] for tid in mains if tid in now]
+
+
+def test_each_set_has_a_cpu_group_by_its_priority_and_its_own_policy_inside_also_after_changes(
+    application: SparkProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needs("nice", "cgroup")
+    before = standings(application.pid)
+
+    def become(query: str, group: str, *nices: int) -> None:
+        def are() -> bool:
+            seen = stages(attachment, query, application.pid)
+            return [s.nice for s in seen] == list(nices) and all(s.group.endswith(f"/{group}") for s in seen)
+
+        until(are)
+
+    with attach(application.pid, rules=ruled()) as attachment:
+        become("high", "rule-1", 19, 0, -20)
+        become("low", "rule-2", -20, 0, 19)
+        assert shares("rule-1") / shares("rule-2") == pytest.approx(10, rel=0.01)
+        ruled_by = {("high", "h*"), ("low", "low"), ("driver", None)}
+        until(lambda: {(row["query"], row["rule"]) for row in attachment.status()["rows"]} == ruled_by)
+        until(lambda: group_there("driver") and shares("driver") == shares("rule-1"))
+        status = attachment.status()
+        assert status["enforce"] == "cgroup+nice"
+        assert [rule["policy"] for rule in status["rules"]] == [FIRST, SECOND]
+        assert (attachment.loop.period(), attachment.plan.rounds) == (0.05, 0.05)
+        attachment.set(rules=list(reversed(ruled(high=1, low=2))), period="200ms")
+        become("low", "rule-1", -20, 0, 19)
+        become("high", "rule-2", 19, 0, -20)
+        until(lambda: shares("rule-1") / shares("rule-2") == pytest.approx(2, rel=0.01))
+        assert (attachment.loop.period(), attachment.plan.period) == (0.1, 0.2)
+        held, here = attachment.settings.read()["rules"], ("--pipeline", application.topic)
+        for wrong, why in (
+            ('[{"queries": "high"}]', "rule 1 ('high'): has no policy"),
+            ('[{"queries": "high", "policy": "fastest"}]', "rule 1 ('high'): there is no policy 'fastest'"),
+            ('[{"queries": "high", "policy": "fcfs", "period": "1ms"}]', "its period is too short"),
+            ("high", "rules can't be 'high'"),
+        ):
+            code = treadle(monkeypatch, "ctl", "set", *here, "period=50ms", f"rules={wrong}")
+            told = " ".join(capsys.readouterr().err.split())
+            assert (code, why in told, told.count("error:")) == (2, True, 1), told
+            assert (attachment.settings.read()["rules"], attachment.plan.period) == (held, 0.2)
+        one = '[{"queries": "low", "policy": "downstream-first", "priority": 4}]'
+        assert treadle(monkeypatch, "ctl", "set", *here, f"rules={one}") == 0
+        become("low", "rule-1", 19, 0, -20)
+        until(lambda: all(s.group.endswith("/others") for s in stages(attachment, "high", application.pid)))
+        assert attachment.history[-1].before == held
+        attachment.set(rules=[])
+        become("low", "low", 19, 0, -20)  # as without rules: a group for each query
+    until(lambda: differences(before, application.pid) == {})
+    assert groups_left() == []
+
+
+@pytest.mark.parametrize(
+    ("enforce", "shown"),
+    [
+        ("nice", lambda high, low: [s.nice for s in (*high, *low)] == [9, -6, -20, -10, 4, 19]),
+        ("cgroup", lambda high, low: high[0].group.endswith("/rule-1/high") and low[0].group.endswith("/rule-2/low")),
+        ("rt", lambda high, low: min(s.priority for s in high) > max(s.priority for s in low) > 0),
+    ],
+)
+def test_other_enforcers_have_the_sets_in_the_order_of_their_priorities(
+    application: SparkProcess, enforce: str, shown: Any
+) -> None:
+    needs(enforce)
+    before = standings(application.pid)
+    with attach(application.pid, enforce=enforce, rules=ruled()) as attachment:
+        until(
+            lambda: (
+                len(high := stages(attachment, "high", application.pid)) == 3
+                and len(low := stages(attachment, "low", application.pid)) == 3
+                and shown(high, low)
+            )
+        )
+        if enforce == "cgroup":
+            assert shares("rule-1") / shares("rule-2") == pytest.approx(10, rel=0.01)
     until(lambda: differences(before, application.pid) == {})
     assert groups_left() == []
 
@@ -294,6 +432,11 @@ def shares(name: str) -> int:
 
 def quota(name: str) -> int:
     return int(group_file(name, "cpu.cfs_quota_us"))
+
+
+def group_there(name: str) -> bool:
+    mount = find_mount()
+    return mount is not None and any(Path(mount.point).glob(f"**/treadle-{os.getpid()}-*/{name}"))
 
 
 def group_file(name: str, file: str) -> str:

@@ -61,7 +61,7 @@ def test_nothing_is_loaded_before_everything_is_checked(
     with pytest.raises(ConfigError, match="'multi-class' needs head_age and global_rate, which only an agent can"):
         attach(driver, policy="multi-class", enforce="nice", agent=False)
     monkeypatch.setattr(
-        "treadle.attachment.checks.kernel.facts", lambda _: [Fact("nice", False, "not allowed", "run it as root")]
+        "treadle.attachment.checks.kernel.facts", lambda _: [Fact("nice", False, "not allowed", "ask for it", True)]
     )
     with pytest.raises(RightsError, match="not allowed"):
         attach(driver)

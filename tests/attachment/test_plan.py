@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from support import until
 from treadle.attachment import plan
+from treadle.attachment.policies.limits import WIDEST
 from treadle.enforce import kernel
 from treadle.enforce.kernel import find_mount
 from treadle.errors import ConfigError
@@ -108,7 +109,7 @@ def test_whatever_the_priorities_the_least_important_keeps_its_part(
     priorities: list[float], means: tuple[str, int], strict: bool
 ) -> None:
     found = weights(values(priorities, *means, strict=strict), means[0])
-    assert found.max() <= plan.WIDEST * found.min() * 1.001
+    assert found.max() <= WIDEST * found.min() * 1.001
     order = np.argsort(priorities, kind="stable")
     assert np.all(np.diff(found[order]) >= 0)
 
@@ -178,7 +179,7 @@ def test_by_nice_two_processes_get_a_core_in_these_shares(record_property: Calla
                 os.setpriority(os.PRIO_PROCESS, pid, int(nice))
             ratios.append(ratio(pids))
     record_property("ratios", ratios)
-    assert 1.0 < ratios[0] < ratios[1] < plan.WIDEST
+    assert 1.0 < ratios[0] < ratios[1] < WIDEST
 
 
 def test_by_cgroup_two_processes_get_a_core_in_these_shares(
@@ -193,4 +194,4 @@ def test_by_cgroup_two_processes_get_a_core_in_these_shares(
                 (group / "cpu.shares").write_text(f"{shares:.0f}")
             ratios.append(ratio(pids))
     record_property("ratios", ratios)
-    assert 1.0 < ratios[0] < ratios[1] < plan.WIDEST
+    assert 1.0 < ratios[0] < ratios[1] < WIDEST

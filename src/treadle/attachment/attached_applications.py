@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from treadle.attachment import checks, targets
 from treadle.attachment.attached_engine import AttachedEngine, Guard
 from treadle.attachment.knobs import Knobs, part
+from treadle.attachment.micro_batches.batch_turns import BatchTurns, Slots
 from treadle.attachment.newcomers import Newcomers
 from treadle.attachment.plan import Plan, loads_agent
 from treadle.attachment.shown.published import Published
@@ -49,6 +50,8 @@ class Wanted(NamedTuple):
     goals: Mapping[str, float]
     agent: bool | None
     dry_run: bool
+    slots: Slots = None
+    """How many micro-batches of an application may run at once; None: no limit."""
 
 
 class AttachedApplications:
@@ -69,6 +72,7 @@ class AttachedApplications:
         """What holds now."""
         self._later = later
         self._burnt: dict[str, float] = {}
+        self._turns: dict[str, BatchTurns] = {}
         self._guardian: Guardian | None = None
         self._closing = ExitStack()
         self._on_end: dict[str, ExitStack] = {}
@@ -123,8 +127,21 @@ class AttachedApplications:
             self.wanted = self.wanted._replace(plan=plan, priorities=priorities)
             for each in self.engines:
                 each.engine.set_priorities(priorities)
-                each.engine.agents.period = plan.period
+                each.engine.agents.period = plan.rounds
                 each.engine.agents.counts = plan.counts_period(COUNTED, GLANCED)
+
+    def set_slots(self, slots: Slots) -> None:
+        """Replace the limit of micro-batches, from the next round on."""
+        with self.changing:
+            self.wanted = self.wanted._replace(slots=slots)
+
+    def take_turns(self, *, paused: bool) -> None:
+        """Limit how many micro-batches of each application run at once; while `paused`, let all run."""
+        for each in self.engines:
+            if each.name in self._turns and not each.ended:
+                self._turns[each.name].update(None if paused else self.wanted.slots)
+                if paused:  # no round speaks with the agents
+                    each.engine.agents.look()
 
     def look(self, loop: Loop) -> None:
         """Attach to applications that have started since the last round, and remove those that have ended."""
@@ -181,12 +198,12 @@ class AttachedApplications:
             self._on_end.pop(each.name).close()
             self._claims.drop([*application.processes, *each.engine.processes])
             self._published.drop(application.processes)
-            for kept in (self.guards, self._burnt):
+            for kept in (self.guards, self._burnt, self._turns):
                 kept.pop(each.name, None)
             log.info("application '%s' has ended", visible(each.name), extra={"application": each.name})
 
     def _follow(self, name: str, application: Application, knobs: Mapping[str, Knob]) -> AttachedEngine:
-        plan, priorities, goals, agent, dry_run = self.wanted
+        plan, priorities, goals, agent, dry_run, _ = self.wanted
         engine = SparkEngine(
             application,
             name=name,
@@ -199,7 +216,7 @@ class AttachedApplications:
             needs_busy="rt" in knobs,
             agent=loads_agent(agent, dry_run=dry_run),
             beans_period=WATCHED if "rt" in knobs else UNWATCHED,
-            period=plan.period,
+            period=plan.rounds,
             admits=(lambda _: True) if dry_run else self._claims.admit,
             compilers=plan.holds_compilers,
             counts_period=plan.counts_period(COUNTED, GLANCED),
@@ -208,11 +225,12 @@ class AttachedApplications:
         parting.callback(engine.close)
         if dry_run:
             return AttachedEngine(engine)
+        cores = checks.cores(application)
+        self._turns[name] = BatchTurns(engine, cores)
         releasable = knobs.get("rt")
         if isinstance(releasable, Releasable):
-            cores = checks.cores(application) * part(releasable)
             guard = Guard(
-                *(releasable, cores, plan.period, self._burnt),
+                *(releasable, cores * part(releasable), plan.rounds, self._burnt),
                 sees=Guard.PROGRESS in engine.offers,
                 beat=None if self._guardian is None else self._guardian.beat,
             )

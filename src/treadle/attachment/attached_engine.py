@@ -82,16 +82,18 @@ class AttachedEngine:
             self._guard.watchdog.stop()
         threading.Thread(target=self.engine.close, name="treadle-close", daemon=True).start()
 
-    def settle(self) -> None:
-        """Give threads that were started since the last call the values that their process had before, such as nice."""
+    def settle(self, *, all_threads: bool = False) -> None:
+        """Give threads that were started since the last call the values that their process had before, such as nice.
+
+        With `all_threads` none is missed; call it so after all changes are undone.
+        """
         if self._new_threads is not None and not self.ended:
-            self._new_threads.settle(self._topology)
+            self._new_threads.settle(self._topology, all_threads=all_threads)
 
     def part(self) -> None:
         """Reset, for the last time, threads started since the last round. Call this after all changes are undone."""
+        self.settle(all_threads=True)
         if self._new_threads is not None:
-            if not self.ended:
-                self._new_threads.settle(self._topology, all_threads=True)
             self._new_threads.close()
 
     def sample(self, wanted: frozenset[str]) -> Sample:

@@ -29,7 +29,7 @@ def check(plan: Plan, applications: Iterable[Application]) -> None:
     for part in plan.parts:
         fact = facts[FACTS[part]]
         if not fact.works:
-            kind = RightsError if "root" in fact.remedy else EngineError
+            kind = RightsError if fact.rights else EngineError
             raise kind(f"is not available here: {fact.why}", where=f"enforce '{part}'", remedy=fact.remedy)
     if "nice" in plan.parts and "cgroup" not in plan.parts:
         _check_arenas([process.pid for application in applications for process in application.processes])

@@ -14,17 +14,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from treadle.attachment import live_settings
 from treadle.attachment.attached_applications import COUNTED, GLANCED, AttachedApplications, Wanted
 from treadle.attachment.coverage import QueryCoverage
+from treadle.attachment.micro_batches import batch_turns
+from treadle.attachment.micro_batches.task_order import Ordering
 from treadle.attachment.newcomers import Newcomers
 from treadle.attachment.pace import Pace
 from treadle.attachment.plan import Plan
+from treadle.attachment.policies.sets import rule_of
+from treadle.attachment.quality import live
 from treadle.attachment.shown import report
-from treadle.attachment.task_order import Ordering
 from treadle.attachment.urgency import ahead
 from treadle.control import control_socket
 from treadle.control.settings import Changeable, Settings
@@ -70,7 +74,10 @@ class Attachment(Changeable):
         self._changes = report.Changes()
         self._unread: deque[DecisionBatch] = deque(maxlen=10_000)
         self._partial = wanted.dry_run and wanted.agent is None
-        self._coverage = QueryCoverage([*wanted.priorities, *wanted.goals, *chosen.caps, *chosen.queries, *promised])
+        patterns = [rule.queries for rule in chosen.rules]
+        self._coverage = QueryCoverage(
+            [*wanted.priorities, *wanted.goals, *chosen.caps, *chosen.queries, *promised, *patterns]
+        )
         self._members = members = AttachedApplications(wanted, later or Newcomers(()), self.status)
         self._closing = ExitStack()
         self._closing.callback(members.close)
@@ -78,7 +85,7 @@ class Attachment(Changeable):
             members.begin(applications)
             bindings, self._seen = chosen.bindings(members.knobs.version)
             self._pace, self._ordering = self._pace_of(chosen), self._ordering_of(bindings, chosen)
-            patience = PART_OF_PERIOD * chosen.period
+            patience = PART_OF_PERIOD * chosen.rounds
             self._quality = self._promise_keeper(promised)
             self.loop = Loop(
                 members.engines,
@@ -90,7 +97,13 @@ class Attachment(Changeable):
             )
             self._closing.callback(self.loop.rest)
             version = members.knobs.version
-            self._settings = live_settings.make(self.loop, lambda: members.wanted, self._adopt, self._pause, version)
+            more = {
+                "quality": live.setting(self._quality),
+                "slots": batch_turns.setting(lambda: members.wanted.slots, members.set_slots, wanted.agent),
+            }
+            self._settings = live_settings.make(
+                self.loop, lambda: members.wanted, self._adopt, self._pause, version, more
+            )
             members.publish()
             self._listen()
         except BaseException:
@@ -209,6 +222,7 @@ class Attachment(Changeable):
                 )
             ],
             "policy": self.plan.policy.name,
+            "adaptive": None if (learner := self.plan.learner) is None else learner.status(),
             "enforce": self.plan.enforce,
             "period": self.plan.period,
             "dry_run": self.dry_run,
@@ -224,7 +238,8 @@ class Attachment(Changeable):
             "unseen": sorted(self._coverage.unseen),
             "unplanned": sorted(members.unplanned),
             "partial": self._partial,
-            "rows": report.rows(*last, self._changes) if last else [],
+            "rules": [rule.as_json() for rule in self.plan.rules],
+            "rows": report.rows(*last, self._changes, partial(rule_of, self.plan.rules)) if last else [],
             "quality": None if self._quality is None else self._quality.status(),
         }
 
@@ -251,11 +266,17 @@ class Attachment(Changeable):
         self.loop.pause()
         for each in self._members.engines:
             each.engine.agents.task_order = ()
+            each.settle(all_threads=True)  # threads started since the last round have inherited changed values
 
     def _listen(self) -> None:
         """Open the control socket under the name of the first application."""
         if not self.dry_run:
-            commands = {**self._settings.commands(), "status": self.status, "stop": self._stop_by_command}
+            commands = {
+                **self._settings.commands(),
+                "slots": lambda: self._settings.read()["slots"],
+                "status": self.status,
+                "stop": self._stop_by_command,
+            }
             name = next(iter(self._members.applications), "attach")
             _, server = control_socket.serve_application(name, commands)
             if server is not None:
@@ -290,8 +311,8 @@ class Attachment(Changeable):
             with loop.between_rounds:  # an application that comes must get the policy and the priorities of now
                 self._members.look(loop)
             batches = self._round()
-            if self._ordering is not None and not loop.paused:
-                self._ordering.update(each.engine for each in self._members.engines if not each.ended)
+            self._order_tasks()
+            self._members.take_turns(paused=loop.paused)
             if batches:
                 self._unread.extend(batches)
                 if told is not None:
@@ -308,6 +329,12 @@ class Attachment(Changeable):
                 time.sleep(min(rest, NAP))
                 if self._members.journal is not None:
                     self._members.journal.tend()
+
+    def _order_tasks(self) -> None:
+        """Let Spark start tasks in the order of the last decision. A pause must not begin in between."""
+        with self.loop.between_rounds:
+            if self._ordering is not None and not self.loop.paused:
+                self._ordering.update(each.engine for each in self._members.engines if not each.ended)
 
     def _round(self) -> tuple[DecisionBatch, ...]:
         """Run a round of the loop. The cost of rounds with new counter readings decides how often counters are read."""
@@ -329,7 +356,7 @@ class Attachment(Changeable):
         """Leave out rounds that would have nothing to do, for up to `LONG_NAP` seconds or until an agent reports."""
         now = time.monotonic()
         rest = min(now + LONG_NAP, end, *(each.calm_until for each in self._members.engines)) - now
-        if rest > self.plan.period:
+        if rest > self.plan.rounds:
             agents = select.poll()
             for each in self._members.engines:
                 with suppress(ValueError):  # this engine is being closed

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from treadle.attachment.policies import sets
 from treadle.attachment.policies.around import AdaptiveUnderAttach, ByShare, Caps, Grouped, Nested, Seen, WithinQuery
+from treadle.attachment.policies.limits import FINE, STEPS, WIDEST, limits_of
 from treadle.attachment.policies.threads import (
     BatchStartThreadsFirst,
     HelpersFirst,
@@ -23,9 +25,11 @@ from treadle.attachment.policies.threads import (
     MainsOnly,
     SourcesLast,
 )
-from treadle.decide import adaptive, registry
+from treadle.decide import adaptive, query_rules, registry
 from treadle.decide.policies import CongestionAware, Fcfs, HighestRate, MultiClass, QueueSize, UserPriority
+from treadle.decide.policies.around.query_sets import QuerySets
 from treadle.decide.policy import Policy
+from treadle.decide.query_rules import QueryRule
 from treadle.decide.transform import NICE_STEP, Scale, nice, nice_of_shares, owner, rt, shares, slices, weight
 from treadle.engines.spark.offers import OFFERS, offered
 from treadle.errors import ConfigError
@@ -37,18 +41,13 @@ SINGLE = ("downstream-first", "nice")
 """The default policy and enforcer if all queries have the same priority."""
 SEVERAL = ("user-priority", "nice")
 """The default policy and enforcer if queries have different priorities."""
+RULED = "cgroup+nice"
+"""The default enforcer if rules make sets of queries: a CPU group for each set, and its policy inside by nice."""
+LEAST_PERIOD = 0.01
+"""Minimum period in seconds. A round costs some tenths of a millisecond, and agents sample 8 ms before each round."""
 LEARNT = {"candidates": "downstream-first+queue-size+congestion-aware", "objective": "max throughput+min total_queue"}
 """The default candidates and objectives of a learner."""
 WHERE = "enforce"
-WIDEST = 100.0
-"""The maximum ratio of the weights that users' priorities give to two threads or groups, unless a user gives wider
-limits. So a query without a priority keeps at least a hundredth of the weight of the most important query."""
-STEPS = 20
-"""The maximum difference in nice that users' priorities make: 20 steps are a ratio of 87, just within `WIDEST`."""
-NICEST = (-20.0, 19.0)
-FINE = {1: {"low": 1024.0}, 2: {"low": 100.0}}
-"""By cgroup version: the lower limit of shares (v1) or weights (v2). Numbers are integers, and from this limit on a
-ratio of up to `WIDEST` is exact to a percent."""
 
 
 AUTO = "auto"
@@ -81,6 +80,19 @@ class Plan:
     queries: tuple[str, ...] = ("*",)
     strict: bool = False
     """Whether only the order of users' priorities counts; otherwise they are shares of the CPU."""
+    rules: tuple[QueryRule, ...] = ()
+    """Sets of queries with other policies; `policy` and `period` are those of all other queries."""
+
+    @property
+    def rounds(self) -> float:
+        """Seconds between two rounds: the shortest period of all sets."""
+        return query_rules.shortest(self.rules, self.period)
+
+    @property
+    def _metrics(self) -> set[str]:
+        """All metrics that any policy uses."""
+        policies = (self.policy, *(rule.policy for rule in self.rules))
+        return {name for policy in policies for name in (*policy.needs, *policy.wants)}
 
     @property
     def enforce(self) -> str:
@@ -88,9 +100,21 @@ class Plan:
         return "+".join(_written(name, options) for name, options in self.parts.items())
 
     @property
+    def learner(self) -> adaptive.Adaptive | None:
+        """The adaptive policy in charge; None if another policy is."""
+        return self.policy.learner if isinstance(self.policy, AdaptiveUnderAttach) else None
+
+    def learning(self, learner: adaptive.Adaptive) -> Plan:
+        """Return this plan with an adaptive policy, or raise a ConfigError if not enough is measured for it."""
+        return replace(self, policy=AdaptiveUnderAttach(learner, OFFERS))
+
+    @property
     def by_users(self) -> bool:
-        """Whether users' priorities count: as the policy, or between groups inside of which another policy decides."""
-        return isinstance(self.policy, UserPriority) or self._has_groups_by_users
+        """Whether users' priorities count: as the policy, or between groups inside of which another policy decides.
+
+        Priorities of rules are users' priorities, too.
+        """
+        return bool(self.rules) or isinstance(self.policy, UserPriority) or self._has_groups_by_users
 
     @property
     def _has_groups_by_users(self) -> bool:
@@ -117,7 +141,7 @@ class Plan:
         With real-time threads, counters that the policy does not use are never read (0): the watchdog sees from the
         kernel alone whether a stage is busy, even while the JVM gets no CPU to count.
         """
-        if self._counts_rows or "queue" in (*self.policy.needs, *self.policy.wants):
+        if self._counts_rows or "queue" in self._metrics:
             return often
         return 0.0 if "rt" in self.parts else seldom
 
@@ -125,7 +149,7 @@ class Plan:
     def _counts_rows(self) -> bool:
         """Whether the policy needs metrics that only an agent or Kafka's MBeans can give, such as rows in and out."""
         without = offered(beans=False, agent=False)
-        return not all(plannable(name, without) for name in (*self.policy.needs, *self.policy.wants))
+        return not all(plannable(name, without) for name in self._metrics)
 
     @property
     def holds_compilers(self) -> bool:
@@ -134,12 +158,27 @@ class Plan:
         With users' priorities the compilers are not changed: they are already less urgent than the driver, and more
         urgent than queries with a low priority.
         """
-        if set(self.parts) != {"nice"} or isinstance(self.policy, UserPriority):
+        if set(self.parts) != {"nice"} or isinstance(self.policy, UserPriority) or self.rules:
             return False
-        low, high = _limits(self.parts["nice"])
+        low, high = limits_of(self.parts["nice"])
         return bool(
             high - BatchStartThreadsFirst.HELD_BACK * (high - low) >= 1.0
         )  # otherwise their priority would rise
+
+    def with_rules(self, rules: tuple[QueryRule, ...]) -> Plan:
+        """Return the same plan with other rules; raise a ConfigError if enforcers or policy don't allow them."""
+        query_rules.check_with(self.policy, rules)
+        if rules and "quota" in self.parts:
+            raise ConfigError(
+                "a quota needs a CPU group for each query, and rules make one for each set",
+                where=rules[0].where,
+                remedy="leave out the quotas, or the rules",
+            )
+        if rules and self.parts.get("cgroup", {}).get("by", "query") != "query":
+            by = f"cgroup:by={self.parts['cgroup']['by']}"
+            remedy = "use cgroup, or cgroup+nice"
+            raise ConfigError(f"rules make the CPU groups, so '{by}' can't", where=rules[0].where, remedy=remedy)
+        return replace(self, rules=rules)
 
     def check(self, version: int, *, beans: bool, agent: bool) -> None:
         """Raise an error if a limit is wrong for cgroups of this version, or a policy needs what is not measured.
@@ -147,19 +186,24 @@ class Plan:
         What is measured depends on whether Kafka's MBeans are read, and whether Treadle's own agent is loaded.
         """
         offers = offered(beans=beans, agent=agent)
-        for binding in self.bindings(version)[0]:
-            needs = binding.policy.needs
-            missing = [name for name in needs if not plannable(name, offers)]
+        bound = [("policy", binding.policy) for binding in self.bindings(version)[0]]
+        ruled = [(rule.where, rule.policy) for rule in self.rules] + [("policy", self.policy)] * bool(self.rules)
+        for where, policy in [*ruled, *bound]:
+            missing = [name for name in policy.needs if not plannable(name, offers)]
             if missing and all(plannable(name, OFFERS) for name in missing):
                 raise ConfigError(
-                    f"'{binding.policy.name}' needs {' and '.join(missing)}, which only an agent can count",
-                    where="policy",
+                    f"'{policy.name}' needs {' and '.join(missing)}, which only an agent can count",
+                    where=where,
                     remedy="add --agent (agent=True); without it a dry run loads no agent",
                 )
-            make_plan(needs, offers, engine="Spark", policy=binding.policy.name)
+            make_plan(policy.needs, offers, engine="Spark", policy=policy.name)
 
     def bindings(self, version: int) -> tuple[list[Binding], Seen]:
         """Return the loop's bindings for cgroups of this version, and the policy that keeps the last decision."""
+        if self.rules:
+            decided = sets.sets_of(self.rules, self.policy, self.period)
+            seen = Seen(decided)
+            return [self._binding_of_sets(name, seen, decided, version) for name in self.parts], seen
         seen = Seen(Caps(self.caps) if set(self.parts) == {"quota"} else self.policy)
         return [self._binding(name, seen, version) for name in self.parts], seen
 
@@ -192,7 +236,7 @@ class Plan:
                 grouped = Grouped(seen, options["by"])
             shared = shares(**limits) if version == 1 else weight(**limits)
             return Binding(grouped, knob, self.period, scale=shared, queries=self.queries)
-        low, high = _limits(options)
+        low, high = limits_of(options)
         by_share = name == "nice" and not within and self.by_users
         if by_share:
             steps = STEPS if math.inf in (-options["low"], options["high"]) else high - low
@@ -217,6 +261,17 @@ class Plan:
         scale = nice_of_shares(low, high) if by_share else scale_of[name](low=low, high=high)
         return Binding(policy, name, self.period, scale=scale, queries=self.queries)
 
+    def _binding_of_sets(self, name: str, seen: Seen, decided: QuerySets, version: int) -> Binding:
+        """Return the binding of one enforcer where rules make sets of queries."""
+        options = self.parts[name]
+        if name == "cgroup":
+            alone = len(self.parts) == 1
+            policy, scale = sets.by_groups(seen, decided, options, version, strict=self.strict, alone=alone)
+            return Binding(policy, scale.name, self.rounds, scale=scale, queries=self.queries)
+        within = "cgroup" in self.parts
+        policy, scale = sets.by_threads(name, seen, decided, options, strict=self.strict, within=within)
+        return Binding(policy, name, self.rounds, scale=scale, queries=self.queries)
+
 
 def make(
     policy: str | Policy | None,
@@ -227,10 +282,16 @@ def make(
     queries: tuple[str, ...],
     *,
     strict: bool = False,
+    rules: Any = (),
 ) -> Plan:
-    """Make a plan, or raise a ConfigError. The default enforcer is `nice`, the default policy `SINGLE` or `SEVERAL`."""
+    """Make a plan, or raise a ConfigError. The default enforcer is `nice`, the default policy `SINGLE` or `SEVERAL`.
+
+    `rules` are as users give them. With rules, the default enforcer is `RULED`, which gives each set its part.
+    """
     usual = SEVERAL if len({*priorities.values(), 1.0}) > 1 else SINGLE
-    if enforce is None:
+    if enforce is None and rules:
+        enforce = RULED
+    elif enforce is None:
         enforce = usual[1] if policy is None else SEVERAL[1]
     parts = _parts(enforce)
     if "quota" in parts and not caps:
@@ -243,20 +304,26 @@ def make(
     if policy is None:  # inside of groups by users' priorities, a policy must decide too
         inside = "cgroup" in parts and set(parts) - {"cgroup", "quota"}
         policy = SINGLE[0] if inside else usual[0]
-    made = registry.create(adaptive.spelt_out(policy, LEARNT)) if isinstance(policy, str) else policy
-    if isinstance(made, adaptive.Adaptive):
-        made = AdaptiveUnderAttach(made, OFFERS)
-    chosen = Plan(made, period, parts, dict(caps), queries, strict)
+    made = policy_of(policy)
+    chosen = Plan(made, period, parts, dict(caps), queries, strict).with_rules(read_rules(rules))
     if strict and explicit and not chosen.by_users:
         remedy = "leave out --strict (strict=True), or the policy"
         raise ConfigError(f"'{made.name}' does not decide by users' priorities", where="strict", remedy=remedy)
     return chosen
 
 
-def _limits(options: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the lower and upper limit of an enforcer's values. Without a user's limits, nice has its whole range."""
-    low, high = options["low"], options["high"]
-    return (low if low > -math.inf else NICEST[0]), (high if high < math.inf else NICEST[1])
+def policy_of(spec: str | Policy) -> Policy:
+    """Return the policy that a spec describes; a learner judges by what is measured under attach."""
+    if isinstance(spec, Policy):
+        made = spec
+    else:
+        made = registry.create(adaptive.spelt_out(spec, LEARNT) if isinstance(spec, str) else spec)
+    return AdaptiveUnderAttach(made, OFFERS) if isinstance(made, adaptive.Adaptive) else made
+
+
+def read_rules(given: Any) -> tuple[QueryRule, ...]:
+    """Return rules as users give them, or raise a ConfigError."""
+    return query_rules.read(given, policy_of, least=LEAST_PERIOD)
 
 
 def _parts(enforce: str) -> dict[str, Mapping[str, Any]]:

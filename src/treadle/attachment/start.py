@@ -13,9 +13,11 @@ from treadle.attachment import checks, plan, targets
 from treadle.attachment.attached_applications import Wanted
 from treadle.attachment.control import Attachment
 from treadle.attachment.knobs import Knobs
-from treadle.attachment.live_settings import LEAST_PERIOD
+from treadle.attachment.live_settings import LEAST_QUOTA
+from treadle.attachment.micro_batches.batch_turns import Slots
+from treadle.attachment.micro_batches.batch_turns import checked as checked_slots
 from treadle.attachment.newcomers import Newcomers
-from treadle.attachment.plan import loads_agent
+from treadle.attachment.plan import LEAST_PERIOD, loads_agent
 from treadle.attachment.priorities import checked, with_default
 from treadle.attachment.shown.published import ask
 from treadle.attachment.targets import Target
@@ -29,9 +31,6 @@ if TYPE_CHECKING:  # promises need compiled code, which takes as long to load as
     from treadle.attachment.quality.promises import Given
     from treadle.decide.quality import Promise
 
-LEAST_QUOTA = 0.01
-"""Minimum quota in CPUs: the kernel accepts no lower one."""
-
 
 def attach(
     target: Target | Sequence[Target],
@@ -44,10 +43,12 @@ def attach(
     latency_goals: Mapping[str, Duration] | None = None,
     quotas: Mapping[str, float] | None = None,
     queries: Sequence[str] = ("*",),
+    rules: Sequence[Mapping[str, Any]] = (),
     user: User | None = None,
     qod: Given | None = None,
     dry_run: bool = False,
     agent: bool | None = None,
+    slots: Slots = None,
     background: bool = True,
 ) -> Attachment:
     """Schedule the threads of one or several Spark applications that run on this host.
@@ -59,24 +60,34 @@ def attach(
     joined by `+`. `priorities`, `latency_goals` and `quotas` (in CPUs) are by patterns of query names, of which the
     first match counts; `queries` are the patterns of the queries that are scheduled at all. Priorities are shares of
     the CPU, and a query that no pattern matches has 1; with `strict` only their order counts, and the lowest gets
-    hardly anything while the highest needs the CPU. With `qod`, micro-batches drop rows when the CPU is short, but
-    never more than `qod` allows: it is a mapping of patterns to `priority` and `min_accuracy`, or the path of a TOML
-    file with such a table. By default Treadle's agent is loaded for as long as the attachment lasts, and a Jolokia
-    agent, which stays, only if the policy or the watchdog needs it; a dry run loads neither. True for `agent` loads
-    both, False loads and reads none. Without `background`, call `run` on the result.
+    hardly anything while the highest needs the CPU. `rules` give sets of queries a policy, a priority and a period of
+    their own, as in `[{"queries": "alerts-*", "policy": "fcfs", "priority": 10}]`; the first match counts, and by
+    default each set then is a CPU group in which its policy decides by nice (`cgroup+nice`). With `qod`, micro-batches
+    drop rows when the CPU is short, but never more than `qod` allows: it is a mapping of patterns to `priority` and
+    `min_accuracy`, or the path of a TOML file with such a table. By default Treadle's agent is loaded for as long as
+    the attachment lasts, and a Jolokia agent, which stays, only if the policy or the watchdog needs it; a dry run loads
+    neither. True for `agent` loads both, False loads and reads none. With `slots`, only so many micro-batches of an
+    application run at once ("auto": one for each of its cores), and a batch that waits for its turn reads all rows that
+    arrive meanwhile. Without `background`, call `run` on the result.
     """
     wanted, goals = checked("priorities", priorities or {}, 0.0), _seconds(latency_goals or {})
     checked("quotas", quotas or {}, LEAST_QUOTA)
     length = durations.seconds(period, what="the period", where="attach", least=LEAST_PERIOD)
+    turns = checked_slots(slots)
+    if turns is not None and agent is False:
+        remedy = "leave out --no-agent (agent=False), or --slots (slots)"
+        raise ConfigError("only an agent can hold batches back", where="slots", remedy=remedy)
     promised = {} if qod is None else _promised(qod, agent)
     policy = "min-latency" if policy is None and goals else policy
-    chosen = plan.make(policy, enforce, length, wanted, quotas or {}, tuple(queries), strict=strict)
+    chosen = plan.make(policy, enforce, length, wanted, quotas or {}, tuple(queries), strict=strict, rules=rules)
+    if dry_run and chosen.learner is not None:
+        chosen.learner.keep_no_file()
     own, owner = loads_agent(agent, dry_run=dry_run), None if user is None else users.number(user)
     chosen.check(Knobs(chosen).version, beans=agent is not False, agent=own)
     applications = targets.find(target, agent=own, user=owner)
     if not dry_run:
         checks.check(chosen, applications.values())
-    asked = Wanted(chosen, with_default(wanted), goals, agent, dry_run)
+    asked = Wanted(chosen, with_default(wanted), goals, agent, dry_run, turns)
     attachment = Attachment(asked, applications, promised, later=Newcomers(targets.patterns(target), owner))
     if background:
         attachment.start()

@@ -12,6 +12,7 @@ import pytest
 from applications import SparkProcess, feeding
 from support import named, until
 from treadle import attach
+from treadle.attachment.quality import live
 from treadle.attachment.quality.keeper import SAMPLES, PromiseKeeper
 from treadle.attachment.quality.query import CYCLE
 from treadle.broker import Broker
@@ -140,6 +141,42 @@ class TestQuality:
         model.cycles(4)
         assert model.cores == pytest.approx(1.0, rel=0.1)
 
+    def test_other_promises_count_from_the_next_cycle_on(self, model: Model) -> None:
+        setting = live.setting(model.quality)
+        model.source = "KafkaV2[Subscribe[in]]"
+        model.cycles(10)
+        assert model.part < 0.95
+        setting.prepare({"q": 0.95})()
+        model.cycles(2)
+        assert model.part >= 0.95 or model.quality.status()["short"]
+        assert setting.read() == {"q": {"priority": 1.0, "min_accuracy": 0.95}}
+        assert model.query["min_accuracy"] == 0.95
+        setting.prepare({"other": {"priority": 2, "min_accuracy": 0.1}})()
+        model.cycles(2)
+        assert (model.part, model.query["min_accuracy"]) == (1.0, 1.0)  # no pattern matches it
+        setting.prepare({"*": 0.05})()
+        model.cycles(10)
+        assert model.part < 0.95
+        setting.prepare(False)()
+        model.cycles(1)
+        assert (model.part, setting.read()) == (1.0, False)
+        model.cycles(5)
+        assert model.part == 1.0
+        setting.prepare(True)()
+        model.cycles(10)
+        assert model.part < 0.95
+        assert setting.read() == {"*": {"priority": 0.0, "min_accuracy": 0.05}}
+
+    @pytest.mark.parametrize(
+        "wrong", ["off", 1, None, {"q": 2}, {"q": "all"}, {"q": {"min_accuracy": 0.1}}, {"q": None}, ["q"]]
+    )
+    def test_wrong_promises_are_refused_and_the_old_ones_hold(self, model: Model, wrong: Any) -> None:
+        setting = live.setting(model.quality)
+        before = setting.read()
+        with pytest.raises(ConfigError):
+            setting.prepare(wrong)
+        assert setting.read() == before
+
     def test_that_an_agent_has_heard_nothing_is_said(self, model: Model, caplog: pytest.LogCaptureFixture) -> None:
         model.cycles(1)
         model.suspended = 17.0
@@ -206,4 +243,10 @@ def test_rows_are_dropped_of_whom_they_may_and_kept_again_afterwards(
             assert found("cheap")["promised"] == found("other")["promised"] == 1.0
             assert found("other")["min_accuracy"] == 1.0  # nobody has said that it may do with less
             assert found("dear")["rate"] == pytest.approx(RATE, rel=0.5)
+            attachment.set(quality={"dear": 0.5, "cheap": {"priority": 5, "min_accuracy": 0.1}})
+            until(lambda: found("dear")["min_accuracy"] == 0.5)
+            attachment.set(paused=True)
+            assert {found(name)["promised"] for name in ("dear", "cheap", "other")} == {1.0}
+            attachment.set(quality=False, paused=False)
+            assert attachment.settings.read()["quality"] is False
         assert attachment.status()["quality"]["queries"]  # also when it is over

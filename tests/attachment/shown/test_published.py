@@ -97,7 +97,7 @@ def test_the_status_is_asked_for_from_elsewhere_until_it_is_closed(place: Path, 
     assert ask(of(sleeper)) == STATUS
     shown.close()
     assert ask(of(sleeper)) is None
-    assert list(place.iterdir()) == []
+    assert list(place.glob("status-*")) == []
 
 
 def test_what_a_killed_one_left_is_replaced_and_swept_away(place: Path, sleeper: Process) -> None:
@@ -107,7 +107,7 @@ def test_what_a_killed_one_left_is_replaced_and_swept_away(place: Path, sleeper:
             left.bind(str(place / name))
     shown = Published(lambda: STATUS)
     shown.add([sleeper])
-    assert [each.name for each in place.iterdir()] == [f"status-{sleeper.pid}-{sleeper.start_time}"]
+    assert [each.name for each in place.glob("status-*")] == [f"status-{sleeper.pid}-{sleeper.start_time}"]
     assert ask(of(sleeper)) == STATUS
     shown.close()
 

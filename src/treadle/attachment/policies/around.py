@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from treadle.decide import registry
 from treadle.decide.adaptive import Adaptive
 from treadle.decide.grouping import group
 from treadle.decide.logical import operator_sets
+from treadle.decide.policies.around.wrapper import Around
 from treadle.decide.policy import Policy
 from treadle.decide.transform import SCALES
 from treadle.errors import ConfigError
@@ -26,24 +27,6 @@ from treadle.values import Groups, Schedule, Snapshot, dense_rank
 
 SHOWN = ("queue", "external_queue", "tuples_out", "latency", "cost", "rate", "cpu", "wait")
 """Metrics that are shown to people, whatever the policy needs."""
-
-
-class Around(Policy):
-    """Wraps another policy, and by default decides as it does, with its name, metrics and state."""
-
-    def __init__(self, inner: Policy) -> None:
-        self.inner = inner
-        self.name = inner.name  # type: ignore[misc]
-        self.needs, self.wants, self.steady = inner.needs, inner.wants, inner.steady
-
-    def decide(self, snapshot: Snapshot) -> Schedule:
-        return self.inner.decide(snapshot)
-
-    def state(self) -> dict[str, Any]:
-        return self.inner.state()
-
-    def load(self, state: dict[str, Any]) -> None:
-        self.inner.load(state)
 
 
 class Seen(Around):
@@ -77,6 +60,7 @@ class AdaptiveUnderAttach(Around):
     def __init__(self, inner: Adaptive, offers: Collection[str]) -> None:
         """Refuse candidates and objectives for which not enough is measured."""
         super().__init__(inner)
+        self.learner = inner
         what = "running Spark applications"
         for label, policy in inner.policies.items():
             if missing := [metric for metric in policy.needs if not plannable(metric, offers)]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from treadle.attachment.policies.around import Around
+from treadle.decide.policies.around.wrapper import Around
 from treadle.decide.policy import Policy
 from treadle.decide.transform import SCALES
 from treadle.engines.spark.threads.layout import PLANS, of_driver

@@ -65,7 +65,10 @@ class PromiseKeeper:
         applications: Callable[[], Mapping[str, Sequence[Process]]],
         seen: Callable[[], Snapshot | None],
     ) -> None:
-        self._promises = given
+        self.promises = given
+        """By patterns of query names. It may be replaced at any time, and counts from the next cycle on."""
+        self.suspended = False
+        """Whether all rows are kept from the next cycle on, whatever is promised."""
         self._applications = applications
         self._seen = seen
         self._shedders: dict[str, Shedder] = {}
@@ -166,12 +169,14 @@ class PromiseKeeper:
         self._cores.keep(process.pid for processes in there.values() for process in processes)
         self._note_jumps()
         found: dict[Key, Query] = {}
+        given = self.promises
         for name, processes in there.items():
             for report in self._reports(name, processes):
                 query = self._queries.get((name, report.run))
+                promise = promises.of(report.name, given)
                 if query is None:
-                    promise = promises.of(report.name, self._promises)
                     query = Query(report.name, promise, report.real_time, met=time.monotonic())
+                query.promise = promise
                 query.ends = report.ends
                 query.hear(self._timed(report))
                 found[name, report.run] = query
@@ -272,17 +277,17 @@ class PromiseKeeper:
             query.use(now, cpu.get(key, 0.0) + rest * working.get(key, 0))
 
     def _follow(self, flowing: Mapping[Key, Query]) -> None:
-        """Make a new controller if the queries have changed; it takes over the costs of queries that stay."""
+        """Make a new controller if queries or promises have changed; it takes over the costs of queries that stay."""
         names = _names(flowing)
         before = self.controller
-        if before is not None and before.flow.tasks == tuple(names):
+        promised = {
+            name: query.promise if query.sheds else Promise(LAST, 1.0)
+            for name, query in zip(names, flowing.values(), strict=True)
+        }
+        if before is not None and before.flow.tasks == tuple(names) and before.flow.promises == promised:
             return
         self.controller = None
         if names:
-            promised = {
-                name: query.promise if query.sheds else Promise(LAST, 1.0)
-                for name, query in zip(names, flowing.values(), strict=True)
-            }
             flow = Flow.of(dict.fromkeys(names, ()), promised)
             self.controller = Controller(flow, drain=DRAIN * CYCLE, cycle=CYCLE)
             if before is not None:
@@ -319,7 +324,7 @@ class PromiseKeeper:
     def _drop(self) -> None:
         """Send each driver the changed shares of rows to keep; queries that may not drop rows keep all."""
         for query in self._queries.values():
-            if not query.sheds:
+            if self.suspended or not query.sheds:
                 query.desired = 1.0
         self._shortages.tell(self._decision.short if self._decision is not None else ())
         changed: dict[str, dict[str, float]] = {}

@@ -42,14 +42,15 @@ def of(name: str, promises: Mapping[str, Promise]) -> Promise:
 
 
 def _checked(given: Mapping[str, Any], where: str) -> dict[str, Promise]:
-    found = {pattern: _promise(f"{where}, query '{pattern}'", said) for pattern, said in given.items()}
+    found = {pattern: checked(f"{where}, query '{pattern}'", said) for pattern, said in given.items()}
     if not any(promise.accuracy < 1.0 for promise in found.values()):
         remedy = "give at least one query a min_accuracy below 1, or leave out --qod (qod)"
         raise ConfigError("every query must keep all of its rows", where=where, remedy=remedy)
     return found
 
 
-def _promise(where: str, said: object) -> Promise:
+def checked(where: str, said: object) -> Promise:
+    """Return a promise that is given as a mapping of `priority` and `min_accuracy`."""
     if not isinstance(said, Mapping):
         raise ConfigError(f"is {said!r}", where=where, remedy=f"write {_EXAMPLE}")
     for key in said:

@@ -15,6 +15,7 @@ import stat
 import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from treadle.attachment.shown import shape
@@ -23,6 +24,7 @@ from treadle.errors import EngineError, TargetGone, TreadleError
 from treadle.linux import users
 from treadle.linux.files import runtime_folder
 from treadle.linux.files.bounded import receive
+from treadle.linux.files.file_lock import alone
 from treadle.linux.sockets import peer, waiting_connect
 
 log = logging.getLogger("treadle.attach")
@@ -54,9 +56,12 @@ class Published:
         """
         try:
             folder = str(runtime_folder.runtime_folder())
-            for process in processes:
-                self._open[process] = self._listen(f"{folder}/{_name(process)}")
-            _sweep(folder, {each.path for each in self._open.values()})
+            with alone(
+                Path(folder) / runtime_folder.LOCK
+            ):  # else another process could take a new socket for a dead one
+                for process in processes:
+                    self._open[process] = self._listen(f"{folder}/{_name(process)}")
+                _sweep(folder, {each.path for each in self._open.values()})
         except (OSError, TreadleError) as error:
             log.warning("`treadle top` can't show this attachment: %s", error, extra={"error": str(error)})
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypedDict
 
@@ -26,6 +26,8 @@ class Row(TypedDict):
 
     application: str
     query: str
+    rule: str | None
+    """The pattern of the rule that counts for the query."""
     operator: str
     index: int
     threads: list[dict[str, Any]]
@@ -68,8 +70,13 @@ class Changes:
         self._last = {t: change for t, change in self._last.items() if isinstance(t, str) or t in there}
 
 
-def rows(snapshot: Snapshot, schedule: Schedule, changes: Changes) -> list[Row]:
-    """Return a row for each instance that has threads now."""
+def rows(
+    snapshot: Snapshot,
+    schedule: Schedule,
+    changes: Changes,
+    rule_of: Callable[[str], str | None] = lambda _: None,
+) -> list[Row]:
+    """Return a row for each instance that has threads now; `rule_of` returns the rule of a query."""
     topology = snapshot.topology
     changes.keep(topology.threads)
     priority = schedule.scalar
@@ -84,6 +91,7 @@ def rows(snapshot: Snapshot, schedule: Schedule, changes: Changes) -> list[Row]:
             {
                 "application": instance.engine,
                 "query": instance.query,
+                "rule": rule_of(instance.query),
                 "operator": "+".join(instance.operators),
                 "index": instance.index,
                 "threads": [_thread(thread) for thread in instance.threads],

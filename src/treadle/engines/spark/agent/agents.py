@@ -41,8 +41,9 @@ ROUNDS = 20
 TRIES = 6
 BACKOFF = Backoff(0.2, 10.0)
 """Attempts to load an agent, and the pause in seconds before each retry, which doubles."""
-PROTOCOL = 9
+PROTOCOL = 11
 """The protocol version that an agent must report: a loaded class stays even when its jar is replaced."""
+NO_TURNS = (0, 0.0)
 _TIMES = struct.Struct(">qqqqq")
 _MANIFEST = "Agent-Class: treadle.Agent\n"
 
@@ -77,17 +78,27 @@ class Agent(Reports):
     def close(self) -> None:
         self._connection.close()
 
-    def tell(self, first: float, period: float, stacks: float, counts: float, order: tuple[str, ...]) -> None:
+    def tell(
+        self,
+        first: float,
+        period: float,
+        stacks: float,
+        counts: float,
+        order: tuple[str, ...],
+        turns: tuple[int, float],
+    ) -> None:
         """Set when the agent samples: first at `first`, and then every `period` seconds.
 
         `first` is a time of the monotonic clock, which Java shares. `stacks` and `counts` are the seconds between two
         samples of stacks and of tasks' counters; 0: never. `order` has the runs of queries in the order in which their
-        tasks get free slots; empty: Spark's own order.
+        tasks get free slots and their batches begin; empty: Spark's own order. `turns` is the number of batches that
+        may run at once (0: no limit), and the seconds between the beginnings of two batches of a query.
         """
-        self.told = (first, period, stacks, counts, order)
-        runs = ",".join(order).encode()
+        self.told = (first, period, stacks, counts, order, turns)
+        slots, spacing = turns
+        arranged = ",".join((str(slots), str(int(spacing * 1e3)), *order)).encode()
         times = (int(each * 1e9) for each in (first, period, stacks, counts))
-        self._connection.send(_TIMES.pack(*times, len(runs)) + runs)
+        self._connection.send(_TIMES.pack(*times, len(arranged)) + arranged)
 
     def hear(self) -> None:
         """Receive and parse the bytes that have arrived; TargetGone if the agent has disconnected."""
@@ -115,6 +126,8 @@ class Agents:
         """Seconds between two samples of each kind; 0: never. Both may be changed at any time."""
         self.task_order: tuple[str, ...] = ()
         """Runs of queries, in the order in which their tasks get free slots. May be changed at any time."""
+        self.turns = NO_TURNS
+        """The number of batches that may run at once, and the seconds between the beginnings of two of one query."""
         self._agents: dict[int, Agent] = {}
         self._tried: dict[int, int] = {}
         """By process, the number of attempts to load its agent so far."""
@@ -180,7 +193,7 @@ class Agents:
     def look(self) -> None:
         """Receive all reports, and send new settings. Call this once per round: agents sample before the next call."""
         self._time(time.monotonic())
-        told = (self._first, self._period, self.stacks, self.counts, self.task_order)
+        told = (self._first, self._period, self.stacks, self.counts, self.task_order, self.turns)
         for agent in list(self._agents.values()):
             if agent.told != told:
                 self._tried_with(agent, lambda agent: agent.tell(*told))

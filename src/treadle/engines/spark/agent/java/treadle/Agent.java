@@ -32,10 +32,10 @@ import java.util.concurrent.locks.LockSupport;
  * Says, from inside of a running Spark process, which threads there are and whose the stages are that run.
  *
  * It is loaded with the path of a Unix socket, connects to it, and ends when that connection ends. It listens on no port.
- * It changes only the order of waiting tasks (`TaskOrder`), and restores that when it ends. It looks when it is loaded,
- * and then periodically. The other side sets the periods by a message of five numbers of 8 bytes: a time of
+ * It changes only the order of waiting tasks (`TaskOrder`) and when queries begin a batch (`BatchTurns`), and restores both
+ * when it ends. It looks when it is loaded, and then periodically. The other side sets the periods by a message of five numbers of 8 bytes: a time of
  * System.nanoTime() to count from; the nanoseconds between two looks, between two looks at the stacks of task threads, and
- * between two looks at the counters of tasks (0: never); and the length of the order of tasks, a text that follows. For a
+ * between two looks at the counters of tasks (0: never); and the length of the text that follows: see `arrange`. For a
  * second after a change it looks twice as often.
  *
  * If anything differs from the last look it sends a length and then what differs, one thing a line, fields apart by tabs:
@@ -52,7 +52,7 @@ import java.util.concurrent.locks.LockSupport;
  */
 public final class Agent {
     private static final String EXECUTION = "spark.sql.execution.root.id";
-    private static final int PROTOCOL = 9;
+    private static final int PROTOCOL = 11;
     private static final String TASK = "Executor task launch worker";
     private static final String QUERY = "stream execution thread for";
     static final Map<String, String> KINDS = Map.of("number of output rows", "rows", "data size", "bytes");
@@ -60,6 +60,7 @@ public final class Agent {
     private static final int FRAMES = 8; // what tells waiting for a shuffle from being blocked by one is the sixth
     private static final long SELDOM = 1_000_000_000;
     private static final long RESTLESS = 1_000_000_000;
+    private static final long LONGEST_WRITE = 30_000_000_000L; // whoever stands still for so long is given up
     private static final int LONGEST = 1 << 20; // bytes of an order of tasks
     private final Instrumentation tools;
     private final StringBuilder answer = new StringBuilder();
@@ -79,12 +80,14 @@ public final class Agent {
     private final Counters counters;
     private final Batches whole;
     private final TaskOrder order;
+    private final BatchTurns turns;
 
     private Agent(Instrumentation tools) {
         this.tools = tools;
         this.counters = new Counters(tools, inside);
         this.whole = new Batches(inside, counters);
         this.order = new TaskOrder(inside);
+        this.turns = new BatchTurns(inside);
     }
 
     public static void agentmain(String path, Instrumentation tools) throws IOException {
@@ -120,7 +123,7 @@ public final class Agent {
                     pause = told.getLong();
                     stacks = told.getLong();
                     counts = told.getLong();
-                    order.set(new String(ordered.array(), StandardCharsets.UTF_8));
+                    arrange(new String(ordered.array(), StandardCharsets.UTF_8));
                     told.clear();
                     ordered = ByteBuffer.allocate(0);
                 }
@@ -141,8 +144,17 @@ public final class Agent {
         } catch (IOException | RuntimeException | LinkageError error) {
             // whoever asked is gone, or hears by the end of the connection that there is no more to come
         } finally {
+            turns.restore();
             order.restore();
         }
+    }
+
+    /** Slots of batches, milliseconds between two of a query, and the runs of queries, apart by commas; or nothing. */
+    private void arrange(String text) {
+        String[] fields = text.isEmpty() ? new String[] {"0", "0"} : text.split(",");
+        List<String> runs = Arrays.asList(fields).subList(2, fields.length);
+        turns.set(Integer.parseInt(fields[0]), Long.parseLong(fields[1]), runs);
+        order.set(runs);
     }
 
     /** Whether anything was new but stacks. */
@@ -181,7 +193,11 @@ public final class Agent {
     }
 
     private static void write(SocketChannel channel, ByteBuffer whole) throws IOException {
+        long began = System.nanoTime();
         while (whole != null && channel.write(whole) >= 0 && whole.hasRemaining()) {
+            if (System.nanoTime() - began > LONGEST_WRITE) {
+                throw new IOException("the other side reads nothing");
+            }
             LockSupport.parkNanos(1_000_000); // until there is room again
         }
     }
@@ -306,6 +322,7 @@ public final class Agent {
             }
             whole.lookForMissed(context, scheduler, jobs.keySet());
             order.apply(context);
+            turns.apply(whole.running());
             if (!planless.isEmpty()) {
                 lookForPlans(context);
             }

@@ -256,6 +256,13 @@ final class Batches {
         }
     }
 
+    /** The queries in micro-batches that run now, by their runs. */
+    Map<String, Object> running() {
+        Map<String, Object> found = new HashMap<>();
+        queries.values().forEach(query -> found.put(query.run, query.execution));
+        return found;
+    }
+
     void end(Thread thread) {
         queries.remove(thread);
         counters.end(thread);

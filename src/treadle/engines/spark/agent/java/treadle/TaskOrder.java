@@ -24,13 +24,11 @@ final class TaskOrder {
         this.inside = inside;
     }
 
-    /** Runs of queries, apart by commas; those that come first get slots first. Empty: as Spark has it. */
-    void set(String runs) {
+    /** Runs of queries; those that come first get slots first. Empty: as Spark has it. */
+    void set(List<String> runs) {
         places.clear();
-        if (!runs.isEmpty()) {
-            for (String run : runs.split(",")) {
-                places.put(run, places.size());
-            }
+        for (String run : runs) {
+            places.put(run, places.size());
         }
     }
 

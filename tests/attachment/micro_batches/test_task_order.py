@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.attachment.task_order import TaskOrder
+from treadle.attachment.micro_batches.task_order import TaskOrder
 from treadle.decide.transform import shares
 from treadle.engines.spark.counters.batches import BatchReading
 from treadle.engines.spark.engine import SparkEngine

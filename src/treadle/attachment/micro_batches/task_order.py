@@ -92,10 +92,12 @@ class TaskOrder:
         went_on = {run for run in used if run in self._used}
         for run in went_on:
             self._strides[run] = self._strides.get(run, 0.0) + (used[run] - self._used[run]) / weights[run]
-        ahead = [self._strides[run] for run in went_on if batches[run].works] or list(self._strides.values())
+        # Who waits for a turn has rows and no job, and keeps what is owed to it.
+        wants = {run for run in went_on if batches[run].works or batches[run].queue > 0}
+        ahead = [self._strides[run] for run in wants] or list(self._strides.values())
         least = min(ahead, default=0.0)
         for run in weights:
-            if run not in went_on or not batches[run].works:
+            if run not in wants:
                 self._strides[run] = max(self._strides.get(run, least), least)
         self._strides = {run: stride for run, stride in self._strides.items() if run in set(runs)}
         self._used = used
