@@ -6,6 +6,8 @@
 
 The alert wants rows within 2 s (`latency_goal`), the others have all the time there is: under `min-latency`, whatever
 the alert needs goes first when its time gets short. Tables are in out/medallion, one folder for each batch.
+
+Add or remove a sink in this file while it runs: `treadle ctl reload examples/05_medallion.py` carries that out.
 """
 
 import time

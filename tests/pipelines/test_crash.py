@@ -52,6 +52,42 @@ def test_kafka_channels_lose_and_double_nothing_when_the_driver_is_killed(tmp_pa
     assert came_out(folder) == dict.fromkeys(range(end), 1)
 
 
+@pytest.mark.skipif("TREADLE_SOAK" not in os.environ, reason="half a minute")
+def test_a_kill_during_a_reload_leaves_a_folder_for_the_old_or_the_new_version(tmp_path: Path) -> None:
+    rng, rows = random.Random(SEED), 0
+    folder = tmp_path / "reload"
+    folder.mkdir()
+    for _ in range(max(CRASHES, 3)):
+        rows += PER_LIFE
+        driver = start_fitting(folder, rows, ())
+        try:
+            time.sleep(rng.uniform(0.0, 6.0))  # a random moment is what this is about
+        finally:
+            kill(driver)
+    driver = start_fitting(folder, rows, ("stay",))
+    try:
+        assert driver.wait(LONGEST) == 0, said(folder)
+    finally:
+        kill(driver)
+    came = [a for file in (folder / "out").glob("*.json") for a in json.loads(file.read_text())]
+    assert sorted(came) == list(range(rows))
+
+
+def start_fitting(folder: Path, up_to: int, arguments: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    """Start the old version, or the new one if the folder is not of the old one any more: either must start."""
+    for version in ("old", "new"):
+        before = said(folder).count("running\n") if (folder / "log").exists() else 0
+        driver = start(folder, up_to, (version, *arguments), "reload_pipeline.py")
+        until = time.monotonic() + LONGEST
+        while said(folder).count("running\n") == before and driver.poll() is None:
+            assert time.monotonic() < until, said(folder)
+            time.sleep(0.02)
+        if driver.poll() is None:
+            return driver
+        assert "another graph" in said(folder).splitlines()[-1], said(folder)
+    raise AssertionError(said(folder))
+
+
 def crash(folder: Path, fill: Callable[[int, int], None], arguments: tuple[str, ...]) -> int:
     """Kill the pipeline again and again, then let it finish; how many rows went in."""
     rng = random.Random(SEED)
@@ -82,9 +118,11 @@ def came_out(folder: Path) -> dict[int, int]:
     return dict(sorted(counts.items()))
 
 
-def start(folder: Path, up_to: int, arguments: tuple[str, ...]) -> subprocess.Popen[bytes]:
+def start(
+    folder: Path, up_to: int, arguments: tuple[str, ...], name: str = "crash_pipeline.py"
+) -> subprocess.Popen[bytes]:
     """In a process group of its own, so that this and nothing else can be killed with it."""
-    script = Path(__file__).with_name("crash_pipeline.py")
+    script = Path(__file__).with_name(name)
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, str(script), str(folder), str(up_to), *arguments],

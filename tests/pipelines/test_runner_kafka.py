@@ -232,7 +232,7 @@ def test_a_broker_that_vanishes_and_comes_back_costs_no_row_and_no_retry(
 
     options: dict[str, Any] = {"channels": "kafka", "kafka": own_broker.bootstrap, "retries": 0}
     with p.start(spark, folder=tmp_path / "work", **options) as run:
-        until(lambda: batches)
+        until(lambda: any(batches.values()))  # rows flow
         own_broker.stop()
         until(lambda: any(hop["state"] == "restarting" for hop in run.status()["hops"].values()))
         Broker.start(own_broker.folder, own_broker.port, timeout=LONG)
@@ -240,3 +240,40 @@ def test_a_broker_that_vanishes_and_comes_back_costs_no_row_and_no_retry(
         run.stop(drain=True, timeout=LONG)
         run.check()
     assert sorted(a for rows in batches.values() for a in rows) == list(range(400))
+
+
+def test_sinks_come_and_go_while_rows_flow_through_topics(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    p, came, count = treadle.Pipeline(named("reload")), {"one": list[int](), "two": list[int]()}, 0
+    p.feed("fed", schema="a bigint")
+
+    @p.operator
+    def copied(fed: DataFrame) -> DataFrame:
+        return fed
+
+    for name in came:
+
+        def out(copied: DataFrame, to: list[int] = came[name]) -> None:
+            to.extend(sorted(row.a for row in copied.collect()))
+
+        p.sink(name=name, inputs="copied")(out)
+
+    def goes_on(*sinks: str) -> None:
+        nonlocal count
+        feed.append([{"a": a} for a in range(count, count + 50)])
+        count += 50
+        until(lambda: all(came[name] and came[name][-1] == count - 1 for name in sinks), run)
+
+    options = {"channels": "kafka", "kafka": broker.bootstrap}
+    with p.start(spark, folder=tmp_path / "work", **options) as run:
+        feed = run.feed("fed")
+        goes_on("one", "two")
+        query = run.hops["one"].query.runId
+        run.remove("two")
+        goes_on("one")
+        until(lambda: run.channels["copied"]._first() == {0: 50}, run)  # the ledger has forgotten what all have read
+        run.add("two")
+        goes_on("one", "two")
+        assert run.hops["one"].query.runId == query
+        run.stop(drain=True, timeout=LONG)
+    assert came["one"] == list(range(count))
+    assert came["two"] == [*range(50), *range(came["two"][50], count)]  # what all had read meanwhile is gone

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ from treadle.pipelines.spark import jvm
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from treadle.values import Snapshot
 
 Start = Callable[..., "StreamingQuery"]
 
@@ -164,11 +167,13 @@ def test_a_query_that_is_stopped_in_its_slot_frees_it(start: Start, gate: QueryG
 def test_a_restarted_query_takes_the_place_of_its_earlier_run(start: Start, gate: QueryGate) -> None:
     done: list[int] = []
     function = gate.wrap(lambda rows, batch_id: done.append(batch_id), name="mine")
+    gate.set(assign=lambda snapshot, groups: [0] * len(snapshot.topology), assign_period="20ms")
     for _ in range(2):
         done.clear()
         query = start(function, "query")
         until(lambda: len(done) > 1)
         assert list(hops(gate)) == ["mine"]
+        until(lambda: hops(gate)["mine"]["group"] == 0)
         query.stop()
     until(lambda: not hops(gate))
 
@@ -310,6 +315,21 @@ def test_what_is_not_measured_at_the_gate_is_refused_as_an_objective(gate: Query
     assert gate.policy == "user-priority"
 
 
+def test_objectives_of_an_adaptive_policy_change_and_are_in_the_status(start: Start, gate: QueryGate) -> None:
+    assert gate.status()["adaptive"] is None
+    start(gate.wrap(lambda rows, batch_id: None), "any")  # without queries nothing is decided
+    gate.set_policy("adaptive:candidates=fcfs+highest-rate,objective=min latency")
+    until(lambda: gate.status()["adaptive"]["in_charge"] == "fcfs")
+    gate.set(objectives="max throughput", candidates="chain+fcfs")
+    shown = gate.status()["adaptive"]
+    assert (shown["objectives"], set(shown["candidates"])) == (["max output_rate 1"], {"chain", "fcfs"})
+    assert gate.policy == "adaptive:candidates=chain+fcfs,objective=max output_rate 1"
+    for wrong in ({"objectives": "min goals_missed"}, {"candidates": "fastest"}):
+        with pytest.raises(ConfigError):
+            gate.settings.set(wrong)
+    assert gate.status()["adaptive"]["objectives"] == ["max output_rate 1"]
+
+
 def test_a_policy_may_be_an_object(gate: QueryGate) -> None:
     gate.set_policy(Fcfs())
     assert gate.policy == gate.status()["policy"] == "fcfs"
@@ -334,6 +354,97 @@ def test_paused_it_holds_nobody_back_until_it_goes_on(start: Start, gate: QueryG
     hold.go.set()
     until(lambda: "fourth" in hold.order)
     assert [each.setting for each in gate.history] == ["paused", "period", "paused"]
+
+
+def test_queries_are_assigned_to_slots_and_a_function_that_fails_is_refused(
+    start: Start, gate: QueryGate, hold: Hold
+) -> None:
+    def together(snapshot: Snapshot, groups: int) -> list[int]:
+        return [groups - 1] * len(snapshot.topology)
+
+    def last(snapshot: Snapshot, groups: int) -> list[int]:
+        raise ValueError("not today")
+
+    gate.set(slots=2, assign=together, assign_period="20ms")
+    start(gate.wrap(hold("first")), "first")
+    until(lambda: hops(gate).get("first", {}).get("group") == 1)
+    start(gate.wrap(hold("second")), "second")
+    until(lambda: hops(gate).get("second", {}).get("group") == 1)
+    assert [group["hops"] for group in gate.status()["groups"]] == [0, 2]
+    with pytest.raises(ConfigError, match="raised ValueError: not today"):
+        gate.set(assign=last)
+    assert gate.settings.read()["assign"] == "together"
+    gate.set(assign="none")
+    until(lambda: [each["group"] for each in hops(gate).values()] == [None, None])
+
+
+ALERTS = {"queries": "alerts-*", "policy": "fcfs", "priority": 10}
+OTHERS = {"queries": "*", "policy": "user-priority", "priority": 2, "period": "40ms"}
+
+
+def test_rules_make_classes_of_queries_with_a_policy_each_and_change_while_batches_wait(
+    start: Start, gate: QueryGate, hold: Hold, runtime: Path
+) -> None:
+    path = control_socket.pick("tests")
+
+    def ranked(*wanted: str) -> None:
+        """Wait until these queries are in this order, the most urgent first."""
+
+        def are() -> bool:
+            ranks = [gate._gate.rank(f"spark:{name}.{name}[0]") for name in wanted]
+            return all(a > b for a, b in pairwise(ranks))
+
+        until(are)
+
+    start(gate.wrap(hold("holder")), "holder")
+    until(lambda: hold.order == ["holder"])
+    for name, priority in (("report-9", 9), ("alerts-old", 1), ("report-1", 1), ("alerts-new", 5)):
+        start(gate.wrap(hold(name), priority=priority), name)
+        until(lambda name=name: states(gate).get(name) == "waiting")  # type: ignore[misc]
+    ranked("report-9", "alerts-new", "report-1")
+    gate.set(rules=[ALERTS])
+    ranked("alerts-new", "report-9", "report-1")
+    ranked("alerts-old", "report-9")
+    assert {name: hop["rule"] for name, hop in hops(gate).items() if name != "holder"} == {
+        "report-9": None,
+        "alerts-old": "alerts-*",
+        "report-1": None,
+        "alerts-new": "alerts-*",
+    }
+    gate.set(rules=[{**ALERTS, "priority": 0}])
+    ranked("report-9", "report-1", "alerts-new")
+    asked = control_socket.ask(path, "set", settings={"rules": [ALERTS, OTHERS], "period": "0.1s"})
+    assert [each["setting"] for each in asked] == ["rules", "period"]
+    assert (gate._loop.period(), gate.settings.read()["period"]) == (0.04, 0.1)
+    ranked("alerts-new", "report-9", "report-1")
+    shown = gate.settings.read()["rules"]
+    assert [rule["policy"] for rule in shown] == ["fcfs", "user-priority"]
+    for wrong, why in (
+        ([ALERTS, ALERTS], r"rule 2 \('alerts-\*'\): rule 1 has this pattern too"),
+        ([{**ALERTS, "policy": "fastest"}], r"rule 1 \('alerts-\*'\): there is no policy 'fastest'"),
+        ([{"policy": "fcfs"}], r"rule 1: has no pattern"),
+        ("alerts", r"rules can't be 'alerts'"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            control_socket.ask(path, "set", settings={"slots": 2, "rules": wrong})
+        assert (gate.settings.read()["rules"], gate.slots) == (shown, 1)
+    with pytest.raises(ConfigError, match=r"rule 1 .* 'adaptive' judges by the figures of all queries"):
+        gate.set_policy("adaptive")
+    with pytest.raises(ConfigError, match="judges by the figures of all queries"):
+        gate.set(policy="adaptive", rules=[ALERTS])
+    assert (gate.policy, gate.settings.read()["rules"]) == ("user-priority", shown)
+    gate.set(rules=[])
+    assert gate._loop.period() == 0.1
+    ranked("report-9", "alerts-new", "report-1")
+    assert gate.history[-1].before == shown
+    gate.set(rules=[ALERTS])
+    ranked("alerts-old", "report-9")
+    hold.go.set()
+    until(lambda: {"alerts-old", "alerts-new", "report-9", "report-1"} <= set(hold.order))
+    assert max(map(hold.order.index, ("alerts-old", "alerts-new"))) < min(
+        map(hold.order.index, ("report-9", "report-1"))
+    )
+    assert gate._loop.stats.troubles == {}
 
 
 def test_closed_it_lets_everybody_through(start: Start, gate: QueryGate, hold: Hold, runtime: Path) -> None:

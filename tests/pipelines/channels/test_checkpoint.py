@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from treadle.pipelines.channels.checkpoint import done_up_to, last_committed, last_planned, planned
+from treadle.pipelines.channels.checkpoint import done_up_to, last_committed, last_planned, planned, remove_torn
 
 
 def test_what_spark_has_planned_and_done_is_found_in_its_checkpoint(tmp_path: Path) -> None:
@@ -20,3 +20,16 @@ def test_what_spark_has_planned_and_done_is_found_in_its_checkpoint(tmp_path: Pa
     assert planned(tmp_path, 3, "t") is None
     assert done_up_to(tmp_path, "t") == {0: 1, 1: 10}
     assert (last_planned(tmp_path), last_committed(tmp_path)) == (2, 1)
+
+
+def test_what_a_kill_during_the_first_batch_leaves_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    offsets = tmp_path / "offsets"
+    offsets.mkdir()
+    (offsets / ".0.cfc13879.tmp").touch()
+    remove_torn(tmp_path)
+    assert list(offsets.iterdir()) == []
+    for name in ("0", ".1.cfc13879.tmp"):
+        (offsets / name).touch()
+    remove_torn(tmp_path)
+    assert sorted(file.name for file in offsets.iterdir()) == [".1.cfc13879.tmp", "0"]
+    remove_torn(tmp_path / "none")

@@ -136,5 +136,7 @@ def test_the_estimate_is_true_to_every_rows_own_latency(spark: SparkSession, tmp
     true = [end - at / 1e6 for end, rows in zip(ended, filter(None, batches), strict=True) for at in rows]
     assert estimate.rows == len(true)
     assert estimate.mean == pytest.approx(np.mean(true), rel=0.1, abs=INTERVAL)
-    assert estimate.p99 == pytest.approx(np.quantile(true, 0.99), rel=0.15, abs=2 * INTERVAL)
+    # A few rows of a slow first batch can make a step at one percent, so half a percent of the rows is allowed for.
+    low, high = np.quantile(true, (0.985, 0.995))
+    assert low * 0.85 - 2 * INTERVAL <= estimate.p99 <= high * 1.15 + 2 * INTERVAL
     assert estimate.max >= max(true) * 0.95

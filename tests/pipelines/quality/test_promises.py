@@ -88,6 +88,21 @@ def test_under_overload_the_lower_priority_sheds_first_and_all_is_as_before_afte
             assert promised(run, "high") >= promised(run, "low")
             streams = run.status()["quality"]["streams"]
             assert set(streams) == {"rows>low", "rows>high"}
+            for wrong in ({"lwo": 0.5}, {"rows": 0.5}, {"low": 2}, "off", 0.5, None):
+                with pytest.raises(ConfigError):
+                    run.set(quality=wrong)
+            assert run.settings.read()["quality"] == {"low": 0.0, "high": 0.0}
+            run.set(quality=False)
+            assert {stream["keep"] for stream in run.status()["quality"]["streams"].values()} == {1.0}
+            cycle = run.status()["quality"]["time"]
+            until(lambda: run.status()["quality"]["time"] not in (None, cycle), run)
+            assert promised(run, "low") == promised(run, "high") == 1.0
+            run.set(quality={"low": 0.95}, priorities={"low": 9})  # and `high` has its own minimum, 0, still
+            assert [sinks(run)[name]["min_accuracy"] for name in ("low", "high")] == [0.95, 0.0]
+            until(lambda: promised(run, "high") < 0.2, run)
+            assert promised(run, "low") > promised(run, "high")
+            run.set(quality={}, priorities={})
+            until(lambda: promised(run, "low") < 0.2, run)
         until(lambda: promised(run, "low") == promised(run, "high") == 1.0, run)
 
 

@@ -16,6 +16,7 @@ from pipelines.topics import numbers, produce
 from support import LONG, named, until
 from treadle import jars
 from treadle.broker import Broker
+from treadle.decide.batch import Rows
 from treadle.errors import ConfigError, EngineError, TreadleError
 from treadle.linux.files.file_lock import holder
 from treadle.pipelines.channels.cluster import client_config
@@ -354,6 +355,8 @@ def test_too_few_task_slots_are_told_before_anything_starts(
         ({"enforce": "pools"}, "enforce can't be 'pools'"),
         ({"policy": "edf"}, "policy can't be 'edf'.*treadle attach --policy edf"),
         ({"slots": 2}, "slots can't be 2"),
+        ({"assign": "random"}, "assign can't be 'random'"),
+        ({"batch": Rows(5)}, "batch can't be 5 rows"),
         ({"batch": 0.5}, "batch is 500ms, too short.*1s or more"),
     ],
 )

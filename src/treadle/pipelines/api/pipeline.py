@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import ConfigError
+from treadle.pipelines.api.files import being_imported, load_as
 from treadle.pipelines.nodes.definition import Definition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# The file that is being imported to load its pipeline; it must not run the pipeline during the import.
-_importing: ContextVar[str | None] = ContextVar("importing", default=None)
 
 
 class Pipeline(Definition):
@@ -48,21 +43,15 @@ class Pipeline(Definition):
 
         return start(self, spark, **options)
 
+    def other_version(self, file: str) -> Definition:
+        """Load the pipeline of this name from `file.py` or `file.py:name`."""
+        return load_as(Pipeline, file)
+
     def _ready_to_run(self) -> None:
-        if file := _importing.get():
+        if file := being_imported():
             raise ConfigError(
                 f"pipeline '{self.name}' is run while its file is being imported",
                 where=file,
                 remedy="put it under: if __name__ == '__main__':",
             )
         self.check()
-
-
-@contextmanager
-def importing(file: str) -> Iterator[None]:
-    """Context in which running a pipeline is an error, while `file` is imported to load its pipeline."""
-    token = _importing.set(file)
-    try:
-        yield
-    finally:
-        _importing.reset(token)

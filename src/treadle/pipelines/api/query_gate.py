@@ -12,25 +12,30 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from treadle.control import control_socket
 from treadle.control.settings import Changeable, Settings
+from treadle.decide.assignment import NONE
 from treadle.decide.batch import BatchSizer
 from treadle.decide.policy import Policy
 from treadle.durations import Duration, seconds
 from treadle.enforce import Knob
 from treadle.enforce.gate.gate import Gate
+from treadle.enforce.gate.owner_knob import OwnerKnob
 from treadle.enforce.gate.rank_knob import GateKnob
 from treadle.enforce.gate.slots import starting_slots
 from treadle.errors import ConfigError, EngineError
 from treadle.loop import Binding, Loop
 from treadle.loop.trouble import Attempts
 from treadle.model import Operator, Query, Topology
+from treadle.pipelines.gating.assigning import PERIOD, UNASSIGNED, Assign, Assigning
 from treadle.pipelines.gating.gated_query import GatedQuery, Wish
+from treadle.pipelines.gating.query_priorities import QueryPriorities
+from treadle.pipelines.gating.ranking import Ranking
 from treadle.pipelines.gating.steering import Steering
 from treadle.pipelines.hops.hop_engine import ALL_METRICS, MEASURES, OFFERS
 from treadle.pipelines.hops.options import LEAST_PERIOD, policy_of
@@ -67,19 +72,26 @@ def gate(
     *,
     patience: Duration = "5s",
     express: int = 0,
+    assign: object = NONE,
+    assign_period: Duration = PERIOD,
+    rules: Sequence[Mapping[str, Any]] = (),
 ) -> QueryGate:
     """Schedule the queries of this application that use a wrapped batch function.
 
     `policy` is any of `treadle policies` or a Policy object, `slots` how many batches run at once (or "auto"),
     `period` how often the policy decides. A query that has waited longer than `patience` may run before more urgent
     ones, in at most one of ten grants. `express` is the number of extra slots for queries that are more urgent than all
-    running ones.
+    running ones. `assign` puts queries into groups of a slot each, every `assign_period`: "none", "random",
+    "round-robin", "load-balance", "adaptive", or a function f(snapshot, groups). `rules` give sets of queries a policy,
+    a priority and a period of their own, as in `[{"queries": "alerts-*", "policy": "fcfs", "priority": 10}]`: the first
+    rule that matches a query's name counts.
 
     >>> with treadle.gate(spark, policy="highest-rate") as gate:            # doctest: +SKIP
     ...     payments.writeStream.foreachBatch(gate.wrap(store, priority=5)).start()
     ...     spark.streams.awaitAnyTermination()
     """
-    return QueryGate(spark, policy, slots, period, patience=patience, express=express)
+    turns = Assign(assign, seconds(assign_period, what="assign_period", where="gate", least=LEAST_PERIOD))
+    return QueryGate(spark, policy, slots, period, patience=patience, express=express, assign=turns, rules=rules)
 
 
 class QueryGate(Changeable):
@@ -94,6 +106,8 @@ class QueryGate(Changeable):
         *,
         patience: Duration,
         express: int,
+        assign: Assign = UNASSIGNED,
+        rules: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         if getattr(spark, "_jsparkSession", None) is None:
             raise EngineError(
@@ -103,7 +117,9 @@ class QueryGate(Changeable):
             )
         jvm.guard_callbacks(spark)
         self.spark = spark
-        chosen = policy_of(policy, OBJECTIVES, "the gate of an application")
+        where = "the gate of an application"
+        often = seconds(period, what="period", where="gate", least=LEAST_PERIOD)
+        self._ranking = Ranking(policy_of(policy, OBJECTIVES, where), rules, often, OBJECTIVES, where)
         self._gate = Gate(
             starting_slots(slots), patience=seconds(patience, what="patience", where="gate"), express=express
         )
@@ -113,13 +129,15 @@ class QueryGate(Changeable):
         self._costs = BatchSizer()
         self._output_rows = OutputRows(spark)
         self._version = 0
+        self._priorities = QueryPriorities(self._running, self._rank_again, "the gate of an application")
         engine = _Engine(self)
-        binding = Binding(chosen, "rank", period=seconds(period, what="period", where="gate", least=LEAST_PERIOD))
-        self._loop = Loop([engine], [binding], metrics=ALL_METRICS)
+        binding = Binding(self._ranking.policy, "rank", period=self._ranking.rounds)
+        assigning = Assigning(self._gate, assign, where)
+        self._loop = Loop([engine], [binding, assigning.binding()], metrics=ALL_METRICS)
         self._steering = Steering(
-            self._gate, policy, elastic=slots == "auto", where="the gate of an application", measured=OBJECTIVES
+            self._gate, policy, elastic=slots == "auto", where=where, measured=OBJECTIVES, assigning=assigning
         )
-        self._steering.begin(self._loop)
+        self._steering.begin(self._loop, self._ranking, more={"priorities": self._priorities.setting})
         self._thread = threading.Thread(target=self._control, name="treadle-control", daemon=True)
         self.name, self._server = control_socket.serve_application(str(spark.sparkContext.appName), self._commands())
         self._thread.start()
@@ -194,18 +212,24 @@ class QueryGate(Changeable):
 
     def status(self) -> dict[str, Any]:
         """The current state of gate and queries, as JSON values."""
-        stats = self._gate.stats
-        with self._lock:
-            queries = list(self._queries.values())
+        stats, queries = self._gate.stats, self._running()
         return {
             "pipeline": self.name,
             "layout": "application",
             "enforce": "gate",
             "policy": self.policy,
+            "adaptive": self._steering.learned(),
             "slots": stats.slots,
             "waiting": len(stats.waiting),
             "running": len(stats.holding),
-            "hops": {query.name: query.status(stats.hops.get(query.id)) for query in queries},
+            **self._steering.assigned(),
+            "hops": {
+                query.name: {
+                    **query.status(stats.hops.get(query.id), self._priorities.of(query)),
+                    "rule": self._ranking.rule_of(query.name),
+                }
+                for query in queries
+            },
         }
 
     def close(self) -> None:
@@ -271,6 +295,15 @@ class QueryGate(Changeable):
         log.info("query '%s' is scheduled", query.name, extra={"query": query.name})
         return query
 
+    def _running(self) -> list[GatedQuery]:
+        with self._lock:
+            return list(self._queries.values())
+
+    def _rank_again(self) -> None:
+        """Make a new version of the topology, so that the next round sees the priorities of now."""
+        with self._lock:
+            self._version += 1
+
     def _forget(self, query: GatedQuery) -> None:
         with self._lock:
             if self._queries.pop(query.run, None) is None:
@@ -291,9 +324,7 @@ class QueryGate(Changeable):
                 if time.monotonic() >= slow:
                     slow = time.monotonic() + SLOW_TICK
                     attempt("steering", self._steering.step)
-                    with self._lock:
-                        queries = list(self._queries.values())
-                    for query in queries:
+                    for query in self._running():
                         attempt(f"polling query '{visible(query.name)}'", functools.partial(self._tend, query))
 
     def _tend(self, query: GatedQuery) -> None:
@@ -320,7 +351,7 @@ class _Engine:
 
     def __init__(self, owner: QueryGate) -> None:
         self._owner = owner
-        self._knobs: dict[str, Knob] = {"rank": GateKnob(owner._gate)}
+        self._knobs: dict[str, Knob] = {"rank": GateKnob(owner._gate), "owner": OwnerKnob(owner._gate)}
         self._rows: tuple[GatedQuery, ...] = ()
         self._before: dict[str, tuple[int, float, int]] = {}
         self._sampled = time.monotonic()
@@ -331,7 +362,9 @@ class _Engine:
         with owner._lock:
             version, rows = owner._version, tuple(owner._queries.values())
         if version != self._topology.version:
-            queries = [Query(row.name, (Operator(row.name),), row.wish.priority, row.wish.latency_goal) for row in rows]
+            queries = [
+                Query(row.name, (Operator(row.name),), owner._priorities.of(row), row.wish.latency_goal) for row in rows
+            ]
             self._rows, self._topology = rows, Topology.of(queries, engine=self.name, version=version)
         return self._topology
 

@@ -42,6 +42,18 @@ class Source(Protocol):
     def register(self, consumer: str) -> None:
         """Register a consumer: from now on the rows that it has not read are kept."""
 
+    def leave(self, consumer: str) -> None:
+        """Keep no more rows for a consumer. If it registers again, it goes on with the first row that it has not read.
+
+        Of these rows it misses those that were removed meanwhile, because all other readers had read them.
+        """
+
+    def end(self) -> Any:
+        """Where the rows end that have arrived by now, for `has_read`."""
+
+    def has_read(self, consumer: str, end: Any) -> bool:
+        """Whether a consumer is done with all rows up to an `end`."""
+
     def forget_others(self) -> None:
         """Remove readers that are not registered: otherwise rows would be kept for readers of an earlier run."""
 

@@ -37,6 +37,14 @@ def done_up_to(checkpoint: Path, topic: str) -> dict[int, int] | None:
     return planned(checkpoint, done, topic) if done >= 0 else None
 
 
+def remove_torn(checkpoint: Path) -> None:
+    """Remove the unfinished file of a first batch, which a killed process left: Spark refuses to start with it."""
+    if last_planned(checkpoint) < 0:
+        for folder in ("offsets", "commits"):
+            for file in (checkpoint / folder).glob(".*.tmp"):
+                file.unlink(missing_ok=True)
+
+
 def _last(folder: Path) -> int:
     if not folder.is_dir():
         return -1

@@ -96,6 +96,11 @@ class Cluster:
             self._watched[channel] = (topic, list(partitions), seen)
         self.start()
 
+    def unwatch(self, channel: str) -> None:
+        """Poll the topic of a channel no more."""
+        with self._lock:
+            self._watched.pop(channel, None)
+
     def start(self) -> None:
         """Start the thread that polls the brokers, unless it runs."""
         if self._thread is None:

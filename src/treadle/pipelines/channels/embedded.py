@@ -5,6 +5,7 @@ It knows the position of each reader and the limit of rows, but not what the rea
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,10 +36,16 @@ class Embedded:
         log.prepare(folder, schema)
         self.view = View(self.folder, watch=True)
         self.positions: dict[str, int] = {}
+        self._keeping = threading.Lock()
+        """Held while it is decided which rows are kept."""
 
     def register(self, consumer: str) -> None:
-        """Register a consumer: from now on the rows that it has not read are kept."""
-        position = log.register_consumer(self.folder, consumer)
+        """Register a consumer: from now on the rows that it has not read are kept.
+
+        A new one begins with the first row that is still there.
+        """
+        with self._keeping:
+            position = log.register_consumer(self.folder, consumer)
         self.view.refresh()
         if position > self.view.end:  # new rows would get numbers that count as read
             raise EngineError(
@@ -51,16 +58,31 @@ class Embedded:
     def forget_others(self) -> None:
         """Remove readers that are not registered: otherwise rows would be kept for readers of an earlier run."""
         for name in log.positions(self.folder).keys() - self.positions.keys():
-            log.remove_consumer(self.folder, name)
+            log.suspend_consumer(self.folder, name)
+
+    def leave(self, consumer: str) -> None:
+        """Keep no more rows for a consumer. If it registers again, it goes on with what is left of its rows."""
+        self.positions.pop(consumer, None)
+        log.suspend_consumer(self.folder, consumer)
+
+    def end(self) -> int:
+        """The number of the next row."""
+        self.view.refresh()
+        return self.view.end
+
+    def has_read(self, consumer: str, end: int) -> bool:
+        """Whether a consumer is done with all rows before the number `end`."""
+        return self.positions.get(consumer, end) >= end
 
     def refresh(self) -> bool:
         return self.view.refresh()
 
     def backlog(self, consumer: str) -> Backlog:
-        return self.view.backlog(self.positions[consumer])
+        return self.view.backlog(self.positions.get(consumer, self.view.end))
 
     def read_up_to(self, consumer: str, position: int) -> None:
-        self.positions[consumer] = max(position, self.positions[consumer])
+        if consumer in self.positions:  # it may have left
+            self.positions[consumer] = max(position, self.positions[consumer])
 
     def begin(self, consumer: str, batch_id: int) -> Sequence[ArrivalStats] | None:  # noqa: ARG002 - it has row numbers
         """Read the position from disk, for hops that do not wait in their source because they also read elsewhere."""
@@ -75,7 +97,7 @@ class Embedded:
     @property
     def rows(self) -> int:
         """The backlog of the slowest reader, in rows."""
-        return self.view.end - min(self.positions.values(), default=self.view.end)
+        return self.view.end - min(list(self.positions.values()), default=self.view.end)
 
     @property
     def total(self) -> int:
@@ -95,14 +117,15 @@ class Embedded:
 
     def collect(self) -> int:
         """Delete segments that all readers have read. Positions are read from disk: not all readers report them."""
-        for consumer, position in log.positions(self.folder).items():
-            if consumer in self.positions:
+        with self._keeping:
+            for consumer, position in log.positions(self.folder).items():
                 self.read_up_to(consumer, position)
-        return log.collect(self.folder, self.view)
+            return log.collect(self.folder, self.view)
 
     def read(self, spark: SparkSession, hop: str, consumer: str) -> DataFrame:
         """Return the rows as a streaming DataFrame. `hop` is the hop's key in the JVM, where it waits for grants."""
-        options = {"path": str(self.folder), "hop": hop, "consumer": consumer}
+        since = str(log.first_row(self.folder, consumer))
+        options = {"path": str(self.folder), "hop": hop, "consumer": consumer, "since": since}
         return spark.readStream.format(CHANNEL).options(**options).load()
 
     def writer(self, rows: DataFrame, hop: str) -> DataStreamWriter:

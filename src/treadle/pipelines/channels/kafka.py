@@ -15,6 +15,8 @@ is void as a whole, and made anew. So each row is read once by every reader that
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,12 +28,17 @@ from treadle.pipelines.channels.channel import Replan
 from treadle.pipelines.channels.checkpoint import done_up_to, last_committed
 from treadle.pipelines.channels.cluster import Cluster, Ends
 from treadle.pipelines.channels.ledger import ArrivalStats, Ledger, Offsets, Part, least, line
+from treadle.pipelines.channels.positions import replace
 from treadle.pipelines.channels.readers import KEPT, LIMIT, ROWS_PER_BATCH, CheckpointOf, Readers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+log = logging.getLogger("treadle.pipelines")
+
 ATTEMPTS = 5
+EARLIEST = -2
+"""Kafka's first offset, as an option of Spark's source."""
 WORTH_DELETING = 10_000
 """Rows that all readers have read are deleted together, once there are so many."""
 _WRITING = {
@@ -62,7 +69,8 @@ class KafkaChannel(Readers):
         self._parts = self.ledger.parts
         self._writing = False
         self._left_out: dict[str, list[Part]] = {}
-        self._deleted: dict[int, int] = {}
+        self._deleted: dict[int, int] = cluster.ends(topic, self._partitions, first=True)
+        self._folder = folder
         self._recover()
         cluster.watch(self.name, topic, self._partitions, self._seen)
 
@@ -86,12 +94,27 @@ class KafkaChannel(Readers):
         self._cluster.delete(self.topic, passed)
         return count
 
+    def register(self, consumer: str) -> None:
+        """Register a reader. One that left, and whose rows are gone, goes on with the first row of the ledger."""
+        with self._lock:
+            super().register(consumer)
+            position, first = self.positions[consumer], self._first()
+            if any(position.get(each, 0) < offset for each, offset in first.items()):
+                replace(self._since(consumer), json.dumps(first))
+                log.warning("'%s' goes on at %s of topic '%s': rows after %s are gone", consumer, first, self.topic,
+                            position)  # fmt: skip
+
     def read(self, spark: SparkSession, hop: str, consumer: str) -> DataFrame:  # noqa: ARG002 - it does not ask
         from pyspark.sql import functions as f
 
         with self._lock:
             void = self._left_out[consumer] = self._parts.voids(self._safe.get(consumer, {}))
-        rows = self._source(spark, {LIMIT: str(self._batch_rows)})
+            first = {str(each): offset or EARLIEST for each, offset in self._first().items()}
+        options = {LIMIT: str(self._batch_rows), "startingOffsets": json.dumps({self.topic: first})}
+        since = json.loads(self._since(consumer).read_text()) if self._since(consumer).exists() else {}
+        rows = self._source(spark, {**options, **({"failOnDataLoss": "false"} if since else {})})
+        for partition, offset in since.items():  # the ledger no longer says which of the rows before are void
+            rows = rows.where(f"NOT (partition = {partition} AND offset < {offset})")
         for part in void:
             for partition, (start, end) in part.spans.items():
                 if start < end:
@@ -135,6 +158,16 @@ class KafkaChannel(Readers):
             where=f"topic '{self.topic}'",
             remedy="another program writes to it: end that program, or give one of the two pipelines another name",
         )
+
+    def _first(self) -> dict[int, int]:
+        """Where the ledger begins: rows before that may be deleted, and it is not known which of them are void."""
+        with self._lock:
+            known = self._parts.found[0].spans if self._parts.found else {}
+            return {each: max(known.get(each, (0, 0))[0], self._deleted.get(each, 0)) for each in self._partitions}
+
+    def _since(self, consumer: str) -> Path:
+        """The file with the first offsets that are there for a reader which came back after its rows were gone."""
+        return self._folder / f"since-{consumer}.json"
 
     def _ends(self) -> Ends:
         return self._cluster.ends(self.topic, self._partitions)

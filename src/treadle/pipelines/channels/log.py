@@ -6,7 +6,6 @@ write and read it. Everything becomes visible by one rename, so a process may be
 
 from __future__ import annotations
 
-import errno
 import itertools
 import math
 import os
@@ -22,6 +21,17 @@ import pyarrow as pa
 from treadle.errors import ConfigError, EngineError
 from treadle.linux.files.file_lock import Lock, holder
 from treadle.loop.engine import Clock, SystemClock
+from treadle.pipelines.channels.positions import (
+    TMP,
+    first_row,
+    positions,
+    register_consumer,
+    remove_consumer,
+    replace,
+    set_position,
+    suspend_consumer,
+    unwritten,
+)
 from treadle.pipelines.channels.segment import (
     SUFFIX,
     Rows,
@@ -44,7 +54,9 @@ __all__ = [
     "Problem",
     "View",
     "Writer",
+    "check_schema",
     "collect",
+    "first_row",
     "positions",
     "prepare",
     "read",
@@ -52,6 +64,7 @@ __all__ = [
     "remove_consumer",
     "schema_of",
     "set_position",
+    "suspend_consumer",
     "verify",
 ]
 
@@ -87,7 +100,7 @@ class Writer:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(self.folder)
         except OSError as error:
-            raise _unwritten(self.folder, error) from error
+            raise unwritten(self.folder, error) from error
         self._view = View(self.folder)
         self._sound = False
         self.end = 0
@@ -164,7 +177,7 @@ class Writer:
             raise EngineError("this writer is closed", where=str(self.folder), remedy="open the channel again")
 
     def _commit(self, table: pa.Table, segment: Segment) -> Segment:
-        tmp = self.folder / f"{_TMP}{segment.first:020d}"
+        tmp = self.folder / f"{TMP}{segment.first:020d}"
         self._sound = False  # if this is interrupted, before or after the rename, the truth is on disk
         try:
             size = store(tmp, table)
@@ -173,7 +186,7 @@ class Writer:
             with suppress(OSError):
                 os.unlink(tmp)
             if isinstance(error, OSError):
-                raise _unwritten(self.folder / segment.name, error) from error
+                raise unwritten(self.folder / segment.name, error) from error
             raise
         self.end, self.epoch, self._sound = segment.end, segment.epoch, True
         return Segment(segment.first, segment.rows, segment.oldest, segment.mean, segment.epoch, size)
@@ -181,7 +194,7 @@ class Writer:
     def _recover(self) -> None:
         """Removes what an interrupted writer left, and finds out where the channel ends."""
         for name in os.listdir(self.folder):
-            if name.startswith(_TMP):
+            if name.startswith(TMP):
                 (self.folder / name).unlink(missing_ok=True)
         self._view.rescan()
         if len({segment.epoch for segment in self._view.hidden}) > 1:
@@ -205,6 +218,12 @@ def prepare(folder: Folder, schema: pa.Schema | StructType | str) -> None:
     _settle_schema(Path(folder), arrow_schema(schema))
 
 
+def check_schema(folder: Folder, schema: pa.Schema | StructType | str) -> None:
+    """Raise an EngineError if the folder is a channel with another schema."""
+    if (Path(folder) / _SCHEMA).exists():
+        _settle_schema(Path(folder), arrow_schema(schema))
+
+
 def read(folder: Folder, start: int | None = None, end: int | None = None) -> pa.Table:
     """Exactly the rows [start, end), by default all visible ones, in memory: for tests and inspection."""
     view = View(folder)
@@ -223,53 +242,6 @@ def read(folder: Folder, start: int | None = None, end: int | None = None) -> pa
         if segment.rows and segment.first < end and segment.end > start
     ]
     return pa.concat_tables(parts) if parts else schema.empty_table()
-
-
-def positions(folder: Folder) -> dict[str, int]:
-    """The position of each registered consumer: the rows before it are done."""
-    base = Path(folder) / "positions"
-    found = {}
-    for name in sorted(os.listdir(base)) if base.is_dir() else ():
-        if name.startswith("."):
-            continue
-        with suppress(FileNotFoundError):
-            text = (base / name).read_text(errors="replace").strip()
-            if not (text.isascii() and text.isdecimal()):
-                raise EngineError(
-                    f"'{text[:40]}' is not a row number",
-                    where=str(base / name),
-                    remedy="write the right number, or delete the file",
-                )
-            found[name] = int(text)
-    return found
-
-
-def set_position(folder: Folder, name: str, position: int) -> None:
-    """Record that the consumer is done with all rows before `position`. Only the consumer's owner may call this."""
-    if position < 0:
-        raise ConfigError(
-            f"position of '{name}' can't be {position}", where=str(folder), remedy="rows are counted from 0"
-        )
-    path = _position_file(folder, name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, str(position))
-
-
-def register_consumer(folder: Folder, name: str) -> int:
-    """Register a consumer: rows that it has not read are kept. Return its position; a new one begins at the start."""
-    known = positions(folder).get(name)
-    if known is not None:
-        return known
-    set_position(folder, name, 0)  # stops further deletion first: only then does the start stay where it is
-    start = View(folder).start
-    if start:
-        set_position(folder, name, start)
-    return start
-
-
-def remove_consumer(folder: Folder, name: str) -> None:
-    """Remove a consumer, so that the channel no longer waits for it; it need not be registered."""
-    _position_file(folder, name).unlink(missing_ok=True)
 
 
 def collect(folder: Folder, view: View | None = None) -> int:
@@ -320,7 +292,7 @@ def _unfinished(view: View) -> Iterator[Problem]:
         what = f"hidden, as the visible rows end at {view.end}"
         yield Problem("gap" if segment.first > view.end else "overlap", view.folder / segment.name, what)
     for name in sorted(os.listdir(view.folder)) if view.folder.is_dir() else ():
-        if name.startswith(_TMP):
+        if name.startswith(TMP):
             yield Problem("leftover", view.folder / name, "left by an interrupted writer")
         elif name.endswith(SUFFIX) and parse(name) is None:
             yield Problem("foreign", view.folder / name, "not named as a segment")
@@ -342,7 +314,7 @@ def schema_of(folder: Path) -> pa.Schema:
 def _settle_schema(folder: Path, schema: pa.Schema) -> None:
     """Writes the schema of a new channel; the schema of an existing channel must be the same."""
     if not (folder / _SCHEMA).exists():
-        _replace(folder / _SCHEMA, spark_json(schema))
+        replace(folder / _SCHEMA, spark_json(schema))
         return
     there = {column.name: column for column in schema_of(folder)}
     for column in schema:
@@ -358,31 +330,5 @@ def _other_schema(folder: Path, what: str) -> EngineError:
     return EngineError(what, where=str(folder), remedy="write the same columns, or start with an empty folder")
 
 
-def _position_file(folder: Folder, name: str) -> Path:
-    if not name or name.startswith(".") or "/" in name or "\0" in name:
-        raise ConfigError(f"'{name}' can't be a consumer's name", where=str(folder), remedy="use letters and digits")
-    return Path(folder) / "positions" / name
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace a file's text: whenever the process ends, the file has the old text or the new one."""
-    tmp = path.with_name(_TMP + path.name)
-    try:
-        tmp.write_text(text)
-        os.rename(tmp, path)
-    except OSError as error:
-        with suppress(OSError):
-            tmp.unlink()
-        raise _unwritten(path, error) from error
-
-
-def _unwritten(path: Path, error: OSError) -> EngineError:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    what = "there is no space left" if full else str(error)
-    remedy = "make space, then try again" if full else "see why the folder can't be written to"
-    return EngineError(f"could not be written, and nothing has changed: {what}", where=str(path), remedy=remedy)
-
-
-_TMP = ".tmp-"
 _SCHEMA = "schema.json"
 _POLL = 0.005

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.errors import EngineError
 from treadle.pipelines.channels.checkpoint import done_up_to, planned
-from treadle.pipelines.channels.cluster import Cluster
+from treadle.pipelines.channels.cluster import Cluster, Ends
 from treadle.pipelines.channels.ledger import Parts
 from treadle.pipelines.channels.view import Backlog
 
@@ -80,12 +80,29 @@ class Readers:
         self.positions[consumer] = self._first() if position is None else position
         self._safe[consumer] = self.positions[consumer]
 
+    def leave(self, consumer: str) -> None:
+        """Keep no more rows for a consumer. If it registers again, it goes on where its checkpoint is."""
+        with self._lock:
+            for known in (self.positions, self._safe, self._reading, self._known):
+                known.pop(consumer, None)
+
+    def end(self) -> Ends:
+        """The end offset of each partition."""
+        with self._lock:
+            return dict(self._parts.ends)
+
+    def has_read(self, consumer: str, end: Ends) -> bool:
+        """Whether a consumer is done with all rows before the offsets `end`."""
+        with self._lock:
+            position = self.positions.get(consumer)
+            return position is None or all(position.get(each, 0) >= offset for each, offset in end.items())
+
     def forget_others(self) -> None:
         """Do nothing: readers that are not registered are unknown here."""
 
     def backlog(self, consumer: str) -> Backlog:
         with self._lock:
-            position = self.positions[consumer]
+            position = self.positions.get(consumer, self._parts.ends)
             known = self._known.get(consumer)
             if known is None or known[0] != self._parts.version or known[1] is not position:
                 known = (self._parts.version, position, self._parts.backlog(position))
@@ -94,7 +111,8 @@ class Readers:
 
     def finish(self, consumer: str) -> None:
         with self._lock:
-            self.positions[consumer] = self._reading.pop(consumer)
+            if consumer in self.positions:  # it may have left
+                self.positions[consumer] = self._reading.pop(consumer)
 
     def limited(self, rows: int) -> int | None:
         """How many rows of this topic a batch may have if `rows` would be best; None if a user has set a least size."""

@@ -70,7 +70,7 @@ class ForeachBatchGate:
             hop.planned = time.monotonic()
             ages = self._wait(hop, batch_id)
             with self.gate.turn_if_there(hop.id) as granted:
-                ran = granted and not self.stopping.is_set()
+                ran = granted and not self.stopping.is_set() and not hop.leaving
                 if ran:
                     self._enter_pool(hop, rows)
                     hop.state = State.RUNNING

@@ -20,6 +20,7 @@ from treadle.enforce.gate.stats import HopStats
 from treadle.engines.spark.queries.progress import Progress
 from treadle.model import Instance
 from treadle.pipelines.gating.arrival_history import ArrivalHistory
+from treadle.pipelines.gating.assigning import group_of
 from treadle.pipelines.hops.hop import State
 from treadle.pipelines.spark.output_rows import OutputRows, RowCounts
 from treadle.pipelines.spark.queries import Stopped
@@ -165,13 +166,14 @@ class GatedQuery(RowCounts):
             return math.nan, math.nan
         return self._last.began, self._offered  # a batch has rows that arrived after the previous one was planned
 
-    def status(self, counts: HopStats | None) -> dict[str, Any]:
+    def status(self, counts: HopStats | None, priority: float) -> dict[str, Any]:
         """The state as JSON values; unknown is None."""
         queue, age, *_ = self.measures(time.time())
         return {
             "state": str(self.state),
             "rank": None if counts is None else known(counts.rank),
-            "priority": self.wish.priority,
+            "group": None if counts is None else group_of(counts.group),
+            "priority": priority,
             "queue": known(queue),
             "head_age_seconds": known(round(age, 3)),
             "rows_in": self.tuples_in,

@@ -112,6 +112,12 @@ class ParkedHops:
             if hop.parked or hop.state is State.WAITING:
                 self.gate.withdraw(hop.id)
 
+    def forget(self, hop: Hop) -> None:
+        """Forget a hop whose query has been stopped for good, with its place at the gate and its costs."""
+        self.hops.pop(hop.key, None)
+        self.gate.withdraw(hop.id)
+        self.sizer.forget(hop.id)
+
     def tick(self, hop: Hop) -> None:
         """Resume a hop that has no rows, so that Spark checks whether a timeout is due.
 
@@ -145,7 +151,7 @@ class ParkedHops:
         """Update the hop's state; return its grant function if it is parked and could run now, else None."""
         rows = sum(backlog.rows for backlog in hop.backlogs())
         with self.lock:
-            if self.stopping.is_set() or not hop.parked:
+            if self.stopping.is_set() or hop.leaving or not hop.parked:
                 return None
             if not rows:
                 hop.state = State.IDLE
@@ -186,7 +192,7 @@ class ParkedHops:
         With `slot` the hop releases its slot at its next report.
         """
         with self.lock:
-            if not hop.parked:
+            if not hop.parked or hop.leaving:
                 return False
             hop.parked, hop.has_slot = False, slot
             hop.state = State.RUNNING

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from treadle.durations import Backoff
+from treadle.model import Topology
 from treadle.pipelines.channels.channel import Channel, Source
 from treadle.pipelines.channels.cluster import Cluster
 from treadle.pipelines.channels.embedded import Embedded
@@ -86,6 +87,10 @@ class Hop(RowCounts):
     """When the waiting or running batch was planned (monotonic). It reads what its sources had at that time."""
     well: float = 0.0
     """When the hop last worked (monotonic): the end of its last batch or, before that, the start of its query."""
+    leaving: bool = False
+    """Whether no further batch starts, because its query is about to be stopped."""
+    left: bool = False
+    """Whether it has left a channel that was full of its backlog."""
     replan: bool = False
     """Whether the query ended because it must restart, at once, with another plan."""
     bad_rows: int = 0
@@ -104,9 +109,20 @@ class Hop(RowCounts):
         return bool(self.inputs) and not self.foreign and all(channel.asks for channel in self.inputs)
 
     @property
+    def ended(self) -> bool:
+        """Whether its query has ended for good, while others of the run go on."""
+        return self.state in (State.FAILED, State.STOPPED)
+
+    @property
     def cut_off(self) -> bool:
         """Whether brokers were unreachable since `well`: then an end of the query does not count as a failure."""
         return any(cluster.failed_since(self.well) for cluster in self.clusters)
+
+    def follow(self, topology: Topology) -> None:
+        """Take over the priority and the latency goal that it has in a topology."""
+        row, priority = topology.row_of[self.id], topology.priority
+        self.urgent = bool(priority[row] > priority.min())
+        self.latency_goal = float(topology.latency_goal[row])
 
     def backlogs(self) -> list[Backlog]:
         return [channel.backlog(self.name) for channel in self.inputs]
@@ -151,7 +167,7 @@ class Hop(RowCounts):
     def _left(self, rows: int) -> float:
         return math.nan if self.query is None else self.output_rows.latest(self.query._jsq, rows)
 
-    def try_again(self, retries: int) -> bool:
+    def try_again(self, retries: float) -> bool:
         """Schedule a restart after the query's end; False after more than `retries` failures in a row."""
         self.planned = None
         if self.replan:

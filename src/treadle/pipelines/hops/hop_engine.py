@@ -47,6 +47,12 @@ class HopEngine:
         self._now = now
         self._totals = Totals(hops, lost)
 
+    def follow(self, topology: Topology, hops: Sequence[Hop]) -> None:
+        """Describe other hops from now on. Must not be called while a round runs."""
+        self._topology = topology
+        self._hops = tuple(hops)
+        self._totals.follow(hops)
+
     def topology(self) -> Topology:
         return self._topology
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 from treadle.broker import HOST, PORT
-from treadle.decide import registry
+from treadle.decide import query_rules, registry
 from treadle.decide.adaptive import Adaptive
+from treadle.decide.assignment import NONE, assigner_of
+from treadle.decide.batch import Rows
 from treadle.decide.policy import Policy
 from treadle.durations import seconds, text
 from treadle.errors import ConfigError
 from treadle.pipelines.channels.embedded import check_limit
 from treadle.pipelines.hops.totals import OBJECTIVES
+from treadle.pipelines.nodes.node import ON_FAILURE
 
 ENFORCE = ("gate", "pools", "none")
 LEAST_PERIOD = 0.001
@@ -37,7 +40,7 @@ class Options:
     slots: int | Literal["auto"] = "auto"
     enforce: str = "auto"
     period: float = 0.1
-    batch: float = 0.0
+    batch: float | Rows = 0.0
     patience: float = 5.0
     express: int = 1
     limit_rows: int = 1_000_000
@@ -46,6 +49,10 @@ class Options:
     kafka: str = f"{HOST}:{PORT}"
     shed: bool = True
     cycle: float = 2.0
+    assign: object = NONE
+    assign_period: float = 1.0
+    rules: Sequence[Mapping[str, Any]] = ()
+    on_failure: str = "stop"
 
     def __post_init__(self) -> None:
         realtime = self.layout == "realtime"
@@ -69,19 +76,33 @@ class Options:
                 raise ConfigError(f"{name} can't be {count!r}", remedy="use a whole number, 0 or more")
         if not isinstance(self.patience, int | float):  # text or a timedelta; the gate checks numbers
             object.__setattr__(self, "patience", seconds(self.patience, what="patience"))
+        if self.on_failure not in ON_FAILURE:
+            raise ConfigError(f"on_failure can't be {self.on_failure!r}", remedy=f"use one of {', '.join(ON_FAILURE)}")
         check_limit(self.limit_rows)
-        policy_of(self.policy)
+        query_rules.check_with(policy_of(self.policy), query_rules.read(self.rules, policy_of, least=LEAST_PERIOD))
+        if self.rules and self.enforce == "none":
+            raise ConfigError(
+                "rules need a gate or pools", where="run", remedy="leave out enforce='none', or the rules"
+            )
+        if assigner_of(self.assign).name != NONE and self.enforce != "gate":
+            remedy = "leave one of the two out: only the gate has slots"
+            raise ConfigError(f"assign needs the gate, but enforce is {self.enforce!r}", remedy=remedy)
 
     def _check_realtime(self) -> None:
         """Refuse options of the gate, which the realtime layout does not have, and batches that are too short."""
         default = {field.name: field.default for field in fields(self)} | {"enforce": "none"}
-        for name in ("enforce", "policy", "slots"):
+        if self.rules:
+            remedy = "leave them out, and run treadle attach --rule … beside it"
+            raise ConfigError("rules need a gate, which the realtime layout does not have", remedy=remedy)
+        for name in ("enforce", "policy", "slots", "assign"):
             if getattr(self, name) != default[name]:
                 policy = f" --policy {text_of(self.policy)}" if name == "policy" else ""
                 raise ConfigError(
                     f"{name} can't be {getattr(self, name)!r} in the realtime layout, which has no gate",
                     remedy=f"leave it out, and run treadle attach{policy} beside it",
                 )
+        if isinstance(self.batch, Rows):
+            raise ConfigError(f"batch can't be {self.batch} in the realtime layout", remedy="use a time, as '5s'")
         if self.batch < SHORTEST_REALTIME:
             raise ConfigError(
                 f"batch is {text(self.batch)}, too short for the realtime layout",

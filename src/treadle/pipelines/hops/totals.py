@@ -34,16 +34,27 @@ class Totals:
     def __init__(self, hops: Sequence[Hop], lost: Callable[[], float] | None = None) -> None:
         self._hops = tuple(hops)
         self._lost = lost
+        self._ended = (0, 0.0)
+        """Rows and seconds of the sinks that have ended."""
         self._before = (time.monotonic(), 0, 0.0)
         self._looked = -np.inf
         self._late: dict[str, float] = {}
+
+    def follow(self, hops: Sequence[Hop]) -> None:
+        """Measure other hops from now on. What hops that are no longer among them have done still counts."""
+        gone = [hop.latency.total for hop in set(self._hops) - set(hops) if hop.latency is not None]
+        new = [hop.latency.total for hop in set(hops) - set(self._hops) if hop.latency is not None]
+        rows, seconds = self._ended
+        rows += sum(rows for rows, _ in gone) - sum(rows for rows, _ in new)
+        seconds += sum(seconds for _, seconds in gone) - sum(seconds for _, seconds in new)
+        self._ended, self._hops = (rows, seconds), tuple(hops)
 
     def read(self, now: float, waiting: Waiting) -> dict[str, float]:
         """Return the objectives. Mean latency (NaN without rows) and output rate are over the time since the last call.
 
         The other objectives are current values.
         """
-        sums = [hop.latency.total for hop in self._hops if hop.latency is not None]
+        sums = [self._ended, *(hop.latency.total for hop in self._hops if hop.latency is not None)]
         then, rows, seconds = self._before
         self._before = (time.monotonic(), sum(count for count, _ in sums), sum(total for _, total in sums))
         took, came, waited = (new - old for new, old in zip(self._before, (then, rows, seconds), strict=True))

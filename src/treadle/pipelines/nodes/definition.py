@@ -6,7 +6,8 @@ DataFrames. `api.pipeline` adds the methods that run it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from treadle.decide.quality import Measure
@@ -22,6 +23,7 @@ from treadle.plugins import suggestion
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+OnFailure = Literal["stop", "continue", "retry"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -31,6 +33,25 @@ class Definition:
     def __init__(self, name: str) -> None:
         self.name = checks.check_name(name, f"pipeline ({checks.place_of_definition()})")
         self._nodes: dict[str, Node] = {}
+
+    @classmethod
+    def of(cls, name: str, nodes: Mapping[str, Node]) -> Definition:
+        """Make a definition of nodes that exist already."""
+        made = Definition(name)
+        made._nodes = dict(nodes)
+        return made
+
+    def restricted(self, sinks: Collection[str]) -> Definition:
+        """Some sinks and all nodes that they need, as a definition that later changes of this one leave alone."""
+        for name in sinks:
+            if not self.node(name).kind.ends:
+                raise ConfigError("is not a sink", where=self.node(name).where, remedy="name sinks")
+        needed = graph.needed_by(sinks, self._nodes)
+        return Definition.of(self.name, {name: node for name, node in self._nodes.items() if name in needed})
+
+    def other_version(self, file: str) -> Definition:
+        """Load another version of this pipeline from a file. A `Pipeline` can; this class knows no files."""
+        raise ConfigError("can't be loaded from a file", where=file, remedy="define it as a treadle.Pipeline")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {len(self._nodes)} nodes)"
@@ -161,6 +182,7 @@ class Definition:
         latency_goal: Duration | None = None,
         min_accuracy: float | None = None,
         accuracy: Measure | None = None,
+        on_failure: OnFailure | None = None,
     ) -> Callable[[F], F]: ...
     def sink(
         self,
@@ -172,6 +194,7 @@ class Definition:
         latency_goal: Duration | None = None,
         min_accuracy: float | None = None,
         accuracy: Measure | None = None,
+        on_failure: OnFailure | None = None,
     ) -> Any:
         """Define a sink: a function (DataFrame, batch id) -> None as foreachBatch takes it, with or without the id.
 
@@ -179,6 +202,8 @@ class Definition:
         row when it leaves the sink. `min_accuracy` is the share of the rows, 0 to 1, that must be processed: the others
         may be dropped if the CPU is too slow, for sinks of low priority first. Without it no rows are dropped. With an
         `accuracy` function, as `treadle.relative_error("amount")`, it is the lowest value that the function may return.
+        `on_failure` says what happens when the sink has failed for good: the pipeline stops, continues without it, or
+        tries again for ever (default: what the run says).
         """
 
         def define(decorated: F) -> F:
@@ -194,6 +219,7 @@ class Definition:
                     latency_goal=checks.check_goal(latency_goal, where),
                     min_accuracy=checks.check_accuracy(min_accuracy, where),
                     accuracy=checks.check_measure(accuracy, min_accuracy, where),
+                    on_failure=checks.check_on_failure(on_failure, where),
                     takes_batch_id=takes_id,
                     place=place,
                 )
@@ -213,6 +239,7 @@ class Definition:
         latency_goal: Duration | None = None,
         min_accuracy: float | None = None,
         accuracy: Measure | None = None,
+        on_failure: OnFailure | None = None,
     ) -> None:
         """Define a sink that is one of Spark's own writers, as "kafka", "parquet" or "noop", with its options."""
         place, where = self._begin_named(name, Kind.WRITER)
@@ -229,6 +256,7 @@ class Definition:
                 latency_goal=checks.check_goal(latency_goal, where),
                 min_accuracy=checks.check_accuracy(min_accuracy, where),
                 accuracy=checks.check_measure(accuracy, min_accuracy, where),
+                on_failure=checks.check_on_failure(on_failure, where),
                 place=place,
             )
         )
@@ -279,10 +307,15 @@ class Definition:
         self.check()
         return graph.queries(self._nodes)
 
-    def topology(self, layout: str = "hops", engine: str = "spark") -> Topology:
-        """The topology for policies. In layout `hops` each operator is an instance, else each sink and all it needs."""
+    def topology(
+        self, layout: str = "hops", engine: str = "spark", named: Mapping[str, str] = MappingProxyType({})
+    ) -> Topology:
+        """The topology for policies. In layout `hops` each operator is an instance, else each sink and all it needs.
+
+        `named` has the names of the queries that nodes belong to already, for a pipeline that changes while it runs.
+        """
         self.check()
-        return graph.topology(self._nodes, layout, engine)
+        return graph.topology(self._nodes, layout, engine, named)
 
     def fingerprint(self) -> str:
         """The graph as text, equal for equal graphs. By it a run detects the checkpoints of another graph."""

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, count
+from types import MappingProxyType
 
 from treadle.errors import ConfigError
 from treadle.model import Operator, Query, Topology
@@ -121,19 +125,31 @@ def parts(nodes: Nodes, *, through: bool) -> list[list[Node]]:
     return list(found.values())
 
 
-def queries(nodes: Nodes) -> tuple[Query, ...]:
+def queries(nodes: Nodes, named: Mapping[str, str] = MappingProxyType({})) -> tuple[Query, ...]:
     """Return each connected part of the graph as a query, named after its sink of highest priority.
 
-    An operator has the highest priority and the smallest latency goal of the sinks that its rows can reach.
+    An operator has the highest priority and the smallest latency goal of the sinks that its rows can reach. While a
+    pipeline changes, `named` has the query of each node that runs already. A part keeps that name, and parts of one
+    name stay one query: so instances keep their names, by which the gate knows them.
     """
     priority, goal = priority_of_node(nodes), goal_of_node(nodes)
-    found = []
+    whole: dict[str, list[Node]] = {}
+    new = []
     for part in parts(nodes, through=False):
-        mine = {node.name for node in part}
-        sinks = [node for node in nodes.values() if node.name in mine and node.kind.ends]
-        operators = tuple(Operator(n.name, _running(n, nodes), priority[n.name], goal[n.name]) for n in part)
+        known = Counter(named[node.name] for node in part if node.name in named)
+        if known:
+            whole.setdefault(known.most_common(1)[0][0], []).extend(part)
+        else:
+            new.append(part)
+    for part in new:
         # max() keeps the first of equals, and sinks are in the order of definition.
-        found.append(_query(max(sinks, key=lambda sink: sink.priority), sinks, operators))
+        first = max(_sinks(part, nodes), key=lambda sink: sink.priority).name
+        names = chain([first], (f"{first}-{number}" for number in count(2)))
+        whole[next(name for name in names if name not in whole)] = part
+    found = []
+    for name, part in whole.items():
+        operators = tuple(Operator(n.name, _running(n, nodes), priority[n.name], goal[n.name]) for n in part)
+        found.append(_query(name, _sinks(part, nodes), operators))
     return tuple(found)
 
 
@@ -144,19 +160,41 @@ def fused_queries(nodes: Nodes) -> tuple[Query, ...]:
         if sink.kind.ends:
             needed = needed_by([sink.name], nodes)
             on_the_way = [n for n in in_order(nodes) if n.name in needed and n.kind.runs]
-            found.append(_query(sink, [sink], tuple(Operator(n.name, _running(n, nodes)) for n in on_the_way)))
+            found.append(_query(sink.name, [sink], tuple(Operator(n.name, _running(n, nodes)) for n in on_the_way)))
     return tuple(found)
 
 
-def topology(nodes: Nodes, layout: str, engine: str) -> Topology:
-    """The topology for policies. In layout `hops` each operator is an instance, else each sink with all it needs."""
+def topology(nodes: Nodes, layout: str, engine: str, named: Mapping[str, str] = MappingProxyType({})) -> Topology:
+    """The topology for policies. In layout `hops` each operator is an instance, else each sink with all it needs.
+
+    `named` is as for `queries`.
+    """
     if layout == "hops":
-        return Topology.of(queries(nodes), engine=engine)
+        return Topology.of(queries(nodes, named), engine=engine)
     if layout in LAYOUTS:
         whole = fused_queries(nodes)
         together = [(query.name, tuple(op.name for op in query.operators)) for query in whole]
         return Topology.of(whole, fused=together, engine=engine)
     raise ConfigError(f"layout '{layout}' is unknown", remedy=f"use one of {', '.join(LAYOUTS)}")
+
+
+def with_priorities(declared: Topology, nodes: Nodes, own: Mapping[str, float], version: int) -> Topology:
+    """Return the topology of these nodes with other priorities, by sink and operator; instances keep their names.
+
+    An operator without a number of its own has the highest priority of the sinks that its rows can reach.
+    """
+    changed = {name: replace(node, priority=own.get(name, node.priority)) for name, node in nodes.items()}
+    priority = {**priority_of_node(changed), **own}
+
+    def query(old: Query) -> Query:
+        operators = tuple(
+            op if op.priority is None and op.name not in own else replace(op, priority=priority[op.name])
+            for op in old.operators
+        )
+        sinks = [priority[op.name] for op in old.operators if nodes[op.name].kind.ends]
+        return replace(old, operators=operators, priority=max(sinks))
+
+    return Topology(tuple(map(query, declared.queries)), declared.instances, version)
 
 
 def fingerprint(pipeline: str, nodes: Nodes) -> str:
@@ -235,6 +273,12 @@ def _running(node: Node, nodes: Nodes) -> tuple[str, ...]:
     return tuple(up for up in node.inputs if nodes[up].kind.runs)
 
 
-def _query(named_after: Node, sinks: Sequence[Node], operators: tuple[Operator, ...]) -> Query:
+def _sinks(part: Sequence[Node], nodes: Nodes) -> list[Node]:
+    """The sinks of a part, in the order of definition."""
+    mine = {node.name for node in part}
+    return [node for node in nodes.values() if node.name in mine and node.kind.ends]
+
+
+def _query(name: str, sinks: Sequence[Node], operators: tuple[Operator, ...]) -> Query:
     goals = [sink.latency_goal for sink in sinks if sink.latency_goal is not None]
-    return Query(named_after.name, operators, named_after.priority, min(goals, default=None))
+    return Query(name, operators, max(sink.priority for sink in sinks), min(goals, default=None))

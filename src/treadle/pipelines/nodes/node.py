@@ -30,6 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 PARTS = (0.01, 0.1, 0.5, 0.9, 1.0)
 """Shares of the rows with which an accuracy function is tested."""
+ON_FAILURE = ("stop", "continue", "retry")
 _LONGEST = 100  # a name becomes part of folder, socket and metric names
 
 
@@ -82,6 +83,8 @@ class Node:
     accuracy: Measure | None = None
     """The user's accuracy function, to which `min_accuracy` applies. If None, it applies to the share of rows kept."""
     shed: Choice | None = None
+    on_failure: str | None = None
+    """What happens when this sink fails for good, one of `ON_FAILURE`. If None, what the run says."""
     takes_batch_id: bool = False
     place: str = ""
 
@@ -228,6 +231,13 @@ def check_accuracy(accuracy: object, where: str) -> float | None:
     if isinstance(accuracy, int | float) and not isinstance(accuracy, bool) and 0 <= accuracy <= 1:
         return float(accuracy)
     raise ConfigError(f"min_accuracy is {accuracy!r}", where=where, remedy="give a number from 0 to 1, as 0.9")
+
+
+def check_on_failure(wish: object, where: str) -> str | None:
+    """Return what happens when a sink fails for good, if it is one of `ON_FAILURE` or None."""
+    if wish is None or wish in ON_FAILURE:
+        return None if wish is None else str(wish)
+    raise ConfigError(f"on_failure is {wish!r}", where=where, remedy=f"use one of {', '.join(ON_FAILURE)}")
 
 
 def check_measure(measure: object, minimum: object, where: str) -> Measure | None:

@@ -55,6 +55,10 @@ class Drops:
         self._ever: set[str] = set()
         self._counts: Counts = {}
 
+    def follow(self, flow: Flow) -> None:
+        """Report the promises of another flow of the same tasks."""
+        self._flow = flow
+
     def update(self, desired: Floats, counts: Counts) -> None:
         """Record a cycle; log for which sinks dropping begins, changes much or ends.
 

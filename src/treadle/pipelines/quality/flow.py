@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import numpy as np
+
 from treadle.decide.quality import Flow, Promise
+from treadle.model import Floats
 from treadle.pipelines.nodes import graph
 from treadle.pipelines.nodes.node import Node
 
@@ -40,6 +43,13 @@ def flow_of(nodes: Mapping[str, Node], layout: str, instances: Mapping[str, int]
         }
         inputs, copies = {**starts, **ends}, {**dict.fromkeys(starts, 0), **dict.fromkeys(ends, 1)}
     return Flow.of(inputs, promised(nodes), {**copies, **instances})
+
+
+def lowest_read(flow: Flow, part: Floats) -> Floats:
+    """By task: the least of the shares kept on the streams that it reads; 1 without streams. `part` is by stream."""
+    found = np.ones(len(flow))
+    np.minimum.at(found, flow.end, part)
+    return found
 
 
 def may_shed(nodes: Mapping[str, Node]) -> bool:

@@ -133,6 +133,10 @@ class Placement(Promises):
     def _cpu_measured(self) -> bool:
         return True
 
+    @property
+    def can_shed(self) -> bool:
+        return self._sheds and super().can_shed
+
     def shed(self, rows: DataFrame, producer: str, consumer: str) -> DataFrame:
         return super().shed(rows, producer, consumer) if self._sheds else rows
 

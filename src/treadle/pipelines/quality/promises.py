@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from treadle.decide.quality import Controller, Decision, Flow, Kept, Measured, Short, least_part
+from treadle.decide.quality import Controller, Decision, Kept, Measured, Promise, Short, least_part
 from treadle.decide.quality.equations import current_accuracy
 from treadle.decide.quality.shortages import Shortages
 from treadle.enforce import Enforcer
@@ -25,7 +26,7 @@ from treadle.pipelines.hops.hop import Hop
 from treadle.pipelines.hops.running import Running
 from treadle.pipelines.nodes.node import Kind
 from treadle.pipelines.quality.drops import Drops
-from treadle.pipelines.quality.flow import WHOLE, flow_of, may_shed
+from treadle.pipelines.quality.flow import WHOLE, flow_of, lowest_read, may_shed
 from treadle.pipelines.quality.on_time import OnTime, Progress
 from treadle.pipelines.quality.query_work import QueryWork
 from treadle.pipelines.quality.shedding import Shedding
@@ -78,6 +79,8 @@ class Promises:
         self.in_process = True
         self.flow = flow_of(run.nodes, run.options.layout, instances)
         self.last: Cycle | None = None
+        self.suspended = False
+        """Whether all rows are kept, whatever is promised."""
         self._nodes = run.nodes
         self._pipeline = run.name
         self._cycle = run.options.cycle
@@ -122,6 +125,17 @@ class Promises:
         """Whether any rows are dropped at present."""
         return self.last is not None and bool((self.last.decision.desired < WHOLE).any())
 
+    @property
+    def can_shed(self) -> bool:
+        """Whether the plans of the hops can drop rows, so that other promises can be kept from now on."""
+        return not self._off
+
+    def promise(self, promises: Mapping[str, Promise]) -> None:
+        """Keep these promises, by sink, from the next cycle on."""
+        self.flow = replace(self.flow, promises=dict(promises))
+        self.controller.follow(self.flow)
+        self._drops.follow(self.flow)
+
     def shed(self, rows: DataFrame, producer: str, consumer: str) -> DataFrame:
         """Return the rows of node `producer` that node `consumer` reads, without those that are dropped."""
         if self._off:
@@ -153,7 +167,11 @@ class Promises:
         return self._seen
 
     def carry_out(self, decision: Decision, now: float) -> None:
-        """Drop rows as decided, and record the cycle in `last`."""
+        """Drop rows as decided, or none while suspended, and record the cycle in `last`."""
+        if self.suspended:
+            whole = np.ones_like(decision.desired)
+            streams = np.ones_like(decision.streams)
+            decision = replace(decision, desired=whole, streams=streams, outside=whole, short=())
         (first, oldest), (last, before), (now, latest) = self._looks[0], self._looks[-2], self._looks[-1]
         lately = np.maximum(latest - before, 0.0) / (now - last)
         local = self._kept(lately, np.maximum(latest - oldest, 0.0) / (now - first))
@@ -334,7 +352,7 @@ class Promises:
         seen, kept, *_ = self._split(lately)
         earlier, kept_earlier, *_ = self._split(on_average)
         seen, kept = np.where(seen > 0.0, seen, earlier), np.where(seen > 0.0, kept, kept_earlier)
-        return _lowest(self.flow, np.where(seen > 0.0, kept / np.where(seen > 0.0, seen, 1.0), 1.0))
+        return lowest_read(self.flow, np.where(seen > 0.0, kept / np.where(seen > 0.0, seen, 1.0), 1.0))
 
     def _measured(self, now: float, on_average: Floats) -> Measured:
         """Return the controller's input: the latest arrival rates, and the counters per second over the window.
@@ -378,10 +396,3 @@ class Promises:
         unknown = np.isin(self.flow.tasks, list(self._sources.unknown))
         fed: Bools = self.flow.downstream(np.where(unknown, 0.0, 1.0)) == 0.0
         return fed
-
-
-def _lowest(flow: Flow, part: Floats) -> Floats:
-    """By task: the least of the shares kept on the streams that it reads; 1 without streams. `part` is by stream."""
-    found = np.ones(len(flow))
-    np.minimum.at(found, flow.end, part)
-    return found

@@ -55,6 +55,9 @@ class NoGateSteering(Steering):
     def _prepared_policy(self, loop: Loop, spec: str | Policy) -> Callable[[], None]:  # noqa: ARG002 - it is refused
         _no_gate("policy", f"treadle attach --policy {text_of(spec)}", self._where)
 
+    def _prepared_rules(self, loop: Loop, given: Any) -> Callable[[], None]:  # noqa: ARG002 - whatever they are
+        _no_gate("rules", "treadle attach --rule …", self._where)
+
     def _prepared_slots(self, count: int | str) -> Callable[[], None]:  # noqa: ARG002 - whatever it is
         _no_gate("slots", "treadle attach", self._where)
 

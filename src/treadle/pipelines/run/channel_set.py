@@ -93,6 +93,14 @@ class ChannelSet:
         self.sources[name] = made
         return made
 
+    def remove(self, name: str) -> None:
+        """Close a channel that no hop of this run reads any more. Its rows are kept."""
+        source = self.sources.pop(name, None)
+        if isinstance(source, Embedded):
+            source.close()
+        elif source is not None and source.cluster is not None:
+            source.cluster.unwatch(name)
+
     def brokers_of(self, node: Node) -> Cluster | None:
         """The brokers of a topic or Kafka writer: its own, else the run's. None for other nodes."""
         if node.kind is Kind.TOPIC or (node.kind is Kind.WRITER and node.format == "kafka"):

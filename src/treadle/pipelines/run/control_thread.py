@@ -12,6 +12,7 @@ from treadle.loop import Loop
 from treadle.pipelines.channels.channel import Source
 from treadle.pipelines.hops.hop import Hop, State
 from treadle.pipelines.nodes.node import Kind
+from treadle.pipelines.run.failures import Failures
 from treadle.pipelines.run.hop_starter import HopStarter
 from treadle.pipelines.run.parts import TICK, Parts
 
@@ -21,8 +22,9 @@ SLOW_TICK = 1.0
 class ControlThread:
     """The periodic work for one started run."""
 
-    def __init__(self, parts: Parts, starter: HopStarter) -> None:
+    def __init__(self, parts: Parts, starter: HopStarter, failures: Failures | None = None) -> None:
         self._parts = parts
+        self._failures = failures
         self._starter = starter
         self._parked_hops = starter.parked_hops
         self._attempt = parts.attempt
@@ -44,8 +46,9 @@ class ControlThread:
                     self._maintain()
 
     def _poll_feeds(self) -> None:
-        for name, channel in self._parts.channel_set.sources.items():
-            if self._parts.nodes[name].kind is Kind.FEED and channel.asks:
+        for name, channel in list(self._parts.channel_set.sources.items()):
+            node = self._parts.nodes.get(name)  # a change of the pipeline may have removed it
+            if node is not None and node.kind is Kind.FEED and channel.asks:
                 self._attempt(f"polling channel '{name}'", partial(self._poll, channel))
 
     def _poll(self, channel: Source) -> None:
@@ -54,18 +57,20 @@ class ControlThread:
 
     def _maintain(self) -> None:
         self._attempt("steering", self._parts.steering.step)
-        for name, channel in self._parts.channel_set.sources.items():
+        for name, channel in list(self._parts.channel_set.sources.items()):
             self._attempt(f"polling channel '{name}'", channel.refresh)
             self._attempt(f"collecting channel '{name}'", channel.collect)
         self._attempt("offering hops to the gate", partial(self._parked_hops.consider_all, thorough=True))
-        for hop in self._parts.hops.values():
+        if self._failures is not None:
+            self._attempt("ending what only failed sinks need", self._failures.step)
+        for hop in list(self._parts.hops.values()):
             self._attempt(f"tending hop '{hop.name}'", partial(self._maintain_hop, hop))
 
     def _maintain_hop(self, hop: Hop) -> None:
         realtime = self._parts.realtime
-        if realtime is not None and hop.state is not State.RESTARTING:
+        if realtime is not None and hop.state is not State.RESTARTING and not hop.ended:
             realtime.note(hop)
-        if hop.state is State.RESTARTING and time.monotonic() >= hop.retry_at:
+        if hop.state is State.RESTARTING and not hop.leaving and time.monotonic() >= hop.retry_at:
             if all(cluster.reachable for cluster in hop.clusters):
                 self._starter.restart(hop)
         elif hop.stateful and hop.parked and hop.state is State.IDLE:

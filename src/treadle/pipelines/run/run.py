@@ -10,28 +10,32 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treadle.control import control_socket
 from treadle.control.settings import Changeable, Settings
 from treadle.decide.policy import Policy
 from treadle.durations import Duration, seconds
-from treadle.enforce import Knob
 from treadle.enforce.gate.gate import Gate
-from treadle.enforce.gate.rank_knob import GateKnob
 from treadle.errors import ConfigError, EngineError
-from treadle.loop import Binding, Loop
 from treadle.pipelines.channels.channel import Source
+from treadle.pipelines.gating.ranking import Ranking
 from treadle.pipelines.gating.steering import Steering
 from treadle.pipelines.hops.hop import Hop, State
-from treadle.pipelines.hops.hop_engine import ALL_METRICS, HopEngine
 from treadle.pipelines.hops.options import Options, policy_of
+from treadle.pipelines.hops.totals import OBJECTIVES
+from treadle.pipelines.nodes.definition import Definition
+from treadle.pipelines.nodes.difference import Difference
 from treadle.pipelines.nodes.node import Kind, Node
+from treadle.pipelines.quality import live_quality
 from treadle.pipelines.quality.promises import Promises
 from treadle.pipelines.realtime import stages
 from treadle.pipelines.realtime.stages import Batches
-from treadle.pipelines.run import status
+from treadle.pipelines.run import failures, live_priorities, ranked_hops, status
+from treadle.pipelines.run.change import Change
 from treadle.pipelines.run.control_thread import ControlThread
+from treadle.pipelines.run.failures import Failures
 from treadle.pipelines.run.feed import Feed
 from treadle.pipelines.run.folder import RunFolder
 from treadle.pipelines.run.hop_starter import HopStarter
@@ -54,32 +58,42 @@ class Run(Changeable):
     spark: SparkSession
     promises: Promises | None = None
     _starter: HopStarter | None = None
+    _change: Change
     _server: control_socket.Server | None = None
     _thread: threading.Thread
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, pipeline: Definition) -> None:
         self._parts = parts
+        self._pipeline = pipeline
+        """What the user has defined. Sinks of it may not run, or not any more."""
         self._feeds: list[Feed] = []
 
     def begin(self, spark: SparkSession | None, keeper: Callable[[Run], Promises | None]) -> None:
         """Start everything; `keeper` makes the `Promises` of this run. Called once, by `start`."""
         parts = self._parts
         options = parts.options
-        policy = policy_of(options.policy)
+        ranking = Ranking(policy_of(options.policy), options.rules, options.period, OBJECTIVES, "pipelines")
         parts.channel_set.check(parts.definition.nodes)
         master = None if parts.realtime is None else stages.master(parts.nodes)
         self.spark = spark or session(self.name, master=master, fair=options.enforce == "pools")
         parts.channel_set.prepare(self.spark)
         self.promises = keeper(self)
+        failures.check(parts, promised=self.promises is not None)
         self._starter = HopStarter(parts, self.spark, self.promises)
         # Before any hop: it raises if a pipeline of this name runs already, which our hops would disturb.
         self._server = control_socket.serve(self.name, self._commands())
         if parts.realtime is None:
             parts.folder.claim()
         self._starter.start()
-        loop = self._make_loop(policy, self._starter)
-        parts.steering.begin(loop, None if parts.realtime else self._starter.parked_hops.sizer)
-        work = ControlThread(parts, self._starter).work
+        engine = ranked_hops.make_engine(parts, self._starter.pools, self.promises)
+        loop = ranked_hops.make_loop(parts, ranking, engine, self.promises)
+        self._change = Change(parts, self.spark, self._starter, loop, engine, promised=self.promises is not None)
+        more = {
+            "priorities": live_priorities.setting(parts, self._change.follow, self.promises),
+            "quality": live_quality.setting(self.name, parts.nodes, self.promises),
+        }
+        parts.steering.begin(loop, ranking, None if parts.realtime else self._starter.parked_hops.sizer, more)
+        work = ControlThread(parts, self._starter, Failures(parts, self._starter, self._change.follow)).work
         self._thread = threading.Thread(target=work, args=(loop,), name="treadle-control", daemon=True)
         self._thread.start()
 
@@ -187,10 +201,59 @@ class Run(Changeable):
         self.check()
 
     def check(self) -> None:
-        """Raise the error of a hop that has failed for good."""
-        for hop in self.hops.values():
-            if hop.state is State.FAILED:
+        """Raise the error of a hop that has failed for good, unless the others go on without it."""
+        for hop in list(self.hops.values()):
+            if hop.state is State.FAILED and (self._parts.on_failure(hop.name) == "stop" or self._parts.live is None):
                 raise EngineError(hop.error, where=self.nodes[hop.name].where, remedy="fix it and start again")
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """The sinks that have ended while the others go on (`on_failure="continue"`), with the reasons."""
+        return dict(self._parts.failed)
+
+    def add(self, *sinks: str, dry_run: bool = False) -> Difference:
+        """Start sinks that the pipeline has and that do not run yet or any more, with all that only they need.
+
+        A new reader of a channel begins with the oldest row that is still there. Return what differs; with `dry_run`
+        nothing is changed.
+        """
+        running = [sink.name for sink in self._parts.definition.sinks]
+        return self._change_to(self._pipeline.restricted(dict.fromkeys([*running, *sinks])), dry_run=dry_run)
+
+    def remove(self, *sinks: str, dry_run: bool = False, timeout: Duration = LONGEST_DRAIN) -> Difference:
+        """End sinks and all that only they need, after the rows that wait for them now, at most after `timeout`.
+
+        Their channels and checkpoints are kept, so that `add` continues them.
+        """
+        running = [sink.name for sink in self._parts.definition.sinks]
+        for name in sinks:
+            if name not in running:
+                raise ConfigError(f"no sink '{name}' runs", where=f"pipeline '{self.name}'",
+                                  remedy=f"name some of {', '.join(running)}")  # fmt: skip
+        staying = [name for name in running if name not in sinks]
+        if not staying:
+            raise ConfigError("no sink would be left", where=f"pipeline '{self.name}'", remedy="stop it")
+        return self._change_to(self._parts.definition.restricted(staying), dry_run=dry_run, timeout=timeout)
+
+    def reload(
+        self, version: Definition | str | Path, *, dry_run: bool = False, timeout: Duration = LONGEST_DRAIN
+    ) -> Difference:
+        """Let the run become another version of its pipeline, given as a Pipeline or as its file.
+
+        What is new starts, what is gone ends as with `remove`, what has other code starts again, and the rest goes on.
+        """
+        wanted = version if isinstance(version, Definition) else self._pipeline.other_version(str(version))
+        found = self._change_to(wanted, dry_run=dry_run, timeout=timeout)
+        if not dry_run:
+            self._pipeline = wanted
+        return found
+
+    def _change_to(self, wanted: Definition, *, dry_run: bool, timeout: Duration = LONGEST_DRAIN) -> Difference:
+        limit = seconds(timeout, what="timeout", where="change")
+        found = self._change.to(wanted, dry_run=dry_run, timeout=limit)
+        if not dry_run and not found.nothing:
+            self.settings.note("nodes", [*found.removed, *found.changed], [*found.added, *found.changed])
+        return found
 
     def drained(self) -> bool:
         """Whether no rows wait in channels, no hop runs and all brokers are reachable."""
@@ -200,9 +263,11 @@ class Run(Changeable):
             for channel in self.channels.values():
                 if channel.asks:  # locked: rows that a batch read and wrote change together
                     channel.refresh()
-            busy = any(hop.state in (State.RUNNING, State.RESTARTING) for hop in self.hops.values())
+            hops = [hop for hop in self.hops.values() if not hop.ended]
+            busy = any(hop.state in (State.RUNNING, State.RESTARTING) for hop in hops)
             blind = any(not cluster.reachable for cluster in self._parts.channel_set.clusters.values())
-            return not busy and not blind and not any(channel.rows for channel in self.channels.values())
+            waits = any(backlog.rows for hop in hops for backlog in hop.backlogs())
+            return not busy and not blind and not waits
 
     def drain(self, timeout: Duration) -> bool:
         """Wait until all backlogs are processed; False if the time or the run is over first."""
@@ -225,6 +290,8 @@ class Run(Changeable):
         if self._parts.stopping.is_set():
             return
         self._parts.stopping.set()
+        if self._parts.changing.acquire(timeout=length):  # a change sees `stopping`, and ends what it is doing
+            self._parts.changing.release()
         batches = limit - min(STOPPING, length / 2)  # Spark needs some time to stop queries
         self._thread.join(max(0.0, batches - time.monotonic()))
         self._started.parked_hops.halt()
@@ -285,16 +352,11 @@ class Run(Changeable):
             self.end()
             return True
 
-        return {**self.steering.commands(), "status": self.status, "stop": stop}
+        def reload(file: str, dry_run: bool = False) -> list[str]:
+            _ = self.settings  # refuses while the run is still starting
+            return self.reload(file, dry_run=dry_run is True).lines()
 
-    def _make_loop(self, policy: Policy, starter: HopStarter) -> Loop:
-        topology = self._parts.topology
-        rows = [self.hops[instance.operators[-1]] for instance in topology.instances]
-        knobs: dict[str, Knob] = {"rank": GateKnob(self.gate), "rung": starter.pools}
-        engine = HopEngine(topology, rows, knobs, lost=None if self.promises is None else self.promises.lost)
-        knob = "rung" if self.options.enforce == "pools" else "rank"
-        binding = Binding(policy, knob, period=self.options.period)
-        return Loop([engine], [binding], metrics=ALL_METRICS, quality=self.promises)
+        return {**self.steering.commands(), "status": self.status, "stop": stop, "reload": reload}
 
     def _until(self, condition: Callable[[], bool], limit: float) -> bool:
         while not condition():

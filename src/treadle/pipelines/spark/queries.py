@@ -48,11 +48,12 @@ def started(
 
     `key` is the query's name in Spark, where several pipelines may run.
     """
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import AnalysisException
 
     name = node.name if node.format == "memory" else key  # in that format it is also the name of a table
     writer = writer.queryName(name).option("checkpointLocation", str(checkpoint))
-    refused: AnalysisException | None = None
+    refused: Exception | None = None
     for mode in modes:
         try:
             query: StreamingQuery = writer.outputMode(mode).start()
@@ -61,8 +62,11 @@ def started(
             refused = refused or error
             if "output mode" not in str(error).lower():
                 break
+        except Py4JJavaError as error:  # not one of Spark's own: as for a format that no class is found for
+            refused = error
+            break
     raise EngineError(
-        f"Spark refuses it: {error_summary(str(refused))}",
+        f"Spark refuses it: {error_summary(str(getattr(refused, 'java_exception', refused)))}",
         where=node.where,
         remedy="see its code and the columns of its inputs",
     ) from refused

@@ -18,6 +18,7 @@ final class ChannelStream implements MicroBatchStream, SupportsAdmissionControl 
   private final String name;
   private final String hop;
   private final String consumer;
+  private final long since;
   private final long maxRows;
   private final int maxPartitions;
   private long done = -1;
@@ -28,6 +29,7 @@ final class ChannelStream implements MicroBatchStream, SupportsAdmissionControl 
     this.name = new java.io.File(folder).getName();
     this.hop = options.get("hop");
     this.consumer = options.get("consumer");
+    this.since = options.getLong("since", 0);
     this.maxRows = options.getLong("maxRowsPerTrigger", 0);
     this.maxPartitions = options.getInt("maxPartitions", 2);
   }
@@ -55,7 +57,8 @@ final class ChannelStream implements MicroBatchStream, SupportsAdmissionControl 
     if (most == 0) {
       return start;
     }
-    long end = Math.max(from, Math.min(Segments.end(folder), from + Math.min(most, Long.MAX_VALUE - from)));
+    long first = Math.max(from, since);
+    long end = Math.max(from, Math.min(Segments.end(folder), first + Math.min(most, Long.MAX_VALUE - first)));
     return new Row(turn != null ? turn.end(name, end) : end);
   }
 
@@ -76,8 +79,8 @@ final class ChannelStream implements MicroBatchStream, SupportsAdmissionControl 
 
   @Override
   public InputPartition[] planInputPartitions(Offset start, Offset end) {
-    long from = ((Row) start).number;
-    long to = ((Row) end).number;
+    long from = Math.max(((Row) start).number, since); // rows before it were deleted while this reader was suspended
+    long to = Math.max(((Row) end).number, from);
     List<Segments.Segment> segments = Segments.between(folder, from, to);
     Turn turn = turn();
     if (turn != null) {
