@@ -77,6 +77,7 @@ def test_lists_and_explanations_are_printed(
         (("scenarios",), "amos-example"),
         (("metrics",), "global_rate"),
         (("metrics", "--explain", "highest-rate", "--engine", "simulator"), "global_cost"),
+        (("metrics", "--explain", "highest-rate", "--engine", "pipeline"), "execution-intrinsic: global_rate"),
         (("config", "show"), 'learner = "ucb"'),
         (("--version",), "treadle"),
     ):
@@ -107,6 +108,9 @@ def test_lists_and_explanations_are_printed(
         (("demo", "--folder", "small.toml/x"), "name another folder"),
         (("metrics", "--explain", "highest-rte"), "highest-rate"),
         (("metrics", "--explain", "hr", "--engine", "storn"), "storn"),
+        (("metrics", "--explain", "no_such_module:Mine"), "no_such_module:Mine: can't be imported"),
+        (("metrics", "--explain", "math:pi"), "math:pi: is not a policy"),
+        (("metrics", "--explain", "weighted:qs"), "weighted"),
         (("--config", "none.toml", "config", "show"), "none.toml: can't read it"),
         (("frobnicate",), "frobnicate"),
         (("simulate",), "SCENARIO"),

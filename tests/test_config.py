@@ -23,7 +23,8 @@ def test_without_a_file_there_are_defaults() -> None:
 
 def test_what_is_shown_can_be_read_back(tmp_path: Path) -> None:
     settings = config.Config(
-        adaptive=config.Adaptive(learner="ucb", objectives=("min latency 0.7", "max output_rate 0.3"))
+        adaptive=config.Adaptive(learner="ucb", objectives=("min latency 0.7", "max output_rate 0.3")),
+        rules=({"queries": "alerts-*", "policy": "fcfs", "priority": 10}, {"queries": "*", "policy": "hr"}),
     )
     (tmp_path / "shown.toml").write_text(config.as_toml(settings))
     assert config.load("shown.toml")[0] == settings
@@ -59,11 +60,22 @@ def test_a_bare_adaptive_is_spelt_out_as_configured() -> None:
     assert settings.policy("hr@nice") == "hr@nice"
 
 
+def test_what_is_learned_is_kept_where_the_file_says_but_not_what_is_simulated(tmp_path: Path) -> None:
+    (tmp_path / "kept.toml").write_text("[adaptive]\nlearned = 'a,b/learned.json'")
+    found = config.load("kept.toml")[0]
+    made = registry.create(found.policy("adaptive"))
+    assert isinstance(made, Adaptive)
+    assert made.status()["learned"] == str(tmp_path / "a,b" / "learned.json")
+    simulated = registry.create(found.policy("adaptive", simulated=True))
+    assert isinstance(simulated, Adaptive)
+    assert simulated.status()["learned"] is None
+
+
 def test_a_candidate_may_have_options_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "mixed.toml").write_text("[adaptive]\ncandidates = ['fifo', 'weighted:qs=0.7,hr=0.3']")
     made = registry.create(config.load("mixed.toml")[0].policy("adaptive"))
     assert isinstance(made, Adaptive)
-    assert made.candidates == ("fifo", "weighted")
+    assert made.candidates == ("fifo", "weighted:qs=0.7,hr=0.3")
 
 
 @pytest.mark.parametrize(
@@ -84,6 +96,10 @@ def test_a_candidate_may_have_options_of_its_own(tmp_path: Path) -> None:
         ("[adaptive]\ndelay = true", "adaptive.delay", "known here"),
         ("[simulate]\nseed = 1.5", "simulate.seed", "known here"),
         ("simulate = 3", "simulate", "known here"),
+        ("[[rules]]\nqueries = 'a'", "rule 1 ('a'): has no policy", "policy ="),
+        ("[[rules]]\nqueries = 'a'\npolicy = 'fastest'", "rule 1 ('a'): there is no policy 'fastest'", "use one of"),
+        ("[[rules]]\nqueries = 'a'\npolicy = 'fcfs'\nprio = 1", "rule 1 ('a'): there is no key 'prio'", "priority"),
+        ("rules = 'fcfs'", "rules", "known here"),
     ],
 )
 def test_a_wrong_file_is_one_error_with_place_and_remedy(tmp_path: Path, text: str, place: str, remedy: str) -> None:

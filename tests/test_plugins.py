@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from treadle import plugins
 from treadle.cli import cli
+from treadle.decide import assignment
 from treadle.decide import registry as policies
 from treadle.decide.transform import SCALES
 from treadle.enforce import Knob, Value
@@ -25,7 +26,7 @@ from treadle.errors import ConfigError, EngineError
 from treadle.loop import Binding, Loop
 from treadle.model import Instance, Operator, Query, ThreadRef, Topology
 from treadle.testing import check_engine, check_knob, check_policy
-from treadle.values import Sample
+from treadle.values import Sample, Snapshot
 
 MODULE = '''
 import numpy as np
@@ -41,6 +42,25 @@ class Alphabetical(Policy):
     def decide(self, snapshot):
         order = np.argsort(np.argsort(snapshot.topology.ids))
         return Schedule(-order.astype(float))
+
+class Late(Policy):
+    """Runs what has waited longest for its cost."""
+    name = "late"
+    needs = ("cost", "head_age")
+    wants = ("rate", "run_wait")
+    def decide(self, snapshot):
+        return Schedule(snapshot["head_age"] / snapshot["cost"])
+
+def last(snapshot, groups):
+    return [groups - 1] * len(snapshot.topology)
+
+class Sticky:
+    def __call__(self, snapshot, groups):
+        return last(snapshot, groups)
+
+class Locked:
+    def __init__(self):
+        raise RuntimeError("no key")
 
 class Still:
     name = "still"
@@ -121,6 +141,35 @@ def test_a_policy_an_engine_and_a_knob_of_another_package_are_found_by_name_and_
     painted = _painted()
     check_knob(knob.make, tuple(painted), ["red", "blue"])
     assert set(painted.values()) == {"grey"}
+
+
+def test_the_features_of_a_policy_of_the_user_are_shown_by_kind_by_its_name_and_by_its_class(install: Install) -> None:
+    install("x", policies="alphabetical = added:Alphabetical\nlate = added:Late")
+    by_name = CliRunner().invoke(cli, ["metrics", "--explain", "late", "--engine", "pipeline"])
+    assert by_name.exit_code == 0, by_name.output
+    assert by_name.output.splitlines()[-4:] == [
+        "static:              - (and priorities, goals and the graph, which every policy knows)",
+        "dynamic:             cost, head_age, rate",
+        "dependent:           head_age",
+        "execution-intrinsic: cost",
+    ]
+    by_class = CliRunner().invoke(cli, ["metrics", "--explain", "added:Late", "--engine", "pipeline"])
+    assert by_class.output == by_name.output
+
+
+def test_an_assignment_of_another_package_is_found_by_name(install: Install) -> None:
+    install("x", assigners="last = added:last\nsticky = added:Sticky\nlocked = added:Locked\nodd = added:number")
+    snapshot = Snapshot(Topology.of([Query("q", (Operator("a"), Operator("b")))]), 0.0, {})
+    assert {"last", "sticky"} < set(assignment.names())
+    for name in ("last", "sticky"):
+        chosen = assignment.assigner_of(name)
+        assert (chosen.name, list(chosen.function(snapshot, 3))) == (name, [2, 2])
+    for name, says in {
+        "locked": "can't be made: RuntimeError: no key",
+        "odd": "'added:number' can't be called",
+    }.items():
+        with pytest.raises(ConfigError, match=says):
+            assignment.assigner_of(name)
 
 
 def test_what_is_there_is_described_built_in_first(install: Install) -> None:
@@ -277,7 +326,7 @@ def _blocks(language: str) -> list[str]:
 @pytest.fixture
 def example(install: Install) -> dict[str, Callable[[], None]]:
     """The page's package, installed as the page says; returns its tests by name."""
-    policy, engine, knob, tests = _blocks("python")
+    policy, assign, engine, knob, tests = _blocks("python")
     (project,) = (tomllib.loads(block)["project"] for block in _blocks("toml"))
     groups = {
         group.removeprefix("treadle."): "\n".join(
@@ -285,7 +334,7 @@ def example(install: Install) -> dict[str, Callable[[], None]]:
         )
         for group, points in project["entry-points"].items()
     }
-    install("example", module="\n".join([policy, engine, knob]), **groups)
+    install("example", module="\n".join([policy, assign, engine, knob]), **groups)
     names: dict[str, Callable[[], None]] = {}
     exec(tests.replace("my_package", "added"), names)
     return names
@@ -293,6 +342,7 @@ def example(install: Install) -> dict[str, Callable[[], None]]:
 
 def test_the_examples_on_the_page_are_found_by_name(example: object) -> None:
     assert "freshest" in [described.name for described in policies.describe()]
+    assert assignment.assigner_of("by-query").name == "by-query"
     assert engines.get("threads").offers == {"cpu_time"}
     assert enforcers.get("timer-slack").make().per == "thread"
 

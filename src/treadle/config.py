@@ -18,7 +18,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treadle import toml
-from treadle.decide import registry
+from treadle.decide import query_rules, registry
 from treadle.errors import ConfigError
 from treadle.linux import users
 
@@ -40,6 +40,7 @@ class Adaptive(_Section):
     candidates: Some | None = None
     learner: Literal["roulette", "ucb", "thompson", "greedy"] = "ucb"
     delay: Positive = 2.0
+    learned: Annotated[str, Field(min_length=1)] | None = None
 
 
 class Simulate(_Section):
@@ -58,6 +59,7 @@ class Attach(_Section):
     user: Annotated[str, Field(min_length=1)] | Annotated[int, Field(ge=0, strict=True)] | None = None
     priorities: dict[str, NotNegative] = {}
     strict: Annotated[bool, Field(strict=True)] = False
+    slots: Annotated[int, Field(ge=1, strict=True)] | Literal["auto"] | None = None
     quotas: dict[str, Positive] = {}
 
 
@@ -67,15 +69,21 @@ class Config(_Section):
     adaptive: Adaptive = Adaptive()
     simulate: Simulate = Simulate()
     attach: Attach = Attach()
+    rules: tuple[dict[str, Any], ...] = ()
+    """Sets of queries with a policy, a priority and a period of their own, for `treadle attach` and `treadle run`."""
 
-    def policy(self, spec: str) -> str:
-        """Return `spec` as the registry takes it: `adaptive` without options gets the configured options."""
+    def policy(self, spec: str, *, simulated: bool = False) -> str:
+        """Return `spec` as the registry takes it: `adaptive` without options gets the configured options.
+
+        If it is simulated, it does not get the learned file, which belongs to what really runs.
+        """
         name, at, knob = spec.partition("@")
         if name != "adaptive":
             return spec
         a = self.adaptive
         lists = {"candidates": a.candidates, "objective": a.objectives}
         given = "".join(f"{key}={'+'.join(map(_nested, each))}," for key, each in lists.items() if each is not None)
+        given += f"learned=({a.learned})," if a.learned and not simulated else ""
         return f"adaptive:learner={a.learner},{given}delay={a.delay:g}{at}{knob}"
 
 
@@ -87,10 +95,10 @@ def load(named: str | None = None) -> tuple[Config, str]:
     path, data = found
     try:
         config = Config.model_validate(data)
-        registry.create(config.policy("adaptive"))
+        _check(config)
         return config, str(path)
     except ConfigError as error:
-        raise ConfigError(f"adaptive: {error.message}", where=str(path), remedy=error.remedy) from None
+        raise ConfigError(f"{error.where}: {error.message}", where=str(path), remedy=error.remedy) from None
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(str(step) for step in problem["loc"])
@@ -101,14 +109,26 @@ def load(named: str | None = None) -> tuple[Config, str]:
         raise ConfigError(f"{place}: {what}", where=str(path), remedy=f"known here: {known}") from None
 
 
+def _check(config: Config) -> None:
+    """Raise a ConfigError, with the part of the file in its `where`, for values that the model can't check."""
+    try:
+        registry.create(config.policy("adaptive"))
+    except ConfigError as error:
+        raise ConfigError(error.message, where="adaptive", remedy=error.remedy) from None
+    query_rules.read(config.rules, lambda spec: registry.create(str(spec)), least=0.0)
+
+
 def as_toml(config: Config) -> str:
     """Return the configuration as TOML; a key that is not set becomes a comment."""
     sections = []
-    for section, values in config.model_dump(mode="json").items():
+    dumped: dict[str, Any] = config.model_dump(mode="json")
+    rules = dumped.pop("rules")
+    for section, values in dumped.items():
         known = {key: value for key, value in values.items() if value is not None}
         header, *lines = tomli_w.dumps({section: known}).split("\n")
         unset = [f"# {key} is not set" for key, value in values.items() if value is None]
         sections.append("\n".join([header, *unset, *lines]).rstrip())
+    sections += [f"[[rules]]\n{tomli_w.dumps(rule)}".rstrip() for rule in rules]
     return "\n\n".join(sections) + "\n"
 
 

@@ -14,6 +14,7 @@ NAMES = (
     "treadle.attach",
     "treadle.config",
     "treadle.control",
+    "treadle.decide",
     "treadle.decide.adaptive.adaptive",
     "treadle.enforce",
     "treadle.engines.spark",

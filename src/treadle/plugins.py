@@ -1,11 +1,15 @@
 """Plug-ins of other packages: finds the entry points of a group, loads them, and names the package in errors.
 
-It knows packages and names only. The registries of policies, engines and knobs, which use it, check what was loaded.
+Objects that a user names as `module:name` are imported here, too. It knows packages and names only. The registries of
+policies, engines and knobs, which use it, check what was loaded.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
+import os
+import sys
 from collections.abc import Collection, Iterable
 from importlib.metadata import EntryPoint, entry_points
 
@@ -31,6 +35,18 @@ def load(point: EntryPoint) -> object:
     except Exception as error:
         raise failed(called(point), "can't be imported", error) from error
     return loaded
+
+
+def imported(spec: str) -> object:
+    """Import the object that `module:name` names. The current folder is searched too, after all others."""
+    module, _, name = spec.partition(":")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:
+        remedy = "check its name, and run where it can be imported"
+        raise ConfigError(f"can't be imported: {type(error).__name__}: {error}", where=spec, remedy=remedy) from error
 
 
 def called(point: EntryPoint) -> str:

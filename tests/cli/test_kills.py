@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -111,7 +111,17 @@ def test_everything_is_as_it_was_within_a_second_of_a_kill(
     assert not slow or KILLS == SHORT, slow
 
 
-def _attach_and_kill(pid: int, enforce: str, chance: random.Random) -> tuple[float, list[object]]:
+@pytest.mark.skipif(not {"nice", "cgroup"} <= WORKS, reason="this user may not schedule anything")
+@pytest.mark.usefixtures("own_journals")
+def test_the_groups_of_rules_are_as_they_were_soon_after_a_kill(target: SparkProcess) -> None:
+    rules = ["--rule", "high: policy=fcfs, priority=10, period=100ms", "--rule", "*: policy=downstream-first"]
+    for enforce in ("cgroup+nice", "cgroup"):
+        _attach_and_kill(target.pid, enforce, random.Random(1), rules)  # after the first change
+
+
+def _attach_and_kill(
+    pid: int, enforce: str, chance: random.Random, more: Sequence[str] = ()
+) -> tuple[float, list[object]]:
     """Kill it some time after its first change, or before; the seconds until everything was as it had been.
 
     With what was not so after a second.
@@ -119,6 +129,7 @@ def _attach_and_kill(pid: int, enforce: str, chance: random.Random) -> tuple[flo
     found = Found(pid)
     words = ["attach", "--pid", str(pid), "--enforce", enforce, "--priority", "high=10"]
     words += ["--quota", "*low=0.5"] if "quota" in enforce else []
+    words += more
     with subprocess.Popen([*TREADLE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:
         assert command.stdout is not None
         if chance.random() < 0.7:

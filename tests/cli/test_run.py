@@ -159,6 +159,10 @@ def test_an_operator_that_spark_refuses_is_one_line_and_exit_code_2(
         (("good.py:q",), "has no pipeline 'q'"),
         (("good.py", "--policy", "fcsf"), "did you mean fcfs"),
         (("good.py", "--layout", "rows"), "rows"),
+        (("good.py", "--rule", "out"), "'out' is not a rule (write it as 'alerts-*: policy=fcfs"),
+        (("good.py", "--rule", "out: policy=fcsf"), "rule 1 ('out'): there is no policy 'fcsf' (did you mean fcfs"),
+        (("good.py", "--rule", "out: policy=fcfs", "--enforce", "none"), "rules need a gate or pools"),
+        (("good.py", "--rule", "out: policy=fcfs", "--layout", "realtime"), "rules need a gate, which the realtime"),
         (("good.py", "--slots", "0"), "slots can't be 0"),
         (("good.py", "--slots", "some"), "slots can't be 'some'"),
         (("good.py", "--enforce", "force"), "enforce can't be 'force'"),
@@ -235,6 +239,31 @@ def test_the_table_fits_a_terminal_of_80_columns(capsys: pytest.CaptureFixture[s
     for word in ("alerts", "restarting", "12.3ms", "12.5s", "123457", "4321"):
         assert word in printed
     assert "…" not in printed
+
+
+def test_the_table_says_which_group_each_hop_is_in_and_the_load_of_each() -> None:
+    hop = {"state": "idle", "queue": 0, "rank": 1.0, "rows_in": 120, "batches": 31}
+    seen: dict[str, Any] = {
+        "pipeline": "fraud",
+        "policy": "fcfs",
+        "slots": 2,
+        "waiting": 0,
+        "running": 1,
+        "assign": "mine",
+        "assign_refused": "returned 1 numbers for 2 rows",
+        "groups": [{"hops": 1, "load": 0.25, "busy_seconds": 1.5}, {"hops": 1, "load": 1.0, "busy_seconds": 0.5}],
+        "hops": {"alerts": {**hop, "group": 1}, "archive": {**hop, "group": None}},
+    }
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(table(seen))
+    lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
+    assert "assign mine: load of group 0 and on: 0.25, 1.00" in lines
+    assert "the last assignment was refused: returned 1 numbers for 2 rows" in lines
+    assert [line for line in lines if line.startswith("alerts idle 1 0 1")]
+    assert [line for line in lines if line.startswith("archive idle - 0 1")]
+    plain = {key: value for key, value in seen.items() if key != "groups"}
+    console.print(table(plain))
+    assert "group" not in console.export_text()
 
 
 @pytest.mark.parametrize("width", [80, 120])

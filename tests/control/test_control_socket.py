@@ -26,6 +26,7 @@ from support import until
 from treadle.control import control_socket, lines
 from treadle.errors import ConfigError, EngineError, RightsError, TargetGone, TreadleError
 from treadle.linux.files import runtime_folder
+from treadle.linux.files.file_lock import alone
 from treadle.linux.sockets import Peer
 
 
@@ -343,6 +344,62 @@ class TestSocket:
     def test_a_folder_that_is_not_there_is_a_clear_error(self, folder: Path) -> None:
         with pytest.raises(EngineError, match="can't be made: No such file"):
             control_socket.Server(folder / "nowhere" / "x.sock", HANDLERS)
+
+
+class TestSweeping:
+    def dead(self, path: Path) -> Path:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            listener.listen()
+        return path
+
+    def test_sockets_of_killed_processes_are_removed_when_another_starts(self, folder: Path) -> None:
+        (folder / "own").mkdir(mode=0o700)
+        there = [self.dead(folder / "treadle-a.sock"), self.dead(folder / "own" / "treadle-b.sock")]
+        with control_socket.serve("new", HANDLERS) as server:  # type: ignore[union-attr]
+            assert [path for path in there if path.exists()] == []
+            assert control_socket.find() == [server.path]
+
+    def test_live_ones_and_what_is_not_a_control_socket_stay(self, folder: Path) -> None:
+        others = [self.dead(folder / "status-1.sock"), self.dead(folder / "treadle-a.socket")]
+        (folder / "treadle-file.sock").write_text("mine")
+        (folder / "treadle-link.sock").symlink_to(others[0])
+        others += [folder / "treadle-file.sock", folder / "treadle-link.sock"]
+        old = control_socket.Server(control_socket.path_for("old"), HANDLERS)
+        with old, socket.socket(socket.AF_UNIX) as full:
+            full.bind(str(folder / "treadle-full.sock"))
+            full.listen(0)
+            waiting = connect(folder / "treadle-full.sock")  # the queue of new connections is full from now on
+            with waiting, control_socket.serve("new", HANDLERS):  # type: ignore[union-attr]
+                assert [path for path in others if not path.exists()] == []
+                assert (folder / "treadle-full.sock").exists()
+                assert control_socket.ask(old.path, "add", left=1) == 2
+
+    def test_those_of_another_user_stay(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a socket away")
+        left = self.dead(folder / "treadle-a.sock")
+        os.chown(left, 12345, 12345)
+        with control_socket.serve("new", HANDLERS):  # type: ignore[union-attr]
+            assert left.exists()
+
+    def test_one_that_is_just_being_made_stays(self, folder: Path) -> None:
+        """Between bind() and listen() the kernel refuses connections; the lock is held for as long."""
+        swept = threading.Event()
+
+        def sweep() -> None:
+            control_socket._sweep(folder)
+            swept.set()
+
+        path, sweeper = folder / "treadle-a.sock", threading.Thread(target=sweep)
+        with socket.socket(socket.AF_UNIX) as made:
+            with alone(folder / runtime_folder.LOCK):
+                made.bind(str(path))
+                sweeper.start()
+                assert not swept.wait(0.05)
+                made.listen()
+            sweeper.join()
+            assert path.exists()
 
 
 class TestFinding:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.control.settings import MOST, Setting, Settings, duration, flag
+from treadle.control.control_socket import Server, ask
+from treadle.control.settings import MOST, Setting, Settings, duration, flag, numbers, of_name
 from treadle.errors import ConfigError
 
 
@@ -141,6 +144,56 @@ def test_from_the_first_value_the_history_leads_to_the_last(wishes: list[dict[st
         assert now[change.setting] == change.before
         now[change.setting] = change.after
     assert now == {"size": thing.size, "mood": thing.mood}
+
+
+def test_a_dry_run_shows_values_as_they_would_be_read(thing: Thing) -> None:
+    assert thing.settings.set({"period": "1s"}, dry_run=True) == []
+    assert [each.after for each in thing.settings.set({"period": "50ms"}, dry_run=True)] == [0.05]
+
+
+@pytest.mark.parametrize("value", [None, 3, "a=1", [], {"a": "1"}, {"a": True}, {"a": float("nan")}, {"a": 2.0}])
+def test_numbers_by_name_are_checked(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"shares( of 'a')? can't be .* \(use .*\)"):
+        numbers(value, "shares", "thing", 0.0, 1.0)
+
+
+def test_the_first_pattern_that_matches_gives_the_number() -> None:
+    given = {"alerts-*": 3.0, "alerts-2": 5.0, "odd[1]": 7.0}
+    assert [of_name(name, given, 1.0) for name in ("alerts-2", "odd1", "odd[1]", "x")] == [3.0, 7.0, 7.0, 1.0]
+
+
+def test_changes_of_many_clients_at_once_are_each_whole_and_all_in_the_history(tmp_path: Path) -> None:
+    """Each client sets two settings to the same number; whoever reads them sees them equal."""
+    values = {"left": 0, "right": 0}
+
+    def same(name: str) -> Setting:
+        return Setting(lambda: values[name], lambda value: lambda: values.__setitem__(name, value))
+
+    lock = threading.RLock()
+    settings = Settings({name: same(name) for name in values}, lock, "thing")
+    torn: list[dict[str, int]] = []
+    with Server(tmp_path / "x.sock", settings.commands()) as server:
+
+        def client(first: int) -> None:
+            for number in range(first, first + 50):
+                ask(server.path, "set", settings={"left": number, "right": number})
+                with lock:
+                    torn.extend([dict(values)] if values["left"] != values["right"] else [])
+
+        clients = [threading.Thread(target=client, args=(1 + 50 * number,)) for number in range(4)]
+        for each in clients:
+            each.start()
+        for each in clients:
+            each.join()
+        history = ask(server.path, "history")
+    assert torn == []
+    assert sorted(each["after"] for each in history if each["setting"] == "left") == list(range(1, 201))
+    now = {"left": 0, "right": 0}
+    for each in history:
+        assert each["before"] == now[each["setting"]]
+        now[each["setting"]] = each["after"]
+    assert now == values
+    assert {each["who"].split()[1] for each in history} == {str(os.getpid())}
 
 
 class TestCommands:

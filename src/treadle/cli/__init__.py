@@ -124,7 +124,7 @@ def simulate(
             list(dict.fromkeys(policies or loaded.policies)),
             duration=seconds or settings.simulate.seconds,
             seed=settings.simulate.seed if seed is None else seed,
-            resolve=settings.policy,
+            resolve=partial(settings.policy, simulated=True),
             progress=told,
         )
     if as_json:
@@ -159,21 +159,32 @@ def policies() -> None:
 
 @cli.command()
 @click.option(
-    "--explain", "policy", metavar="POLICY", help="Show how the engine provides each metric that POLICY needs."
+    "--explain",
+    "policy",
+    metavar="POLICY",
+    help="Show how the engine provides each metric that POLICY uses, and their kinds. Your own class is module:Class.",
 )
-@click.option("--engine", default="simulator", show_default=True, help="The engine, for --explain.")
+@click.option(
+    "--engine",
+    default="simulator",
+    show_default=True,
+    help="The engine, for --explain; pipeline for hops and the gate.",
+)
 def metrics(policy: str | None, engine: str) -> None:
     """List the metrics, or explain how an engine provides those that a policy needs."""
     from treadle.decide import registry
     from treadle.engines import registry as engines
-    from treadle.observe import METRICS, explain
+    from treadle.observe import METRICS, explain, plannable
+    from treadle.pipelines.hops import hop_engine
 
     if policy is None:
         rows = [(m.name, m.unit, "derived" if m.ways else "base", _kind(m.kind), m.help) for m in METRICS.values()]
         _show(["metric", "unit", "from", "changes", "what it is"], rows)
         return
-    kind = engines.get(engine)
-    click.echo(explain(registry.create(policy).needs, kind.offers, kind.name))
+    offers = hop_engine.OFFERS if engine == "pipeline" else engines.get(engine).offers
+    made = registry.create_or_import(policy)
+    wanted = [name for name in made.wants if plannable(name, offers)]
+    click.echo(explain([*made.needs, *wanted], offers, engine, policy=made.name))
 
 
 @cli.group("config")

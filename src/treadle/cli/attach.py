@@ -18,7 +18,7 @@ import click
 from rich.live import Live
 
 from treadle import durations
-from treadle.cli.attach_options import before, goals_of, pairs, targets
+from treadle.cli.attach_options import before, goals_of, pairs, slots_of, targets
 from treadle.cli.attach_tables import changes, table, title
 from treadle.cli.settings import with_settings
 from treadle.cli.shown import say
@@ -67,9 +67,21 @@ PER_SECOND = 2
     "--query", "queries", multiple=True, metavar="PATTERN", help="Schedule only matching queries (default: all)."
 )
 @click.option(
+    "--rule",
+    "rules",
+    multiple=True,
+    metavar="'PATTERN: policy=P, …'",
+    help="Another policy for matching queries, with priority=N and period=TIME; the first match counts.",
+)
+@click.option(
     "--qod",
     metavar="FILE",
     help="File of promises: the least part of its rows that each query keeps (docs/quality.md).",
+)
+@click.option(
+    "--slots",
+    metavar="N|auto",
+    help="How many micro-batches of an application run at once (default: no limit; auto: one for each core).",
 )
 @click.option("--for", "length", metavar="TIME", help="How long to run, as 60s (default: until stopped).")
 @click.option("--dry-run", is_flag=True, help="Change nothing; show what would be changed.")
@@ -94,7 +106,9 @@ def attach(
     goals: tuple[str, ...],
     quotas: tuple[str, ...],
     queries: tuple[str, ...],
+    rules: tuple[str, ...],
     qod: str | None,
+    slots: str | None,
     length: str | None,
     dry_run: bool,
     once: bool,
@@ -105,11 +119,13 @@ def attach(
     Name one or more by --pid, --name or --ui. Ctrl-C ends the command and restores all changed values.
     """
     from treadle.attachment import attach as library
+    from treadle.decide import query_rules
 
     settings, policy_of = obj[0].attach, obj[0].policy
     limit = _limit(length, brief=dry_run or once)
+    turns = settings.slots if slots is None else slots_of(slots)
     enforce, chosen = enforce or settings.enforce, policy or settings.policy
-    _check_once(enforce if once else None, qod if once else None)
+    _check_once(*(enforce, qod, turns) if once else (None, None, None))
     with _signals() as ask:
         attachment = library(
             target,
@@ -121,8 +137,10 @@ def attach(
             latency_goals=goals_of(goals),
             quotas=before(pairs("--quota", quotas), settings.quotas),
             queries=queries or ("*",),
+            rules=query_rules.before(rules, obj[0].rules),
             user=settings.user if user is None else user,
             qod=qod,
+            slots=turns,
             dry_run=dry_run,
             agent=agent,
             background=False,
@@ -136,13 +154,15 @@ def _limit(length: str | None, *, brief: bool) -> float | None:
     return durations.seconds(length, what="--for") if length is not None else LOOKS if brief else None
 
 
-def _check_once(enforce: str | None, qod: str | None) -> None:
-    """Refuse enforcers and promises that need a running process."""
+def _check_once(enforce: str | None, qod: str | None, slots: int | str | None) -> None:
+    """Refuse what needs a running process."""
     if enforce is not None and enforce.partition(":")[0].strip() == "rt":
         remedy = "leave out --once, or use another enforcer"
         raise ConfigError("real-time priorities need a running watchdog", where="--once", remedy=remedy)
     if qod is not None:
         raise ConfigError("promises need a running controller", where="--once", remedy="leave out --once, or --qod")
+    if slots is not None:
+        raise ConfigError("turns need a running agent", where="--once", remedy="leave out --once, or --slots")
 
 
 @click.command()

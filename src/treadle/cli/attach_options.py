@@ -83,6 +83,13 @@ def goals_of(given: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def slots_of(text: str) -> Any:
+    """Return a number if the text is one, and None for "none"; `attach` checks any other text."""
+    if text == "none":
+        return None
+    return int(text) if text.isdecimal() else text
+
+
 def before(given: Mapping[str, float], configured: Mapping[str, float]) -> dict[str, float]:
     """Merge options and configuration, options first: if several patterns match a query, the first one counts."""
     return {**given, **{pattern: number for pattern, number in configured.items() if pattern not in given}}

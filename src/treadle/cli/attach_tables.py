@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from treadle import durations
+from treadle.cli import adaptive_lines
 from treadle.cli.shown import plain_table, shown, shown_lines
 from treadle.enforce import label
 from treadle.text import visible
@@ -20,7 +21,8 @@ def table(status: Mapping[str, Any]) -> Table:
     """Return an attachment's status as a table with a row for each instance."""
     grid = plain_table(title(status))
     several = len(status["applications"]) > 1
-    for name in ("query", "operator"):
+    ruled = any(row.get("rule") for row in status["rows"])
+    for name in ("query", *(["rule"] if ruled else []), "operator"):
         grid.add_column(name, overflow="ellipsis", no_wrap=True, max_width=34)
     for name in ("thread", "queue", "latency", "cost", "CPU", "wait", "priority"):
         grid.add_column(name, justify="right", no_wrap=True)
@@ -33,10 +35,12 @@ def table(status: Mapping[str, Any]) -> Table:
         index = f"[{row['index']}]" if row["index"] else ""
         queue = ("~" if row["queue_is_estimate"] else "") + _number(row["queue"])
         numbers = (queue, _seconds(row["latency"]), _cost(row["cost"]), _part(row["cpu"]), _part(row["wait"]))
-        cells = (query, row["operator"] + index, f"{first['tid']}{more}", *numbers, _number(row["priority"]))
+        rule = [row["rule"] or "-"] if ruled else []
+        cells = (query, *rule, row["operator"] + index, f"{first['tid']}{more}", *numbers, _number(row["priority"]))
         grid.add_row(*map(shown, (*cells, first["has"], row["change"], row["why"])))
-    if status["quality"] is not None:
-        grid.caption, grid.caption_justify = shown_lines(kept(status["quality"])), "left"
+    said = [*adaptive_lines.lines(status), *([] if status["quality"] is None else [kept(status["quality"])])]
+    if said:
+        grid.caption, grid.caption_justify = shown_lines("\n".join(said)), "left"
     return grid
 
 
@@ -67,7 +71,9 @@ def title(status: Mapping[str, Any]) -> str:
     does = "would change" if status["dry_run"] else "changed"
     off = "".join(f"; real-time off: {reason}" for reason in status["released"].values())
     every = durations.text(status["period"])
-    return f"{names}: {status['policy']} by {status['enforce']} every {every}, {does} {status['changes']} values{off}"
+    rules = f" with {len(status['rules'])} rules" if status.get("rules") else ""
+    how = f"{status['policy']}{rules} by {status['enforce']} every {every}"
+    return f"{names}: {how}, {does} {status['changes']} values{off}"
 
 
 def changes(attachment: Attachment) -> Table:

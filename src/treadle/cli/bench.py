@@ -17,8 +17,9 @@ from treadle import durations
 from treadle.errors import ConfigError
 from treadle.text import visible
 
-ATTACH_PARTS = ("contention", "chain", "policies", "uneven", "batches")
-PIPELINES_PARTS = ("classes", "policies")
+ATTACH_PARTS = ("contention", "chain", "policies", "uneven", "batches", "slots", "rules")
+ADAPTIVE_PARTS = ("gate", "kernel", "switch")
+PIPELINES_PARTS = ("classes", "policies", "assign", "rules")
 
 
 def _output(command: Callable[..., None]) -> Callable[..., None]:
@@ -60,7 +61,7 @@ def bench_core(**output: Any) -> None:
 )
 @click.option("--part", "parts", type=click.Choice(PIPELINES_PARTS), multiple=True, help="Run only this part.")
 def bench_pipelines(repetitions: int, seconds: float, load: float, parts: tuple[str, ...], **output: Any) -> None:
-    """Compare Spark's FIFO and FAIR with Treadle and its policies, on queries that fill the machine (35 minutes)."""
+    """Compare Spark's FIFO and FAIR with Treadle and its policies, on queries that fill the machine (45 minutes)."""
     from treadle.bench.pipelines import schedulers
 
     chosen = parts or PIPELINES_PARTS
@@ -102,7 +103,7 @@ def bench_attach(parts: tuple[str, ...], repetitions: int, **output: Any) -> Non
 
 @bench.command("adaptive")
 @_output
-@click.option("--part", "parts", type=click.Choice(["gate", "kernel"]), multiple=True, help="Run only this part.")
+@click.option("--part", "parts", type=click.Choice(ADAPTIVE_PARTS), multiple=True, help="Run only this part.")
 @click.option("--minute", metavar="TIME", default="60s", show_default=True, help="How long the load stays the same.")
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="How often each kind of load is run."
@@ -112,7 +113,7 @@ def bench_adaptive(parts: tuple[str, ...], minute: str, rounds: int, repetitions
     """Compare learners with each policy alone, and an oracle, on a load that changes every minute (an hour)."""
     from treadle.bench import adaptive
 
-    chosen, length = parts or ("gate", "kernel"), durations.seconds(minute, what="--minute")
+    chosen, length = parts or ADAPTIVE_PARTS, durations.seconds(minute, what="--minute")
     _measure(
         lambda told: adaptive.run(chosen, minute=length, rounds=rounds, repetitions=repetitions, progress=told),
         **output,

@@ -23,9 +23,10 @@ from rich.markup import escape
 from rich.text import Text
 
 from treadle import durations
+from treadle.cli import adaptive_lines
 from treadle.cli.settings import with_settings
 from treadle.cli.shown import failed, plain_table, shown
-from treadle.errors import ConfigError, TreadleError
+from treadle.errors import ConfigError, EngineError, TreadleError
 
 if TYPE_CHECKING:
     from treadle import config as configuration
@@ -49,8 +50,24 @@ LONGEST_DRAIN = 3700.0
 @click.option("--for", "length", metavar="TIME", help="How long to run, as 60s (default: until stopped).")
 @click.option("--folder", help="Where channels and checkpoints are kept (default: .treadle/NAME).")
 @click.option("--period", metavar="TIME", help="How often the policy decides (default: 100ms).")
-@click.option("--batch", metavar="TIME", help="How long a batch should hold its slot (default: 500ms; realtime: 5s).")
+@click.option(
+    "--rule",
+    "rules",
+    multiple=True,
+    metavar="'PATTERN: policy=P, …'",
+    help="Another policy for matching sinks, with priority=N and period=TIME; the first match counts.",
+)
+@click.option(
+    "--batch",
+    metavar="TIME",
+    help="How long a batch should hold its slot, or '1000 rows' (default: 500ms; realtime: 5s).",
+)
+@click.option(
+    "--assign", metavar="F", help="Slots own hops: none (default), random, round-robin, load-balance, adaptive."
+)
+@click.option("--assign-period", metavar="TIME", help="How often hops are assigned to slots (default: 1s).")
 @click.option("--retries", type=click.IntRange(min=0), help="How often in a row a hop may fail (default: 3).")
+@click.option("--on-failure", help="When a sink has failed for good: stop (default), continue without it, or retry.")
 @click.option("--channels", help="The channels between hops: embedded (default) or kafka.")
 @click.option("--kafka", metavar="HOST:PORT", help="The broker for topics and Kafka channels.")
 @click.option("--master", help="Spark's master, as spark://host:7077 (default: this process).")
@@ -71,13 +88,14 @@ def run(
 ) -> None:
     """Run a pipeline: a Python file, or FILE.py:NAME if it has several. Ctrl-C ends it.
 
-    Exit code 1: an operator failed for good. 2: the pipeline could not start.
+    Exit code 1: an operator or a sink failed for good. 2: the pipeline could not start.
     """
     from treadle.cli import _err, _out
     from treadle.pipelines import load
 
     limit = None if length is None else durations.seconds(length, what="--for")
     options = {name: value for name, value in given.items() if value is not None}
+    options["rules"] = _rules(options["rules"], obj[0].rules, options.get("layout"))
     if "policy" in options:
         options["policy"] = obj[0].policy(options["policy"])
     if "slots" in options:
@@ -95,8 +113,10 @@ def run(
         click.echo(json.dumps(status))
     else:
         _out.print(table(status, None, time.monotonic() - began))
-    if failure is not None:
-        _err.print(failed(failure), soft_wrap=True)
+    ended = [EngineError(why, where=f"sink '{sink}'") for sink, why in running.failed.items()]
+    for error in [failure] if failure is not None else ended:
+        _err.print(failed(error), soft_wrap=True)
+    if failure is not None or ended:
         sys.exit(1)
 
 
@@ -121,15 +141,28 @@ def table(status: Mapping[str, Any], before: Mapping[str, Any] | None = None, se
     grid.add_column("hop", overflow="fold")
     grid.add_column("state")
     sinks = (status.get("quality") or {}).get("sinks", {})
-    columns = ("queue", "rank", "rows", *(["rows/s"] if seconds else []), *(["kept"] if sinks else []), "batches")
+    grouped = bool(status.get("groups"))
+    columns = (
+        *(["group"] if grouped else []),
+        "queue",
+        "rank",
+        "rows",
+        *(["rows/s"] if seconds else []),
+        *(["kept"] if sinks else []),
+        "batches",
+    )
     for name in (*columns, "p50", "p99"):
         grid.add_column(name, justify="right")
+    ruled = any(hop.get("rule") for hop in status["hops"].values())
+    if ruled:
+        grid.add_column("rule", overflow="fold")
     for name, hop in status["hops"].items():
         earlier = before["hops"].get(name, {}).get("rows_in", 0) if before is not None else 0
         rate = [_rate(max(0, hop["rows_in"] - earlier) / seconds)] if seconds else []
         latency = hop.get("latency_seconds") or {}
         cells = [
             hop["state"],
+            *([_number(hop.get("group"))] if grouped else []),
             _number(hop["queue"]),
             _number(hop["rank"]),
             _number(hop["rows_in"]),
@@ -138,9 +171,21 @@ def table(status: Mapping[str, Any], before: Mapping[str, Any] | None = None, se
             _number(hop["batches"]),
             _length(latency.get("p50")),
             _length(latency.get("p99")),
+            *([hop["rule"] or "-"] if ruled else []),
         ]
         grid.add_row(*map(shown, (name, *cells)))
-    return Group(grid, *dropped(status))
+    return Group(grid, *map(Text, adaptive_lines.lines(status)), *assigned(status), *dropped(status))
+
+
+def assigned(status: Mapping[str, Any]) -> list[Text]:
+    """Return a line with the load of each group of slots, and one if the last assignment was refused."""
+    if not status.get("groups"):
+        return []
+    loads = ", ".join(f"{group['load']:.2f}" for group in status["groups"])
+    lines = [shown(f"assign {status['assign']}: load of group 0 and on: {loads}")]
+    if status["assign_refused"]:
+        lines.append(shown(f"the last assignment was refused: {status['assign_refused']}"))
+    return lines
 
 
 def dropped(status: Mapping[str, Any]) -> list[Text]:
@@ -219,11 +264,20 @@ def _ended_by_signals(end: Callable[[], None]) -> Iterator[None]:
 
 def _check(loaded: Any, options: Mapping[str, Any]) -> None:
     """Raise an error for a bad policy or pipeline, before a JVM is started."""
-    from treadle.decide import registry
+    from treadle.decide import query_rules, registry
+    from treadle.pipelines.hops.options import LEAST_PERIOD, policy_of
 
     if "policy" in options:
         registry.create(options["policy"])
+    query_rules.read(options["rules"], policy_of, least=LEAST_PERIOD)
     loaded.topology(options.get("layout", "hops"))
+
+
+def _rules(given: tuple[str, ...], configured: tuple[dict[str, Any], ...], layout: str | None) -> list[dict[str, Any]]:
+    """Return the rules of the command line and of the configuration; the latter are not for the layout `realtime`."""
+    from treadle.decide import query_rules
+
+    return query_rules.before(given, () if layout == "realtime" else configured)
 
 
 def _session(name: str, master: str | None, conf: tuple[str, ...], options: Mapping[str, Any]) -> Any:

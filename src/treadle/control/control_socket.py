@@ -34,6 +34,8 @@ LARGEST_REQUEST = 64 * 1024
 LARGEST_ANSWER = 64 * 1024 * 1024
 LONGEST_PATH = 107  # bytes of sun_path, without the closing zero
 MOST_CLIENTS = 32
+LONGEST_WAIT = 1.0
+"""Seconds that a new client waits for the end of another one, if there are `MOST_CLIENTS`."""
 _PREFIX = "treadle-"
 _CALLER = ContextVar("caller", default="this process")
 
@@ -53,6 +55,8 @@ class Server:
         self._handlers = dict(handlers)
         self._patience = patience
         self._lock = threading.Lock()
+        self._ended = threading.Condition(self._lock)
+        """Notified when a client has ended."""
         self._clients: dict[threading.Thread, socket.socket] = {}
         self._closed = False
         self._listener = _listen(path)
@@ -102,6 +106,7 @@ class Server:
     def _begin(self, connection: socket.socket) -> None:
         thread = threading.Thread(target=self._serve, args=(connection,), name="treadle-ctl-client", daemon=True)
         with self._lock:
+            self._ended.wait_for(lambda: self._closed or len(self._clients) < MOST_CLIENTS, LONGEST_WAIT)
             if not self._closed and len(self._clients) < MOST_CLIENTS:
                 with suppress(RuntimeError):  # the system can't start one more thread
                     thread.start()
@@ -129,6 +134,7 @@ class Server:
         finally:
             with self._lock:
                 self._clients.pop(threading.current_thread(), None)
+                self._ended.notify_all()
 
     def _answer(self, line: bytes) -> bytes:
         try:
@@ -163,8 +169,13 @@ def caller() -> str:
 
 
 def serve(name: str, handlers: Mapping[str, Callable[..., object]]) -> Server | None:
-    """Start a `Server` at the default path, or log a warning and return None if its socket can't be made."""
+    """Start a `Server` at the default path, or log a warning and return None if its socket can't be made.
+
+    Sockets that killed processes of this user have left in the default folders are removed before.
+    """
     try:
+        for folder in _folders():
+            _sweep(folder)
         return Server(path_for(name), handlers)
     except (OSError, EngineError, RightsError) as error:
         _log.warning("no control socket: %s", error)
@@ -224,11 +235,7 @@ def path_for(name: str) -> Path:
 
 def find() -> list[Path]:
     """The control sockets of this user's running pipelines."""
-    found: list[Path] = []
-    for folder in (*runtime_folder.places(os.geteuid()), *filter(None, [_session_folder()])):
-        with suppress(OSError, RightsError):  # missing, or another user's: not trusted
-            found += filter(_is_live, sorted(runtime_folder.checked(folder, readable=True).glob(f"{_PREFIX}*.sock")))
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(path for folder in _folders() for path in _sockets(folder) if _is_live(path)))
 
 
 def pick(name: str | None = None) -> Path:
@@ -253,11 +260,37 @@ def name_of(path: Path) -> str:
     return path.stem.removeprefix(_PREFIX)
 
 
+def _folders() -> list[Path]:
+    """The folders in which sockets of this user may be; a missing one, or another user's, is left out."""
+    found: list[Path] = []
+    for folder in (*runtime_folder.places(os.geteuid()), *filter(None, [_session_folder()])):
+        with suppress(OSError, RightsError):
+            found.append(runtime_folder.checked(folder, readable=True))
+    return found
+
+
+def _sockets(folder: Path) -> list[Path]:
+    with suppress(OSError):
+        return sorted(folder.glob(f"{_PREFIX}*.sock"))
+    return []
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the sockets of this user on which no process listens. With the lock no socket is just being made."""
+    with suppress(OSError), alone(folder / runtime_folder.LOCK):
+        for path in _sockets(folder):
+            with suppress(OSError):
+                found = path.lstat()
+                if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid() and _is_dead(path):
+                    path.unlink()
+                    _log.info("removed the control socket of a killed process: %s", path, extra={"path": str(path)})
+
+
 def _listen(path: Path) -> socket.socket:
     """Make a listening socket at the path, in place of one that a dead process left."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with alone(_fitting(path).parent / ".treadle.lock"):
+        with alone(_fitting(path).parent / runtime_folder.LOCK):
             _make_room(path)
             listener.bind(str(path))
             # No client can connect before listen(), so none connects before the mode is set.
@@ -292,12 +325,23 @@ def _make_room(path: Path) -> None:
 
 
 def _is_live(path: Path) -> bool:
-    """Whether a process listens: the kernel refuses connections to a dead process's socket."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
+    """Whether a process listens. EAGAIN: it does, but its queue of new connections is full."""
+    return _connected(path) in (0, errno.EAGAIN)
+
+
+def _is_dead(path: Path) -> bool:
+    """Whether the socket is a dead process's: the kernel refuses connections to it."""
+    return _connected(path) == errno.ECONNREFUSED
+
+
+def _connected(path: Path) -> int:
+    """Connect without waiting; return the error number, 0 if connected."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
-        # EAGAIN: a process listens, but its queue of new connections is full.
-        return probe.connect_ex(str(path)) in (0, errno.EAGAIN)
-    return False  # not a valid path for a socket
+        try:
+            return probe.connect_ex(str(path))
+        except OSError:
+            return errno.EINVAL  # not a valid path for a socket
 
 
 def _fitting(path: Path) -> Path:

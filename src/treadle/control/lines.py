@@ -90,13 +90,9 @@ def line_of(value: object) -> bytes:
 
 
 def as_json(error: TreadleError) -> dict[str, str]:
-    """Return an error as what an answer has under `error`."""
-    return {
-        "kind": type(error).__name__,
-        "message": error.message,
-        "where": error.where,
-        "remedy": error.remedy,
-    }
+    """Return an error as what an answer has under `error`; each part is one line."""
+    parts = {"message": error.message, "where": error.where, "remedy": error.remedy}
+    return {"kind": type(error).__name__} | {part: " ".join(text.split()) for part, text in parts.items()}
 
 
 def _from_json(error: Mapping[str, str]) -> TreadleError:
