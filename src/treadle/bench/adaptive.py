@@ -4,7 +4,7 @@ The policy `adaptive`, with its default learner and settings, is compared with e
 oracle: the candidate that was best in each phase. Other learners and settings are run for comparison. Each variant is
 scored by the weighted objective that learners are given, measured on the rows themselves, in each phase relative to the
 candidates' mean. The part `gate` runs pipelines, the part `kernel` runs queries in Real-Time Mode under `treadle
-attach`.
+attach`, and the part `switch` changes the objectives in the simulator.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 from treadle.attachment import attach
 from treadle.bench.attach.rig import Outcome, Rig
 from treadle.bench.claims import SET_UP, Claims, Deaths, at_least, in_turns
+from treadle.bench.simulator import switch
 from treadle.bench.usage import TICK, Meter
 from treadle.decide.adaptive import parse_objectives
 from treadle.enforce.gate.slots import usable_cores
@@ -97,7 +98,7 @@ def run(
 ) -> dict[str, Any]:
     """Return the figures of each part. All phases are run `rounds` times, each for `minute` seconds."""
     tell = progress or (lambda *_: None)
-    measures = {"gate": gate, "kernel": kernel}
+    measures = {"gate": gate, "kernel": kernel, "switch": _switch}
     found: dict[str, Any] = {}
     deaths = Deaths()
     for number, part in enumerate(parts):
@@ -160,6 +161,11 @@ def kernel(minute: float, rounds: int, repetitions: int, tell: Progress, deaths:
         return judged(found, phases, SERVED, JUDGED_BY)
 
 
+def _switch(minute: float, rounds: int, repetitions: int, tell: Progress, deaths: Deaths) -> dict[str, Any]:  # noqa: ARG001
+    """Measure in virtual time what follows a change of objectives, and a restart; it has a length of its own."""
+    return switch.summary(switch.run(tell=tell))
+
+
 def measure(
     spark: SparkSession, unit: float, policy: str, phases: Sequence[str], *, minute: float, warm: float = WARM
 ) -> list[Figures]:
@@ -220,6 +226,8 @@ def judged(
 
 def claims(found: Mapping[str, Any], part: str) -> Claims:
     """Return the claims about the default; one of them is that other processes leave enough of the machine free."""
+    if part == "switch":
+        return switch.claims(dict(found))
 
     def ratio(over: str) -> float:
         return float(found[over]["cost"]) / float(found[DEFAULT]["cost"])

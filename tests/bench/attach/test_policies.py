@@ -57,7 +57,7 @@ def test_chance_that_is_surely_better_than_the_os_fails() -> None:
 
 
 def test_each_query_gets_as_much_work_and_what_its_filter_drops_costs_nothing() -> None:
-    rates = policies._rates(1_000.0, policies.QUERIES)
+    rates = policies.rates_of(1_000.0, policies.QUERIES)
     put_out = {query.name: rates[query.name] * query.keeps / SIXTEEN for query in policies.QUERIES}
     assert policies._work(put_out, policies.QUERIES) == pytest.approx(1_000.0)
     work = [put_out[query.name] * sum(query.costs) for query in policies.QUERIES]
@@ -65,7 +65,7 @@ def test_each_query_gets_as_much_work_and_what_its_filter_drops_costs_nothing() 
 
 
 def test_a_query_that_asks_for_three_times_as_much_is_given_so_much() -> None:
-    rates = policies._rates(800.0, policies.QUERIES, policies.UNEVEN)
+    rates = policies.rates_of(800.0, policies.QUERIES, policies.UNEVEN)
     work = [rates[query.name] * policies._hashes(query) for query in policies.QUERIES]
     assert work == pytest.approx([300.0, 200.0, 100.0, 100.0, 100.0])
 

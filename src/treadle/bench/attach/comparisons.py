@@ -71,10 +71,15 @@ def run(
 ) -> dict[str, Any]:
     """Return the figures of each part, by variant."""
     tell = progress or (lambda *_: None)
-    from treadle.bench.attach import policies  # imports this module
+    from treadle.bench.attach import policies, rules  # import this module
 
-    goals = {"policies": policies.run, "uneven": policies.run_uneven, "batches": policies.run_batches}
-    measures = {"contention": contention, "chain": chain, **goals}
+    goals = {
+        "policies": policies.run,
+        "uneven": policies.run_uneven,
+        "batches": policies.run_batches,
+        "slots": policies.run_slots,
+    }
+    measures = {"contention": contention, "chain": chain, "rules": rules.run, **goals}
     found: dict[str, Any] = {}
     deaths = Deaths()
     for number, part in enumerate(parts):
@@ -90,6 +95,9 @@ def run(
     for part in goals:
         if part in parts:
             made += policies.claims(found.get(part, {}), part)
+    if "rules" in parts:
+        made += rules.claims(found.get("rules", {}))
+        found["rules"] = rules.summary(found.get("rules", {}))
     return {**found, **deaths.figures(), "claims": made}
 
 

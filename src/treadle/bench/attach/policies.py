@@ -1,4 +1,4 @@
-"""`treadle bench attach --part policies|uneven|batches`: does each policy reach its goal under `treadle attach`?
+"""`treadle bench attach --part policies|uneven|batches|slots`: does each policy reach its goal under `treadle attach`?
 
 Five queries of different cost, selectivity and rate ask for nearly all of one core, or for more: in Real-Time Mode with
 three stages each, or in micro-batches with a shuffle into 200 partitions. All policies and the OS alone take turns on
@@ -39,7 +39,7 @@ QUERIES = (
     Chain("q80", (80, 80, 80), keeps=4),
     Chain("q160", (160, 160, 160)),
 )
-PARTITIONS, SLOTS = 200, 4
+PARTITIONS, TASK_SLOTS = 200, 4
 LOADS = {"near": 0.95, "above": 1.15}
 """Loads as shares of the core's capacity."""
 EVEN, UNEVEN = (1, 1, 1, 1, 1), (3, 2, 1, 1, 1)
@@ -54,6 +54,10 @@ VARIANTS: Mapping[str, dict[str, Any] | None] = {
     "multi-class": {"policy": "multi-class", "priorities": {HIGH: 10.0}},
     "congestion-aware": {"policy": "congestion-aware"},
 }
+SLOTS: Mapping[str, dict[str, Any] | None] = {
+    name: None if options is None else {**options, "slots": "auto"} for name, options in VARIANTS.items()
+}
+"""The same with `--slots auto`: batches wait for their turn before they read their rows."""
 WARM_UPS = ("random", "highest-rate", "queue-size")
 """Variants that run once before anything is measured."""
 GOALS = {
@@ -87,16 +91,28 @@ def run_uneven(
 
 
 def run_batches(
-    repetitions: int, seconds: float, tell: Progress, deaths: Deaths, loads: Sequence[str] = ("near",)
+    repetitions: int,
+    seconds: float,
+    tell: Progress,
+    deaths: Deaths,
+    loads: Sequence[str] = ("near",),
+    variants: Mapping[str, dict[str, Any] | None] = VARIANTS,
 ) -> dict[str, Any]:
     """Run the same as `run` in micro-batches. A batch lasts for seconds, so settling and measuring take longer."""
     queries = [replace(query, costs=query.costs[:2]) for query in QUERIES]
 
     def start(servers: str, core: int | None) -> realtime.Application:
-        return realtime.Application(queries, servers, batch=None, core=core, partitions=PARTITIONS, slots=SLOTS)
+        return realtime.Application(queries, servers, batch=None, core=core, partitions=PARTITIONS, slots=TASK_SLOTS)
 
     rig = Rig(queries, application=start)
-    return _run(rig, queries, EVEN, repetitions, 2 * seconds, seconds, tell, deaths, loads)
+    return _run(rig, queries, EVEN, repetitions, 2 * seconds, seconds, tell, deaths, loads, variants)
+
+
+def run_slots(
+    repetitions: int, seconds: float, tell: Progress, deaths: Deaths, loads: Sequence[str] = ("near",)
+) -> dict[str, Any]:
+    """Run the same as `run_batches`, but only one batch runs at a time."""
+    return run_batches(repetitions, seconds, tell, deaths, loads, SLOTS)
 
 
 def _run(
@@ -109,18 +125,19 @@ def _run(
     tell: Progress,
     deaths: Deaths,
     loads: Sequence[str],
+    variants: Mapping[str, dict[str, Any] | None] = VARIANTS,
 ) -> dict[str, Any]:
-    found: dict[str, dict[str, list[dict[str, float]]]] = {load: {name: [] for name in VARIANTS} for load in loads}
+    found: dict[str, dict[str, list[dict[str, float]]]] = {load: {name: [] for name in variants} for load in loads}
     with rig:
         tell("policies: warming up", 0.0)
-        work = _warmed_up(rig, queries, seconds)
-        turns = [f"{load}: {name}" for load in loads for name in VARIANTS]
+        work = warmed_up(rig, queries, seconds, variants)
+        turns = [f"{load}: {name}" for load in loads for name in variants]
 
         def measure(turn: str, number: int) -> None:
             load, name = turn.split(": ")
             tell(f"policies: {name}, {load} saturation", number / (repetitions * len(turns)))
-            with attached(rig, VARIANTS[name]), _observed(rig.application.pid) as queues:
-                outcome = rig.measure(_rates(LOADS[load] * work, queries, shares), seconds, settle)
+            with attached(rig, variants[name]), _observed(rig.application.pid) as queues:
+                outcome = rig.measure(rates_of(LOADS[load] * work, queries, shares), seconds, settle)
             found[load][name].append(_figures(outcome, queues, seconds))
 
         in_turns(turns, repetitions, measure, deaths, stop=True)
@@ -152,21 +169,29 @@ def claims(found: Mapping[str, Any], part: str = "policies") -> Claims:
         def by_chance(variants: Mapping[str, Any] = variants) -> float:
             return float(variants["random"]["os_mean_ms"][0])
 
+        if part == "slots":  # turns help in any order
+            made.append(at_least(f"{load}: mean_ms, os : random, least of its interval", by_chance, 1.0))
+            continue
         made.append(at_most(f"{load}: mean_ms, os : random, least of its interval", by_chance, 1.0))
     return made
 
 
-def _warmed_up(rig: Rig, queries: Sequence[Chain], seconds: float) -> float:
+def warmed_up(
+    rig: Rig,
+    queries: Sequence[Chain],
+    seconds: float,
+    variants: Mapping[str, dict[str, Any] | None] = VARIANTS,
+) -> float:
     """Return the hashes per second of the core under the OS alone, once the JVM is warm.
 
     A first attachment makes the JVM load and compile the agent, and a JVM under another scheduler compiles again.
     Otherwise the first variant would pay for that, and the others would have less load than intended.
     """
-    first = _work(rig.flooded(_rates(1.0, queries), seconds), queries)
+    first = _work(rig.flooded(rates_of(1.0, queries), seconds), queries)
     for name in WARM_UPS:
-        with attached(rig, VARIANTS[name]):
-            rig.measure(_rates(first, queries), seconds)
-    return max(first, _work(rig.flooded(_rates(1.0, queries), seconds), queries))
+        with attached(rig, variants[name]):
+            rig.measure(rates_of(first, queries), seconds)
+    return max(first, _work(rig.flooded(rates_of(1.0, queries), seconds), queries))
 
 
 def _work(done: Mapping[str, float], queries: Sequence[Chain]) -> float:
@@ -179,7 +204,7 @@ def _hashes(query: Chain) -> float:
     return sum(query.costs) * query.keeps / SIXTEEN
 
 
-def _rates(work: float, queries: Sequence[Chain], shares: Sequence[float] = EVEN) -> dict[str, float]:
+def rates_of(work: float, queries: Sequence[Chain], shares: Sequence[float] = EVEN) -> dict[str, float]:
     """Return each query's input rows per second, such that all queries together need `work` hashes per second."""
     each = work / sum(shares)
     return {query.name: each * share / _hashes(query) for query, share in zip(queries, shares, strict=True)}

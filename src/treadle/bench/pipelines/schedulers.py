@@ -1,8 +1,8 @@
 """`treadle bench pipelines`: Spark's FIFO and FAIR against Treadle and its policies on queries that fill the machine.
 
 All variants take turns in one session, several times, so that other load affects all alike. The part `classes` is the
-multi-class workload; Spark's default set-up needs its own session, in its own process. The part `policies` is in
-`policies.py`.
+multi-class workload; Spark's default set-up needs its own session, in its own process. The parts `policies`, `assign`
+and `rules` are in the modules of these names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.bench.apart import measured, medians
 from treadle.bench.claims import Claims, Deaths, at_least, in_turns
-from treadle.bench.pipelines import policies
+from treadle.bench.pipelines import assign, policies, rules
 from treadle.bench.pipelines.multi_class import VARIANTS, measure
 from treadle.workloads import multi_class
 from treadle.workloads.burn import calibrate
@@ -41,7 +41,7 @@ def run(
 ) -> dict[str, Any]:
     """Return the figures of each variant, and the claims.
 
-    Figures are medians over the repetitions in the part `classes`, means with intervals in `policies`. `load` is the
+    Figures are medians over the repetitions in the part `classes`, means with intervals in the others. `load` is the
     load of `classes` as a share of all cores, without Spark's cost for each batch.
     """
     from treadle.pipelines.spark.session import session
@@ -58,6 +58,12 @@ def run(
     if "policies" in parts:
         each = policies.run(spark, unit, deaths, tell, repetitions=repetitions, seconds=seconds, warm=warm)
         found, held = policies.figures(each), policies.claims(each)
+    if "assign" in parts:
+        each = assign.run(spark, unit, deaths, tell, repetitions=repetitions, seconds=seconds, warm=warm)
+        found, held = found | assign.figures(each), held + assign.claims(each)
+    if "rules" in parts:
+        runs = rules.run(spark, queries, deaths, tell, repetitions=repetitions, seconds=seconds, warm=warm)
+        found, held = found | rules.summary(runs), held + rules.claims(runs)
     if "classes" in parts:
         found |= _classes(spark, queries, variants, deaths, tell, repetitions=repetitions, seconds=seconds, warm=warm)
     spark.stop()
