@@ -157,6 +157,8 @@ def test_the_page_of_pipelines_names_every_option_with_its_default() -> None:
             default = f"{default:g} s"
         elif isinstance(default, int):
             default = f"{default:,}"
+        elif default == ():
+            default = "none"
         assert f"| `{name}` | {default} |" in page.replace(f"`{default}`", default), name
 
 
