@@ -204,8 +204,12 @@ def _hashes(query: Chain) -> float:
     return sum(query.costs) * query.keeps / SIXTEEN
 
 
-def rates_of(work: float, queries: Sequence[Chain], shares: Sequence[float] = EVEN) -> dict[str, float]:
-    """Return each query's input rows per second, such that all queries together need `work` hashes per second."""
+def rates_of(work: float, queries: Sequence[Chain], shares: Sequence[float] = ()) -> dict[str, float]:
+    """Return each query's input rows per second, such that all queries together need `work` hashes per second.
+
+    `shares` are the relative amounts of work of the queries; by default all have the same.
+    """
+    shares = shares or [1.0] * len(queries)
     each = work / sum(shares)
     return {query.name: each * share / _hashes(query) for query, share in zip(queries, shares, strict=True)}
 

@@ -53,8 +53,7 @@ def run(repetitions: int, seconds: float, tell: Progress, deaths: Deaths) -> dic
     found: dict[str, list[dict[str, float]]] = {name: [] for name in VARIANTS}
     with Rig(QUERIES) as rig:
         tell("rules: warming up", 0.0)
-        equal = [1.0] * len(QUERIES)
-        rates = policies.rates_of(LOAD * policies.warmed_up(rig, QUERIES, seconds), QUERIES, equal)
+        rates = policies.rates_of(LOAD * policies.warmed_up(rig, QUERIES, seconds), QUERIES)
 
         def measure(name: str, number: int) -> None:
             tell(f"rules: {name}", number / (repetitions * len(VARIANTS)))
