@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from applications import SparkProcess, feed
 from support import named
 from treadle import jars
 from treadle.broker import Broker, free_port
+from treadle.linux.files import runtime_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,6 +84,16 @@ def own_journals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A place for journals in which nobody else's are."""
     monkeypatch.setenv("TREADLE_STATE", str(tmp_path / "journals"))
     return tmp_path / "journals"
+
+
+@pytest.fixture
+def own_sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for control sockets, whose paths must be short, in which nobody else's are."""
+    folder = Path(tempfile.mkdtemp(prefix="treadle"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    monkeypatch.setattr(runtime_folder, "places", lambda _: [folder / "own"])
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,13 +57,10 @@ def test_the_file_of_the_configuration_page_is_valid(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Pages write where they are run; sockets need a short path."""
-    sockets = Path(tempfile.mkdtemp(prefix="tdoc"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(sockets))
+def place(tmp_path: Path, own_sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Pages write where they are run."""
     monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    shutil.rmtree(sockets)
+    return tmp_path
 
 
 def moved(code: str, place: Path) -> str:

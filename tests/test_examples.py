@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +27,10 @@ FILES = sorted(EXAMPLES.glob("0*.py"))
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Examples write where they are started; sockets need a short path."""
-    sockets = Path(tempfile.mkdtemp(prefix="tex"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(sockets))
+def place(tmp_path: Path, own_sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Examples write where they are started."""
     monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    shutil.rmtree(sockets)
+    return tmp_path
 
 
 def example(name: str) -> tuple[Pipeline, dict[str, Any]]:

@@ -8,13 +8,10 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import socket
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +19,7 @@ import pytest
 
 import treadle
 from applications import differences, groups_left, standings
+from fed import Fed
 from support import change, held, named, until
 from treadle import jvm as java
 from treadle.attachment import attach
@@ -29,16 +27,13 @@ from treadle.control import control_socket
 from treadle.control.settings import Changeable
 from treadle.enforce import kernel
 from treadle.errors import ConfigError
-from treadle.linux.files import runtime_folder
-from treadle.pipelines.channels.log import Writer
 from treadle.pipelines.spark import jvm
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.usefixtures("own_journals")
+pytestmark = pytest.mark.usefixtures("own_journals", "own_sockets")
 CHANGES = 1000 if "TREADLE_SOAK" in os.environ else 20
-QUERIES = ("alerts", "bulk")
 RIGHT: dict[str, tuple[Any, ...]] = {
     "policy": ("fcfs", "queue-size", "random", "downstream-first", "none", "user-priority"),
     "period": ("20ms", 0.1, "500ms"),
@@ -63,17 +58,6 @@ WRONG: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder for sockets, whose paths must be short, where nobody else's are seen."""
-    folder = Path(tempfile.mkdtemp(prefix="tset"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    monkeypatch.setattr(runtime_folder, "places", lambda _: [folder / "own"])
-    monkeypatch.setattr(runtime_folder, "runtime_folder", lambda: runtime_folder.private_folder(folder / "own"))
-    yield
-    shutil.rmtree(folder)
-
-
 @pytest.fixture
 def pid(spark: SparkSession) -> int:
     """The JVM of the session, if its threads may be made more urgent."""
@@ -83,56 +67,6 @@ def pid(spark: SparkSession) -> int:
     jvm.load(spark)
     context: Any = spark.sparkContext
     return int(context._jvm.java.lang.ProcessHandle.current().pid())
-
-
-class Fed:
-    """Two queries that read one channel, with the rows and the batch numbers that each has put out."""
-
-    def __init__(self, spark: SparkSession, folder: Path, ending: ExitStack) -> None:
-        self.rows: dict[str, list[int]] = {name: [] for name in QUERIES}
-        self.batches: dict[str, list[int]] = {name: [] for name in QUERIES}
-        self.count = 0
-        self._writer = ending.enter_context(Writer(folder / "rows", "id long"))
-        for name in QUERIES:
-            source = spark.readStream.format(jvm.CHANNEL).option("maxRowsPerTrigger", 100).load(str(folder / "rows"))
-            query = source.writeStream.foreachBatch(self._into(name)).queryName(name)
-            ending.callback(query.option("checkpointLocation", str(folder / name)).start().stop)
-
-    def _into(self, name: str) -> Callable[[DataFrame, int], None]:
-        def batch(rows: DataFrame, batch_id: int) -> None:
-            self.batches[name].append(batch_id)
-            self.rows[name] += [row.id for row in rows.collect()]
-
-        return batch
-
-    def feed(self, count: int) -> None:
-        self._writer.append([{"id": number} for number in range(self.count, self.count + count)])
-        self.count += count
-
-    @contextmanager
-    def flowing(self) -> Iterator[None]:
-        """Rows come all the time."""
-        over = threading.Event()
-
-        def fill() -> None:
-            while not over.wait(0.02):
-                self.feed(5)
-
-        filler = threading.Thread(target=fill)
-        filler.start()
-        try:
-            yield
-        finally:
-            over.set()
-            filler.join()
-
-    @property
-    def whole(self) -> bool:
-        """Whether each query has had every row once, in order, and every batch once."""
-        for name in QUERIES:
-            assert self.rows[name] == list(range(len(self.rows[name])))
-            assert self.batches[name] == list(range(len(self.batches[name])))
-        return all(len(self.rows[name]) == self.count for name in QUERIES)
 
 
 def of_treadle(pid: int) -> list[str]:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
-import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,19 +12,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import treadle
+from fed import Fed
 from support import change, held, until
 from treadle.control import control_socket
 from treadle.errors import ConfigError
-from treadle.linux.files import runtime_folder
-from treadle.pipelines.api.query_gate import BatchFunction, QueryGate
-from treadle.pipelines.channels.log import Writer
-from treadle.pipelines.spark import jvm
+from treadle.pipelines.api.query_gate import QueryGate
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.usefixtures("own_sockets")
 CHANGES = 1000 if "TREADLE_SOAK" in os.environ else 60
-QUERIES = ("alerts", "bulk")
 RIGHT: dict[str, tuple[Any, ...]] = {
     "policy": ("fcfs", "highest-rate", "chain", "queue-size", "random", "none", "user-priority"),
     "slots": (1, 2, 4, "auto"),
@@ -51,56 +45,16 @@ WRONG: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder for sockets, whose paths must be short, where nobody else's are seen."""
-    folder = Path(tempfile.mkdtemp(prefix="tgate"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    monkeypatch.setattr(runtime_folder, "places", lambda _: [folder / "own"])
-    yield
-    shutil.rmtree(folder)
-
-
-class Fed:
-    """Queries that read one channel under a gate, and the rows and batches that came out of each."""
-
-    def __init__(self, spark: SparkSession, folder: Path, writer: Writer, gate: QueryGate, ending: ExitStack) -> None:
-        self.rows: dict[str, list[int]] = defaultdict(list)
-        self.batches: dict[str, list[int]] = defaultdict(list)
-        self.count = 0
-        self._writer = writer
-        for priority, name in enumerate(QUERIES):
-            source = spark.readStream.format(jvm.CHANNEL).option("maxRowsPerTrigger", 7).load(str(folder / "rows"))
-            batches = source.writeStream.foreachBatch(gate.wrap(self._into(name), priority=priority)).queryName(name)
-            ending.callback(batches.option("checkpointLocation", str(folder / name)).start().stop)
-
-    def _into(self, name: str) -> BatchFunction:
-        def batch(rows: DataFrame, batch_id: int) -> None:
-            self.batches[name].append(batch_id)
-            self.rows[name] += [row.id for row in rows.collect()]
-
-        return batch
-
-    def feed(self, count: int) -> None:
-        self._writer.append([{"id": number} for number in range(self.count, self.count + count)])
-        self.count += count
-
-    @property
-    def whole(self) -> bool:
-        """Whether each query has had every row once, in order, and every batch once."""
-        for name in QUERIES:
-            assert self.rows[name] == list(range(len(self.rows[name])))
-            assert self.batches[name] == list(range(len(self.batches[name])))
-        return all(len(self.rows[name]) == self.count for name in QUERIES)
+def gated(spark: SparkSession, folder: Path, gate: QueryGate, ending: ExitStack) -> Fed:
+    """Queries at this gate, the second with the higher priority."""
+    return Fed(spark, folder, ending, lambda batch, number: gate.wrap(batch, priority=number), most_rows=7)
 
 
 def test_any_changes_in_a_row_lose_no_row_and_no_batch_and_leave_nothing(spark: SparkSession, tmp_path: Path) -> None:
     chance, found = random.Random(time.time_ns()), held()
-    jvm.load(spark)
     with ExitStack() as ending:
-        writer = ending.enter_context(Writer(tmp_path / "rows", "id long"))
         gate = ending.enter_context(treadle.gate(spark, slots=1, period="20ms"))
-        fed = Fed(spark, tmp_path, writer, gate, ending)
+        fed = gated(spark, tmp_path, gate, ending)
         fed.feed(1)
         until(lambda: fed.whole)
         for _ in range(CHANGES):
@@ -113,11 +67,9 @@ def test_any_changes_in_a_row_lose_no_row_and_no_batch_and_leave_nothing(spark: 
 
 
 def test_priorities_change_who_is_ranked_first_and_a_pause_ranks_nobody(spark: SparkSession, tmp_path: Path) -> None:
-    jvm.load(spark)
     with ExitStack() as ending:
-        writer = ending.enter_context(Writer(tmp_path / "rows", "id long"))
         gate = ending.enter_context(treadle.gate(spark, "user-priority", slots=1, period="20ms"))
-        fed = Fed(spark, tmp_path, writer, gate, ending)
+        fed = gated(spark, tmp_path, gate, ending)
         fed.feed(10)
         until(lambda: fed.whole)
 

@@ -6,12 +6,9 @@ import json
 import logging
 import os
 import random
-import shutil
-import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +18,6 @@ import treadle
 from support import LONG, change, held, until
 from support import treadle as command
 from treadle.errors import ConfigError
-from treadle.linux.files import runtime_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,14 +25,7 @@ if TYPE_CHECKING:
     from treadle.values import Snapshot
 
 
-@pytest.fixture(autouse=True)
-def _sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder for sockets, whose paths must be short, where nobody else's are seen."""
-    folder = Path(tempfile.mkdtemp(prefix="tlive"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    monkeypatch.setattr(runtime_folder, "places", lambda _: [folder / "own"])
-    yield
-    shutil.rmtree(folder)
+pytestmark = pytest.mark.usefixtures("own_sockets")
 
 
 def treadle_says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:

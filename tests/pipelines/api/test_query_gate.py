@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -20,7 +18,6 @@ from treadle.control import control_socket
 from treadle.decide import registry
 from treadle.decide.policies import Fcfs
 from treadle.errors import ConfigError, EngineError
-from treadle.linux.files import runtime_folder
 from treadle.pipelines.api.query_gate import BatchFunction, QueryGate
 from treadle.pipelines.channels.log import Writer
 from treadle.pipelines.spark import jvm
@@ -35,18 +32,7 @@ Start = Callable[..., "StreamingQuery"]
 
 
 @pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where sockets are; a short path, since a socket's must be."""
-    path = Path(tempfile.mkdtemp(prefix="tapp"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
-    # What else this user runs is not to be seen.
-    monkeypatch.setattr(runtime_folder, "places", lambda _: [path / "own"])
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def gate(spark: SparkSession, runtime: Path) -> Iterator[QueryGate]:
+def gate(spark: SparkSession, own_sockets: Path) -> Iterator[QueryGate]:
     with treadle.gate(spark, policy="user-priority", slots=1, period="20ms", patience="1h") as made:
         yield made
 
@@ -229,7 +215,7 @@ def test_rows_out_are_those_that_the_function_is_given(spark: SparkSession, star
 
 
 def test_policy_and_slots_change_while_it_runs_also_from_another_process(
-    start: Start, gate: QueryGate, runtime: Path
+    start: Start, gate: QueryGate, own_sockets: Path
 ) -> None:
     done: list[int] = []
     start(gate.wrap(lambda rows, batch_id: done.append(batch_id)), "running")
@@ -383,7 +369,7 @@ OTHERS = {"queries": "*", "policy": "user-priority", "priority": 2, "period": "4
 
 
 def test_rules_make_classes_of_queries_with_a_policy_each_and_change_while_batches_wait(
-    start: Start, gate: QueryGate, hold: Hold, runtime: Path
+    start: Start, gate: QueryGate, hold: Hold, own_sockets: Path
 ) -> None:
     path = control_socket.pick("tests")
 
@@ -447,7 +433,7 @@ def test_rules_make_classes_of_queries_with_a_policy_each_and_change_while_batch
     assert gate._loop.stats.troubles == {}
 
 
-def test_closed_it_lets_everybody_through(start: Start, gate: QueryGate, hold: Hold, runtime: Path) -> None:
+def test_closed_it_lets_everybody_through(start: Start, gate: QueryGate, hold: Hold, own_sockets: Path) -> None:
     done: list[int] = []
     start(gate.wrap(hold("holder")), "holder")
     until(lambda: hold.order)
@@ -472,14 +458,14 @@ def test_outside_of_a_query_a_wrapped_function_waits_for_nothing(spark: SparkSes
     assert wrapped.__doc__ == "Stores."
 
 
-def test_slots_follow_the_cpu_unless_a_number_is_set(spark: SparkSession, runtime: Path) -> None:
+def test_slots_follow_the_cpu_unless_a_number_is_set(spark: SparkSession, own_sockets: Path) -> None:
     with treadle.gate(spark) as gate:
         assert gate.slots >= 1
         gate.set_slots(7)
         assert gate.slots == 7
 
 
-def test_two_applications_of_one_name_are_told_apart(spark: SparkSession, runtime: Path) -> None:
+def test_two_applications_of_one_name_are_told_apart(spark: SparkSession, own_sockets: Path) -> None:
     with treadle.gate(spark, slots=1) as first, treadle.gate(spark, slots=2) as second:
         assert first.name != second.name
         assert {control_socket.name_of(path) for path in control_socket.find()} == {first.name, second.name}
@@ -498,7 +484,7 @@ def test_two_applications_of_one_name_are_told_apart(spark: SparkSession, runtim
     ],
 )
 def test_a_wrong_option_is_named_and_nothing_is_started(
-    spark: SparkSession, runtime: Path, options: dict[str, Any], message: str
+    spark: SparkSession, own_sockets: Path, options: dict[str, Any], message: str
 ) -> None:
     before = threading.active_count()
     with pytest.raises(ConfigError, match=message):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +16,6 @@ import treadle
 from support import LONG, named, until
 from support import treadle as command
 from treadle.errors import ConfigError, EngineError, TreadleError
-from treadle.linux.files import runtime_folder
 from treadle.pipelines.run.start import start
 
 if TYPE_CHECKING:
@@ -31,14 +28,10 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "05_medallion.py"
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Sockets need a short path, and examples write where they are started."""
-    sockets = Path(tempfile.mkdtemp(prefix="tchg"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(sockets))
-    monkeypatch.setattr(runtime_folder, "places", lambda _: [sockets / "own"])
+def place(tmp_path: Path, own_sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Examples write where they are started."""
     monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    shutil.rmtree(sockets)
+    return tmp_path
 
 
 class Numbers:

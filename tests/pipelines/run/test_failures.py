@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +14,6 @@ from support import LONG, named, until
 from support import treadle as command
 from treadle.durations import Backoff
 from treadle.errors import ConfigError, EngineError
-from treadle.linux.files import runtime_folder
 from treadle.pipelines.hops import hop as hops
 from treadle.pipelines.nodes.definition import OnFailure
 from treadle.pipelines.run import control_thread
@@ -26,19 +23,15 @@ if TYPE_CHECKING:
 
     from treadle.pipelines.run.run import Run
 
+pytestmark = pytest.mark.usefixtures("own_sockets")
 LIMIT = 100
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Failed hops start again soon, and sockets have a short path."""
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed hops start again soon."""
     monkeypatch.setattr(hops, "BACKOFF", Backoff(0.01, 0.1))
     monkeypatch.setattr(control_thread, "SLOW_TICK", 0.05)
-    sockets = Path(tempfile.mkdtemp(prefix="tfail"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(sockets))
-    monkeypatch.setattr(runtime_folder, "places", lambda _: [sockets / "own"])
-    yield
-    shutil.rmtree(sockets)
 
 
 class Flow:
