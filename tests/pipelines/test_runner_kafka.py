@@ -232,7 +232,7 @@ def test_a_broker_that_vanishes_and_comes_back_costs_no_row_and_no_retry(
 
     options: dict[str, Any] = {"channels": "kafka", "kafka": own_broker.bootstrap, "retries": 0}
     with p.start(spark, folder=tmp_path / "work", **options) as run:
-        until(lambda: any(batches.values()))  # rows flow
+        until(lambda: any(hop["state"] == "running" for hop in run.status()["hops"].values()))  # a first batch
         own_broker.stop()
         until(lambda: any(hop["state"] == "restarting" for hop in run.status()["hops"].values()))
         Broker.start(own_broker.folder, own_broker.port, timeout=LONG)

@@ -7,11 +7,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
+from support import until
 from treadle import jars
 from treadle.broker import Broker, free_port
 from treadle.errors import ConfigError, EngineError
@@ -411,3 +414,49 @@ def test_a_broker_that_is_not_there_is_one_clear_error_within_seconds() -> None:
     with pytest.raises(EngineError, match="treadle kafka start"):
         Cluster(f"127.0.0.1:{free_port()}")
     assert time.monotonic() - began < 2 * ANSWER
+
+
+class OnceLost:
+    """Stands in for librdkafka's client, the first of which never reaches a broker again once `gone` is set.
+
+    The real one does this when the last answer of a broker that stops names no brokers, which can't be had at will.
+    """
+
+    made: ClassVar[list[OnceLost]] = []
+    gone = threading.Event()
+
+    def __init__(self, _: dict[str, Any]) -> None:
+        self.made.append(self)
+
+    @property
+    def dead(self) -> bool:
+        return self is self.made[0] and self.gone.is_set()
+
+    def list_topics(self, timeout: float) -> Any:
+        return SimpleNamespace(brokers={} if self.dead else {1: "broker"}, topics={})
+
+    def list_offsets(self, wanted: dict[Any, Any], request_timeout: float) -> dict[Any, Any]:
+        answers: dict[Any, Any] = {each: Future() for each in wanted}
+        for answer in answers.values() if not self.dead else ():
+            answer.set_result(SimpleNamespace(offset=7))
+        return answers
+
+
+def test_a_client_that_lost_its_brokers_for_ever_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", OnceLost)
+    monkeypatch.setattr("treadle.pipelines.channels.cluster.ANSWER", 0.05)
+    monkeypatch.setattr(OnceLost, "made", [])
+    OnceLost.gone.clear()
+    cluster = Cluster("127.0.0.1:1")
+    try:
+        seen: list[dict[int, int]] = []
+        cluster.watch("rows", "rows", [0], lambda ends, _: seen.append(ends))
+        until(lambda: seen)
+        OnceLost.gone.set()
+        until(lambda: len(OnceLost.made) > 1)
+        assert cluster.lost > 0.0
+        count = len(seen)
+        until(lambda: cluster.reachable and len(seen) > count)
+        assert cluster.ends("rows", [0]) == {0: 7}
+    finally:
+        cluster.close()

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from treadle.errors import EngineError
@@ -35,7 +36,8 @@ class Cluster:
         self.reachable = True
         self.lost = -1.0
         """When the cluster was last out of reach (monotonic); -1 if never."""
-        self._client = AdminClient(client_config(bootstrap))
+        self._connect = partial(AdminClient, client_config(bootstrap))
+        self._client = self._connect()
         self._watched: dict[str, tuple[str, list[int], Seen]] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -76,6 +78,8 @@ class Cluster:
                 return found[topic]
             # A new topic has no leader for a moment; a topic that has lost its leader has none for some seconds.
             if time.monotonic() > until:
+                if not self._answers(1.0):
+                    self.lost = time.monotonic()  # so that this counts as an outage before the next poll finds it
                 raise EngineError(
                     f"its end offsets can't be read: {why}", where=f"topic '{topic}'", remedy="check the broker"
                 )
@@ -171,18 +175,23 @@ class Cluster:
             return {}, ""
         found: dict[str, Ends] = {topic: {} for topic in topics}
         why = ""
+        until = time.monotonic() + 2.0 * ANSWER
         for each, answer in self._client.list_offsets(wanted, request_timeout=ANSWER).items():
             try:
-                found[each.topic][each.partition] = int(answer.result().offset)
+                found[each.topic][each.partition] = int(answer.result(max(0.0, until - time.monotonic())).offset)
             except KafkaException as error:
                 why = error.args[0].str()
+            except TimeoutError:  # its client was replaced meanwhile
+                why = "no answer"
         return {topic: ends for topic, ends in found.items() if len(ends) == len(topics[topic])}, why
 
     def _watch(self) -> None:
         told = False
         while not self._closing.wait(POLL if self.reachable else 5 * POLL):
             try:
-                self.poll()
+                if not self.poll():
+                    # A client that got an answer without brokers, from one that was stopping, may never reconnect.
+                    self._client = self._connect()
                 told = False
             except Exception:
                 if not told:
