@@ -60,6 +60,23 @@ def test_load_balance_stays_as_it_is_while_another_assignment_is_hardly_better()
     assert owners(policy, seen(10.0, 1.0, 1.0, 9.0)) == [0, 1, 0, 1]
 
 
+def by_cost(snapshot: Snapshot, groups: int) -> Any:
+    return (snapshot["cost"] > 1.0) * (groups - 1)
+
+
+class ByCost:
+    def __call__(self, snapshot: Snapshot, groups: int) -> Any:
+        return by_cost(snapshot, groups)
+
+
+@pytest.mark.parametrize("name", ["by_cost", "ByCost"])
+def test_a_function_or_class_of_a_module_assigns(name: str) -> None:
+    spec = f"{__name__}:{name}"
+    policy = assignment(spec, 4)
+    assert owners(policy, seen(1.0, 2.0)) == [0, 3]
+    assert policy.chosen.name == spec
+
+
 def test_an_assigner_object_keeps_its_own_options() -> None:
     policy = assignment(AssignAdaptive(1, threshold=5.0))
     assert owners(policy, seen(1.0, 1.0)) == [0, 1]
@@ -138,6 +155,10 @@ def test_an_f_is_tried_before_it_is_taken_if_there_is_a_snapshot() -> None:
         (3, "assign can't be 3"),
         (None, "assign can't be None"),
         (AssignAdaptive, "assign can't be <class"),
+        ("math:pi", r"assign: 'math:pi' can't be called \(name a function of snapshot and groups, or a class of one"),
+        ("nowhere:f", "nowhere:f: can't be imported: ModuleNotFoundError"),
+        ("math:nothing", "math:nothing: can't be imported: AttributeError"),
+        ("treadle.decide.assign:AssignRandom", "assign: can't be made: TypeError"),
     ],
 )
 def test_what_is_no_assignment_is_refused(wrong: Any, why: str) -> None:

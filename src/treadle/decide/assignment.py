@@ -1,4 +1,4 @@
-"""The function f for slots of a gate (Haren section 4.1): by name, of another package, or a function of the user.
+"""The function f for slots of a gate (Haren section 4.1): by name, by `module:name`, or a function of the user.
 
 An f assigns each row of a snapshot to one of the groups 0 to `groups` - 1, or to none. A result that does not fit is
 refused as a whole, and the assignment before stays in force.
@@ -162,24 +162,27 @@ def _named(name: str) -> Function:
         return _of(_LoadBalance())
     if name in ASSIGNERS:
         return _of(assigner(name, 1, np.random.default_rng(0)))
-    point = _plug_ins().get(name)
-    if point is None:
-        raise ConfigError(f"there is no assignment '{name}'", remedy=plugins.suggestion(name, names()))
-    made: Any = plugins.load(point)
-    if isinstance(made, type):
+    if (point := _plug_ins().get(name)) is not None:
+        return _made(plugins.load(point), point.value, plugins.called(point))
+    if ":" in name:
+        return _made(plugins.imported(name), name, "assign")
+    raise ConfigError(f"there is no assignment '{name}'", remedy=plugins.suggestion(name, names()))
+
+
+def _made(found: Any, spec: str, where: str) -> Function:
+    """Return the f that an imported object is, or that an object of an imported class is."""
+    if isinstance(found, type):
         try:
-            made = made()
+            found = found()
         except Exception as error:
-            raise plugins.failed(plugins.called(point), "can't be made", error) from error
-    if isinstance(made, Assigner):
-        return _of(made)
-    if not callable(made):
+            raise plugins.failed(where, "can't be made", error) from error
+    if isinstance(found, Assigner):
+        return _of(found)
+    if not callable(found):
         raise ConfigError(
-            f"'{point.value}' can't be called",
-            where=plugins.called(point),
-            remedy="let the entry point name a function of snapshot and groups",
+            f"'{spec}' can't be called", where=where, remedy="name a function of snapshot and groups, or a class of one"
         )
-    function: Function = made
+    function: Function = found
     return function
 
 

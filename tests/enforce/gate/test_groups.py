@@ -46,7 +46,7 @@ class Hall:
 
     @property
     def running(self) -> list[str | None]:
-        return [group.running for group in self.gate.stats.groups]
+        return [next(iter(group.running), None) for group in self.gate.stats.groups]
 
 
 def test_a_slot_runs_the_hops_of_its_group_and_is_idle_while_only_others_wait() -> None:
@@ -178,6 +178,36 @@ def test_groups_count_for_how_long_their_slots_were_held() -> None:
     assert [(group.hops, group.held) for group in hall.gate.stats.groups] == [(("a",), 3.0), (("b",), 1.0)]
 
 
+def test_a_group_of_several_slots_runs_as_many_of_its_hops() -> None:
+    hall = Hall(a=0, b=0, c=0, d=1)
+    hall.gate.seat([0, 0, 1])
+    assert (hall.gate.slots, hall.gate.group_count) == (3, 2)
+    hall.rank(a=0, b=1, c=2, d=0)
+    hall.offer("abcd")
+    groups = hall.gate.stats.groups
+    assert [group.running for group in groups] == [("a", "b"), ("d",)]
+    assert [group.slots for group in groups] == [2, 1]
+    hall.release("a")
+    assert hall.granted == ["a", "b", "d", "c"]
+
+
+def test_slots_are_spread_over_the_groups_that_were_set() -> None:
+    hall = Hall(a=0, b=1, c=2)
+    hall.gate.seat([0, 1, 2])
+    for slots, spread in ((5, [2, 2, 1]), (2, [1, 1]), (6, [2, 2, 2])):
+        hall.gate.slots = slots
+        assert [group.slots for group in hall.gate.stats.groups] == spread
+        assert hall.gate.group_count == len(spread)
+
+
+def test_a_batch_that_runs_while_its_slot_goes_to_another_group_takes_a_slot_of_its_own_group() -> None:
+    hall = Hall(2, a=1, b=0, c=1)
+    hall.offer("a")
+    hall.gate.seat([0, 1, 1])
+    hall.offer("bc")
+    assert [group.running for group in hall.gate.stats.groups] == [("b",), ("a", "c")]
+
+
 def test_the_knob_keeps_to_what_every_knob_must() -> None:
     hall = Hall(a=ANY, b=ANY)
     check_knob(lambda: OwnerKnob(hall.gate), ["a", "b"], [0.0, 1.0])
@@ -251,7 +281,7 @@ class Laws(RuleBasedStateMachine):
         self.calls[name] += 1
         stats = self.gate.stats
         group = stats.hops[name].group
-        if any(each.running == name and number != group for number, each in enumerate(stats.groups)) and group != ANY:
+        if any(name in each.running and number != group for number, each in enumerate(stats.groups)) and group != ANY:
             self.foreign.append(name)
 
     @rule(name=NAMES)
@@ -282,6 +312,11 @@ class Laws(RuleBasedStateMachine):
         self.most = max(slots, len(self.gate.stats.holding) - self.gate.express)
         self.gate.slots = slots
 
+    @rule(counts=st.lists(st.integers(1, 2), min_size=1, max_size=3))
+    def seat(self, counts: list[int]) -> None:
+        self.most = max(sum(counts), len(self.gate.stats.holding) - self.gate.express)
+        self.gate.seat([group for group, count in enumerate(counts) for _ in range(count)])
+
     @rule(seconds=st.sampled_from([0.5, 4.0]))
     def passes(self, seconds: float) -> None:
         self.time += seconds
@@ -300,7 +335,7 @@ class Laws(RuleBasedStateMachine):
         stats = self.gate.stats
         if len(stats.holding) >= stats.slots:
             return
-        free = [number for number, group in enumerate(stats.groups) if group.running is None]
+        free = [number for number, group in enumerate(stats.groups) if len(group.running) < group.slots]
         if not stats.groups:
             assert stats.waiting == ()
         for name in stats.waiting:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import treadle
+from treadle.errors import ConfigError
 from treadle.pipelines.quality.placement import Placement
+from treadle.values import Snapshot
 from treadle.workloads.burn import burn
 
 if TYPE_CHECKING:
@@ -42,11 +45,26 @@ def pipeline() -> treadle.Pipeline:
     return p
 
 
+def by_name(groups: dict[str, str]) -> Callable[[Snapshot, int], list[float]]:
+    """An f that gives each sink the group with this number, and other sinks none."""
+
+    def assign(snapshot: Snapshot, _: int) -> list[float]:
+        return [float(groups.get(each.operators[-1], -1)) for each in snapshot.topology.instances]
+
+    return assign
+
+
 def main() -> None:
-    """`status`, `move SINK WORKER`, `drain`; each is answered by a line of JSON."""
+    """`status`, `move SINK WORKER`, `assign SINK=GROUP …`, `drain`; each is answered by a line of JSON."""
     config = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.driver.memory": "1g"}
     spark = treadle.cluster_session("placed", master=MASTER, config=config)
-    options: dict[str, Any] = {"channels": "kafka", "kafka": BROKER, "layout": "fused", "cycle": "1s"}
+    options: dict[str, Any] = {
+        "channels": "kafka",
+        "kafka": BROKER,
+        "layout": "fused",
+        "cycle": "1s",
+        "assign_period": "200ms",
+    }
     options["placement"] = treadle.place(instances={"two": 2})
     with pipeline().start(spark, folder=Path(FOLDER, "work"), **options) as run:
         placed = run.promises
@@ -58,7 +76,13 @@ def main() -> None:
                 run.check()
                 answer = placed.status()
             elif order == "move":
-                placed.move(words[0], words[1], time.monotonic())
+                try:
+                    placed.move(words[0], words[1], time.monotonic())
+                except ConfigError as error:
+                    answer = error.message
+            elif order == "assign":
+                run.set(assign=by_name(dict(word.split("=") for word in words)) if words else "none")
+                answer = run.status().get("groups")
             elif order == "drain":
                 answer = run.drain(120.0)
             print(json.dumps(answer), flush=True)  # noqa: T201

@@ -168,6 +168,22 @@ def test_a_query_of_two_instances_works_on_two_workers_at_once(placed: Placed) -
     assert placed.complete()
 
 
+def test_an_assignment_decides_which_worker_a_query_runs_on(placed: Placed) -> None:
+    """Groups are workers, in the order of the status."""
+    with placed.flowing():
+        order = list(placed.workers())
+        for group in (1, 0, 1):
+            placed.ask(f"assign one={group}")
+            until(lambda group=group: placed.runs_on("one", order[group]))  # type: ignore[misc]
+            assert placed.ask("status")["moves"][-1]["why"] == "it was assigned"
+        assert placed.ask("move one first") == "'one' can't move: an assignment has chosen its worker"
+        assert placed.ask("move one nowhere") == "'one' can't move to 'nowhere'"
+        slots = [(group["slots"], group["hops"]) for group in placed.ask("assign one=1")]
+        assert slots == [(2, 0), (2, 1)]  # each worker has one core
+        placed.ask("assign")
+    assert placed.complete()
+
+
 def test_a_query_whose_worker_dies_in_the_middle_of_its_move_ends_up_on_another_and_loses_nothing(
     placed: Placed,
 ) -> None:

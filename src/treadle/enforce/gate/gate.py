@@ -11,10 +11,10 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from treadle.enforce.gate.groups import Groups, Line, regrouped
+from treadle.enforce.gate.groups import Groups, Line, Seats, regrouped
 from treadle.enforce.gate.stats import GateStats
 from treadle.enforce.gate.turns import Hop, Turn
 from treadle.errors import ConfigError, EngineError, TargetGone
@@ -38,7 +38,8 @@ class Gate:
     holder, so that a short urgent batch need not wait for the end of a long one. Express hops count as holders: for
     each of them, one later release makes no slot free.
 
-    After `assign` each slot is a group of its own, and serves only the hops in its group: see `groups`.
+    After `assign` each slot serves only the hops in its group: see `groups`. Each slot is a group of its own, unless
+    `seat` has set other groups.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Gate:
             raise ConfigError(f"aged_share can't be {aged_share}", where="gate", remedy="use a share from 0 to 1")
         self.patience = patience
         self.express = checked_count(express, "express", 0)
-        self._slots = checked_count(slots, "slots", 1)
+        self._seats = Seats(tuple(range(checked_count(slots, "slots", 1))))
         self._opened = False
         self._aged_every = math.ceil(1 / aged_share) if aged_share > 0 else math.inf
         self._since_aged = 0
@@ -71,15 +72,20 @@ class Gate:
     @property
     def slots(self) -> int:
         """K, the number of slots. An increase takes effect at once, a decrease as hops release their slots."""
-        return self._slots
+        return len(self._seats.groups)
 
     @slots.setter
     def slots(self, slots: int) -> None:
-        slots = checked_count(slots, "slots", 1)
-        with self._lock:
-            self._tick()
-            self._slots = slots
-        self._dispatch()
+        self._seat(self._seats.resized(checked_count(slots, "slots", 1)))
+
+    @property
+    def group_count(self) -> int:
+        """The number of groups that the slots are in, whether hops are assigned to them or not."""
+        return self._seats.group_count
+
+    def seat(self, groups: Sequence[int]) -> None:
+        """Set the group of each slot. If the number of slots changes later, they are spread evenly over the groups."""
+        self._seat(Seats(tuple(groups), among=max(groups) + 1))
 
     @property
     def opened(self) -> bool:
@@ -110,8 +116,7 @@ class Gate:
         A `turn` that waits for the hop ends with TargetGone. A call of its `grant` that has begun is not interrupted.
         """
         with self._lock:
-            hop = self._hops.pop(name, None)
-            if hop is None:
+            if (hop := self._hops.pop(name, None)) is None:
                 return
             self._lowest = None
             turn = hop.turn
@@ -137,8 +142,7 @@ class Gate:
         candidate for that slot, too.
         """
         with self._lock:
-            turn = self._holding.get(name)
-            if turn is None:
+            if (turn := self._holding.get(name)) is None:
                 return None
             held = self._end(turn)
             if again is not None:
@@ -209,7 +213,7 @@ class Gate:
             return self._known(name).group
 
     def assign(self, groups: Mapping[str, int]) -> None:
-        """Put hops into groups, all at once: group 0 has the first slot. A hop in no group may use any slot.
+        """Put hops into groups, all at once. A hop in no group may use any slot.
 
         Hops that are not named, or not registered, stay as they are. A batch that runs keeps its slot to its end.
         """
@@ -217,19 +221,19 @@ class Gate:
             self._tick()
             for name in groups.keys() & self._hops.keys():
                 self._hops[name].group = groups[name]
-            self._groups = regrouped(self._groups, self._hops.values(), self._holding.values(), self._slots)
+            self._groups = regrouped(self._groups, self._hops.values(), self._holding.values(), self._seats)
         self._dispatch()
 
     @property
     def stats(self) -> GateStats:
         """The gate's counts and times at this moment."""
         with self._lock:
-            now = self._tick()
-            hops = {name: hop.stats(now, self._slots) for name, hop in self._hops.items()}
-            every = [self._past.stats(now, self._slots), *hops.values()]
-            groups = () if self._groups is None else self._groups.stats(hops, self._holding, self._slots, now)
+            now, count = self._tick(), self.group_count
+            hops = {name: hop.stats(now, count) for name, hop in self._hops.items()}
+            every = [self._past.stats(now, count), *hops.values()]
+            groups = () if self._groups is None else self._groups.stats(hops, self._holding, now)
             return GateStats(
-                self._slots,
+                self.slots,
                 tuple(self._waiting),
                 tuple(self._holding),
                 sum(hop.grants for hop in every),
@@ -240,6 +244,14 @@ class Gate:
                 hops,
                 groups,
             )
+
+    def _seat(self, seats: Seats) -> None:
+        with self._lock:
+            self._tick()
+            self._seats = seats
+            if self._groups is not None:
+                self._groups.follow(seats, self._holding.values())
+        self._dispatch()
 
     def _enter(self, name: str, grant: Callable[[], None], gone: Callable[[], None] | None = None) -> Turn | None:
         with self._lock:
@@ -296,8 +308,10 @@ class Gate:
             if before is not None and before.hop.turn is before:
                 self._idle += now - before.granted  # the time that the grant took
             if self._groups is not None and not self._opened:
-                return self._choose_in_groups(self._groups, now)
-            free = math.inf if self._opened else self._slots - len(self._holding)
+                line = Line(self._waiting, self._holding, self._best, self.express, self.patience, now)
+                found = self._groups.choose(line, self._aged_every)
+                return None if found is None else self._granted(found[0], now, aged=found[1])
+            free = math.inf if self._opened else self.slots - len(self._holding)
             best, rank = self._best(self._waiting) if free > -self.express else (None, -math.inf)
             if best is None:
                 return None
@@ -309,11 +323,6 @@ class Gate:
             turn = oldest if aged else best
             self._since_aged = 0 if aged else self._since_aged + 1
             return self._granted(turn, now, aged=aged)
-
-    def _choose_in_groups(self, groups: Groups, now: float) -> Turn | None:
-        line = Line(self._waiting, self._holding, self._best, self._slots, self.express, self.patience, now)
-        found = groups.choose(line, self._aged_every)
-        return None if found is None else self._granted(found[0], now, aged=found[1])
 
     def _granted(self, turn: Turn, now: float, *, aged: bool) -> Turn:
         hop = turn.hop
@@ -349,7 +358,7 @@ class Gate:
         """
         now = self._now()
         busy = len(self._holding) if self._groups is None else self._groups.busy(self._holding)
-        lost = min(self._slots - busy, len(self._waiting))
+        lost = min(self.slots - busy, len(self._waiting))
         if lost > 0:
             self._idle += lost * (now - self._looked)
         self._looked = now

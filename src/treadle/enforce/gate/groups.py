@@ -1,8 +1,9 @@
 """Slots in groups that own hops: Haren's processing threads (section 4.1), to which its function f assigns operators.
 
-Each slot is a group, as each of Haren's P threads has operators of its own. A free slot is granted only to hops in its
-group, and to hops in no group, which may use any slot. Such a hop is new, or f has left it out, or its group has lost
-its slot because there are fewer slots now. So no hop is without a slot that may serve it.
+Each slot is a group, as each of Haren's P threads has operators of its own, or each worker of a cluster is a group of
+several slots. A free slot is granted only to hops in its group, and to hops in no group, which may use any slot. Such a
+hop is new, or f has left it out, or its group has no slot any more because there are fewer slots or workers now. So no
+hop is without a slot that may serve it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,24 @@ EXPRESS = -2
 """The slot of a batch that was granted beyond all groups."""
 
 
+class Seats(NamedTuple):
+    """The group of each slot."""
+
+    groups: tuple[int, ...]
+    among: int | None = None
+    """The number of groups that slots are spread over; None: each slot is a group, however many slots there are."""
+
+    @property
+    def group_count(self) -> int:
+        """The number of groups that have a slot. Groups without one are the last ones."""
+        return max(self.groups) + 1
+
+    def resized(self, slots: int) -> Seats:
+        """Return this number of slots, spread evenly."""
+        groups = range(slots) if self.among is None else sorted(slot % self.among for slot in range(slots))
+        return self._replace(groups=tuple(groups))
+
+
 class Line(NamedTuple):
     """The state of a gate at one moment, as a choice needs it."""
 
@@ -27,7 +46,6 @@ class Line(NamedTuple):
     """In the order of their offers."""
     holding: Mapping[str, Turn]
     best: Callable[[Mapping[str, Turn]], tuple[Turn | None, float]]
-    slots: int
     express: int
     patience: float
     now: float
@@ -37,40 +55,47 @@ class Groups:
     """The slots of a gate as groups. The gate's lock is held during all calls.
 
     - **Order.** A free slot goes to the best rank among the hops that it may serve.
-    - **Patience** counts for each slot apart: a hop that has waited too long goes ahead of better ranks in its own
-      group, in at most one of any `aged_every` grants of this slot. It never takes the slot of another group. So a hop
-      is granted as soon as in `Gate`, counted in grants of its own slot.
-    - **Express.** A hop whose slot is held gets an express slot if it is more urgent than all that run. Express slots
+    - **Patience** counts for each group apart: a hop that has waited too long goes ahead of better ranks in its own
+      group, in at most one of any `aged_every` grants of this group. It never takes a slot of another group. So a hop
+      is granted as soon as in `Gate`, counted in grants of its own group.
+    - **Express.** A hop whose slots are held gets an express slot if it is more urgent than all that run. Express slots
       are in no group, and don't count against the slots of groups.
     - **Fewer slots.** The batches of removed slots run to their end. Until then they count as slots, so that no more
       batches run than there are slots.
     - **Another assignment** does not move a batch that runs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seats: Seats) -> None:
+        self._seats = seats
         self._since_aged: Counter[int] = Counter()
         self._held: dict[int, float] = {}
 
-    def seat(self, holders: Collection[Turn], slots: int) -> None:
-        """Give numbered slots to batches that began without one: that of their group, if it is free."""
+    def seat(self, holders: Collection[Turn]) -> None:
+        """Give numbered slots to batches that began without one: a slot of their group, if one is free."""
         for turn in holders:
             turn.slot = STRAY
-        free = set(range(slots))
-        for turn in sorted(holders, key=lambda turn: turn.hop.group_of(slots) == ANY):
-            group = turn.hop.group_of(slots)
+        free = set(range(len(self._seats.groups)))
+        for turn in sorted(holders, key=lambda turn: self._group_of(turn) == ANY):
             if free:
-                turn.slot = group if group in free else min(free)
+                own = [slot for slot in free if self._seats.groups[slot] == self._group_of(turn)]
+                turn.slot = min(own or free)
                 free.remove(turn.slot)
+
+    def follow(self, seats: Seats, holders: Iterable[Turn]) -> None:
+        """Use other slots from now on."""
+        self._seats = seats
+        if seats.among is not None:  # the slots of batches that run may be in other groups now
+            self.seat([turn for turn in holders if turn.slot != EXPRESS])
 
     def choose(self, line: Line, aged_every: float) -> tuple[Turn, bool] | None:
         """Choose the next turn and note its slot; also return whether it goes ahead of better ranks. None: nobody."""
-        if self.busy(line.holding) < line.slots:
-            free = set(range(line.slots)) - {turn.slot for turn in line.holding.values()}
-            served = {ANY, *free}
-            able = {name: turn for name, turn in line.waiting.items() if turn.hop.group_of(line.slots) in served}
+        if self.busy(line.holding) < len(self._seats.groups):
+            free = set(range(len(self._seats.groups))) - {turn.slot for turn in line.holding.values()}
+            served = {ANY, *(self._seats.groups[slot] for slot in free)}
+            able = {name: turn for name, turn in line.waiting.items() if self._group_of(turn) in served}
             best = line.best(able)[0]
             if best is not None:
-                return self._in_group(line, able, best, self._slot(line, best.hop, free), aged_every)
+                return self._in_group(line, able, best, self._slot(line, best, free), aged_every)
         return self._express(line)
 
     def busy(self, holding: Mapping[str, Turn]) -> int:
@@ -78,46 +103,53 @@ class Groups:
         return sum(turn.slot != EXPRESS for turn in holding.values())
 
     def ended(self, turn: Turn, now: float) -> None:
-        """Add a batch that has ended to the time for which its slot was held."""
-        if turn.slot >= 0:
-            self._held[turn.slot] = self._held.get(turn.slot, 0.0) + now - turn.granted
+        """Add a batch that has ended to the time for which the slots of its group were held."""
+        if 0 <= turn.slot < len(self._seats.groups):
+            group = self._seats.groups[turn.slot]
+            self._held[group] = self._held.get(group, 0.0) + now - turn.granted
 
-    def stats(
-        self, hops: Mapping[str, HopStats], holding: Mapping[str, Turn], slots: int, now: float
-    ) -> tuple[GroupStats, ...]:
+    def stats(self, hops: Mapping[str, HopStats], holding: Mapping[str, Turn], now: float) -> tuple[GroupStats, ...]:
         """Return the counts of each group."""
-        running = {turn.slot: turn for turn in holding.values()}
-        held = dict(self._held)
-        for slot, turn in running.items():
-            held[slot] = held.get(slot, 0.0) + now - turn.granted
-        members = [tuple(name for name, hop in hops.items() if hop.group == slot) for slot in range(slots)]
+        running: dict[int, list[Turn]] = {group: [] for group in range(self._seats.group_count)}
+        for turn in holding.values():
+            if 0 <= turn.slot < len(self._seats.groups):
+                running[self._seats.groups[turn.slot]].append(turn)
         return tuple(
-            GroupStats(members[slot], running[slot].hop.name if slot in running else None, held.get(slot, 0.0))
-            for slot in range(slots)
+            GroupStats(
+                self._seats.groups.count(group),
+                tuple(name for name, hop in hops.items() if hop.group == group),
+                tuple(turn.hop.name for turn in turns),
+                self._held.get(group, 0.0) + sum(now - turn.granted for turn in turns),
+            )
+            for group, turns in running.items()
         )
 
-    def _slot(self, line: Line, hop: Hop, free: set[int]) -> int:
-        """Return the slot for a hop; for one that may use any, the free slot for which the fewest hops wait."""
-        group = hop.group_of(line.slots)
+    def _group_of(self, turn: Turn) -> int:
+        return turn.hop.group_of(self._seats.group_count)
+
+    def _slot(self, line: Line, turn: Turn, free: set[int]) -> int:
+        """Return the slot for a hop; for one that may use any, a free slot of the group for which the fewest wait."""
+        group = self._group_of(turn)
         if group != ANY:
-            return group
-        waits = Counter(turn.hop.group_of(line.slots) for turn in line.waiting.values())
-        return min(sorted(free), key=lambda slot: waits[slot])
+            return min(slot for slot in free if self._seats.groups[slot] == group)
+        waits = Counter(self._group_of(each) for each in line.waiting.values())
+        return min(sorted(free), key=lambda slot: waits[self._seats.groups[slot]])
 
     def _in_group(
         self, line: Line, able: Mapping[str, Turn], best: Turn, slot: int, aged_every: float
     ) -> tuple[Turn, bool]:
-        oldest = next(turn for turn in able.values() if turn.hop.group_of(line.slots) in (slot, ANY))
-        due = self._since_aged[slot] >= aged_every - 1 and line.now - oldest.offered > line.patience
+        group = self._seats.groups[slot]
+        oldest = next(turn for turn in able.values() if self._group_of(turn) in (group, ANY))
+        due = self._since_aged[group] >= aged_every - 1 and line.now - oldest.offered > line.patience
         aged = due and oldest is not best
-        self._since_aged[slot] = 0 if aged else self._since_aged[slot] + 1
+        self._since_aged[group] = 0 if aged else self._since_aged[group] + 1
         turn = oldest if aged else best
         turn.slot = slot
         return turn, aged
 
     def _express(self, line: Line) -> tuple[Turn, bool] | None:
         used = len(line.holding) - self.busy(line.holding)
-        if used >= line.express or len(line.holding) >= line.slots + line.express:
+        if used >= line.express or len(line.holding) >= len(self._seats.groups) + line.express:
             return None
         best, rank = line.best(line.waiting)
         if best is None or rank <= line.best(line.holding)[1]:
@@ -126,11 +158,11 @@ class Groups:
         return best, False
 
 
-def regrouped(before: Groups | None, hops: Iterable[Hop], holders: Collection[Turn], slots: int) -> Groups | None:
+def regrouped(before: Groups | None, hops: Iterable[Hop], holders: Collection[Turn], seats: Seats) -> Groups | None:
     """Return the groups after a new assignment; None if no hop is in a group, so that all slots serve one line."""
     if all(hop.group == ANY for hop in hops):
         return None
     if before is None:
-        before = Groups()
-        before.seat(holders, slots)
+        before = Groups(seats)
+        before.seat(holders)
     return before

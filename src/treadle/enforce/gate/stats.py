@@ -23,19 +23,20 @@ class HopStats:
     waited: float
     held: float
     group: int = ANY
-    """The group whose slot the hop may use."""
+    """The group whose slots the hop may use."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStats:
     """One group of slots at one moment."""
 
+    slots: int
     hops: tuple[str, ...]
     """The hops that are assigned to it."""
-    running: str | None
-    """The hop that holds its slot; None if it is free."""
+    running: tuple[str, ...]
+    """The hops that hold its slots."""
     held: float
-    """Seconds for which its slot was held since slots have been in groups, the batch that runs included."""
+    """Seconds for which its slots were held since slots have been in groups, the batches that run included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,4 +57,4 @@ class GateStats:
     With slots in groups, a hop counts that waits for the slot of any group."""
     hops: Mapping[str, HopStats]
     groups: tuple[GroupStats, ...] = ()
-    """One for each slot while slots are in groups, else empty."""
+    """All groups while slots are in groups, else empty."""

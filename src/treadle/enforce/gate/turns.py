@@ -25,17 +25,17 @@ class Hop:
     waited: float = 0.0
     held: float = 0.0
 
-    def group_of(self, slots: int) -> int:
-        """Return the group whose slot the hop may use; ANY also if that group has no slot any more."""
-        return self.group if self.group < slots else ANY
+    def group_of(self, groups: int) -> int:
+        """Return the group whose slots the hop may use; ANY also if there are only `groups` groups, without its own."""
+        return self.group if self.group < groups else ANY
 
-    def stats(self, now: float, slots: int) -> HopStats:
+    def stats(self, now: float, groups: int) -> HopStats:
         waited, held = self.waited, self.held
         if self.turn is not None and math.isnan(self.turn.granted):
             waited += now - self.turn.offered
         elif self.turn is not None:
             held += now - self.turn.granted
-        return HopStats(self.rank, self.grants, self.aged, waited, held, self.group_of(slots))
+        return HopStats(self.rank, self.grants, self.aged, waited, held, self.group_of(groups))
 
     def add(self, other: Hop) -> None:
         self.grants += other.grants

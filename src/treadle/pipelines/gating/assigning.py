@@ -36,7 +36,7 @@ class Assigning:
     def __init__(self, gate: Gate, wanted: Assign, where: str) -> None:
         self._gate = gate
         self._where = where
-        self._policy = Assignment(assigner_of(wanted.f), lambda: gate.slots)
+        self._policy = Assignment(assigner_of(wanted.f), lambda: gate.group_count)
         self._period = wanted.period
 
     def binding(self) -> Binding:
@@ -66,6 +66,7 @@ class Assigning:
             "assign_refused": self._policy.refused or None,
             "groups": [
                 {
+                    "slots": group.slots,
                     "hops": len(group.hops),
                     "load": round(math.fsum(loads.get(name, 0.0) for name in group.hops), 3),
                     "running": group.running,

@@ -7,7 +7,7 @@ no row is lost or read twice. `decide.quality` decides which query moves. Stream
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +18,7 @@ import numpy as np
 from treadle.decide.quality import Decision, Measured, moves
 from treadle.decide.quality.room import HEADROOM
 from treadle.enforce import Enforcer
+from treadle.enforce.gate.stats import ANY
 from treadle.enforce.place import PlaceKnob
 from treadle.errors import ConfigError
 from treadle.model import Bools, Floats
@@ -49,6 +50,8 @@ Without this limit, other processes would take the CPU that dropping rows frees,
 
 SHORT = "its worker has too little CPU for all minima"
 """The reason given for a move by Alg. 2."""
+ASSIGNED = "it was assigned"
+"""The reason given for a move by the run's `assign`."""
 
 
 class Moved(NamedTuple):
@@ -109,6 +112,8 @@ class Placement(Promises):
         self.moved: list[Moved] = []
         self._sheds = may_shed(run.nodes)
         self._set_slots = run.set_slots if run.options.slots == "auto" and not run.in_real_time else None
+        self._gate = run.gate
+        self._gate.seat([0] * self._gate.slots)  # until a worker is known
         self._table = table
         self._knob = Enforcer(PlaceKnob(table))
         self._prefer = [tuple(prefer.get(name, ())) for name in self._names]
@@ -163,6 +168,10 @@ class Placement(Promises):
                 f"'{hop}' can't move to '{worker}'", where="placement", remedy="use names from the status"
             )
         there = [instance for instance, name in enumerate(self._names) if name == hop]
+        if self._assigned().keys() & set(there):
+            remedy = 'change the assignment, or set assign="none"'
+            why = f"'{hop}' can't move: an assignment has chosen its worker"
+            raise ConfigError(why, where="placement", remedy=remedy)
         self._go(next((each for each in there if self._at[each] != found[0]), there[0]), found[0], now, why)
 
     def close(self) -> None:
@@ -238,26 +247,46 @@ class Placement(Promises):
     # ------------------------------------------------------------ placing
 
     def _look_around(self, now: float) -> None:
-        """Detect workers that were added or lost, and place instances that have no living worker."""
+        """Detect workers that were added or lost; place instances that were assigned, or have no living worker."""
         look = self._table.look(now)
         new = [name for name in look.workers if name not in self._ids]
         gone = [name for name in self._ids if not look.workers[name].lives and self._latest.workers[name].lives]
         self._latest = look
         self._ids += new
-        if not new and not gone:
-            return
         for name in new:
             log.info("worker '%s' was added", look.workers[name].name, extra={"worker": name})
         for name in gone:
             log.warning("worker '%s' was lost", look.workers[name].name, extra={"worker": name})
         living = self._living()
-        if self._set_slots is not None and living:
-            self._set_slots(SLOTS * sum(look.workers[self._ids[n]].cores for n in living))
+        if living and (new or gone):
+            self._seat(living)
+        for instance, worker in self._assigned().items():
+            self._go(instance, worker, now, ASSIGNED)
         homeless = [n for n, at in enumerate(self._at.tolist()) if at < 0 or not self._worker(at).lives]
         if homeless and living:
             self._house(homeless, living, now)
 
     _latest = Look(0.0, {}, {})
+
+    def _seat(self, living: Sequence[int]) -> None:
+        """Make each living worker a group of the gate's slots."""
+        if self._set_slots is None:
+            self._gate.seat(sorted(slot % len(living) for slot in range(self._gate.slots)))
+            return
+        cores = [self._worker(number).cores for number in living]
+        self._set_slots(SLOTS * sum(cores))
+        self._gate.seat([group for group, count in enumerate(cores) for _ in range(SLOTS * count)])
+
+    def _assigned(self) -> dict[int, int]:
+        """By instance: the worker of its query's group. Further instances of a query get the workers after it."""
+        living, groups = self._living(), self._gate.groups
+        found, copies = {}, Counter[str]()
+        for instance, name in enumerate(self._names):
+            group = groups.get(self._hops[name].id, ANY) if name in self._hops else ANY
+            if ANY < group < len(living):
+                found[instance] = living[(group + copies[name]) % len(living)]
+                copies[name] += 1
+        return found
 
     def _house(self, homeless: Sequence[int], living: Sequence[int], now: float) -> None:
         """Put each of these instances on a preferred worker with enough CPU, else on the worker with most CPU left.
@@ -280,7 +309,7 @@ class Placement(Promises):
         return _room(self._instances_use(first, look))
 
     def _rearrange(self, now: float, decision: Decision) -> None:
-        """Make the moves that the controller has decided by Alg. 2.
+        """Make the moves that the controller has decided by Alg. 2, unless an assignment decides where queries run.
 
         If there are none, and no recent move is still settling, make a move that just lets queries use more CPU, once
         `AGREE` cycles in a row have found the same one.
@@ -288,6 +317,8 @@ class Placement(Promises):
         whole = np.minimum(decision.whole[self.flow.task_of], self._most())
         minimum = self.flow.minimum[self.flow.task_of]
         self._needs = np.where(whole > 0.0, np.minimum(minimum * whole, UNKNOWN), self._needs)
+        if self._assigned():
+            return
         for move in decision.moves:
             others = np.isin(np.arange(len(decision.free)), self._living()) & (
                 np.arange(len(decision.free)) != move.origin
