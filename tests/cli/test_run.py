@@ -6,14 +6,11 @@ import io
 import json
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +21,6 @@ from support import LONG, treadle, until
 from treadle.cli.run import table
 from treadle.control import control_socket
 from treadle.errors import TreadleError
-from treadle.linux.files import runtime_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,18 +47,12 @@ BAD_OPERATOR = PIPELINE.replace("value % 2", "valu % 2")
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with pipeline files, and another one for sockets, whose paths must be short."""
-    sockets = Path(tempfile.mkdtemp(prefix="trun"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(sockets))
-    monkeypatch.setattr(
-        runtime_folder, "places", lambda _: [sockets / "own"]
-    )  # what else this user runs is not to be seen
+def place(tmp_path: Path, own_sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with pipeline files."""
     monkeypatch.chdir(tmp_path)
     for name, text in (("good.py", PIPELINE), ("bad_sink.py", BAD_SINK), ("bad_operator.py", BAD_OPERATOR)):
         (tmp_path / name).write_text(text)
-    yield tmp_path
-    shutil.rmtree(sockets)
+    return tmp_path
 
 
 def status() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.bench import intervals
 from treadle.bench.claims import Claims, Deaths, at_least, at_most, in_turns
 from treadle.bench.pipelines.multi_class import measure
-from treadle.workloads import synthetic
+from treadle.workloads.syn import queries as syn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +53,7 @@ def run(
     warm: float,
 ) -> dict[str, list[dict[str, float]]]:
     """Return by layout and policy, with keys such as "hops: chain", the figures of each repetition."""
-    queries = {layout: synthetic.chains(unit, LOAD, count) for layout, count in LAYOUTS.items()}
+    queries = {layout: syn.chains(unit, LOAD, count) for layout, count in LAYOUTS.items()}
     turns = [f"{layout}: {policy}" for policy in POLICIES for layout in LAYOUTS]
     found: dict[str, list[dict[str, float]]] = {turn: [] for turn in turns}
     total = repetitions * len(turns)
