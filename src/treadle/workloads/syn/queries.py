@@ -75,7 +75,7 @@ def hashes(cost: int, unit: float) -> int:
 
 def _drawn(random: JavaRandom, *, blocking: bool) -> Query:
     least = LEAST_KEPT ** (1 / LENGTH)
-    cost = BASE_COST * 2 ** random.integer(CLASSES)
+    cost = BASE_COST << random.integer(CLASSES)
     selectivity = least + random.real() * (1.0 - least)
 
     def about_cost() -> int:
