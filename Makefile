@@ -22,7 +22,7 @@ CHECK := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $
 BESIDE := $(addprefix tests/,attachment/micro_batches control decide loop testing observe workloads engines/simulator engines/spark/counters pipelines/channels \
 	bench/simulator bench/pipelines test_model.py test_broker.py test_cli.py test_doctor.py test_examples.py \
 	$(patsubst %,linux/%.py,test_cores test_pressure test_thread_times files/test_file_lock files/test_inotify) \
-	$(patsubst %,bench/%.py,test_claims test_core attach/test_policies) cli/test_run.py cli/test_ctl.py \
+	$(patsubst %,bench/%.py,test_claims test_core attach/test_policies) cli/test_run.py cli/test_ctl.py cli/test_workloads.py \
 	$(patsubst %,attachment/%.py,test_pace test_coverage policies/test_sources_last policies/test_in_proportion shown/test_report \
 		quality/test_promises) \
 	$(patsubst %,engines/spark/%.py,kafka/test_flow threads/test_thread_names threads/test_idle_queues queries/test_operators \

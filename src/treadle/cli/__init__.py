@@ -31,6 +31,7 @@ from treadle.cli.run import run
 from treadle.cli.settings import with_settings
 from treadle.cli.show import show
 from treadle.cli.shown import failed, shown_lines
+from treadle.cli.workloads import workloads
 from treadle.errors import ConfigError, TreadleError
 from treadle.observe.metric import Kind
 
@@ -71,7 +72,7 @@ def cli(context: click.Context, verbose: bool, config_file: str | None) -> None:
     context.obj = partial(configuration.load, config_file)
 
 
-for _command in (bench, demo, run, ctl, attach, top, restore, show, doctor, jars, kafka):
+for _command in (bench, demo, run, ctl, attach, top, restore, show, doctor, jars, kafka, workloads):
     cli.add_command(_command)
 
 

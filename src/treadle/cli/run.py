@@ -23,7 +23,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from treadle import durations
-from treadle.cli import adaptive_lines
+from treadle.cli import adaptive_lines, workloads
 from treadle.cli.settings import with_settings
 from treadle.cli.shown import failed, plain_table, shown
 from treadle.errors import ConfigError, EngineError, TreadleError
@@ -38,7 +38,7 @@ LONGEST_DRAIN = 3700.0
 
 
 @click.command()
-@click.argument("pipeline", metavar="PIPELINE.py[:NAME]")
+@click.argument("pipeline", metavar="PIPELINE.py[:NAME]|workload:NAME")
 @click.option("--policy", "-p", metavar="P", help="NAME[:key=value,…]; `treadle policies` lists them.")
 @click.option(
     "--layout",
@@ -63,9 +63,12 @@ LONGEST_DRAIN = 3700.0
     help="How long a batch should hold its slot, or '1000 rows' (default: 500ms; realtime: 5s).",
 )
 @click.option(
-    "--assign", metavar="F", help="Slots own hops: none (default), random, round-robin, load-balance, adaptive."
+    "--assign",
+    metavar="F",
+    help="Slots own hops: none (default), random, round-robin, load-balance, adaptive, MODULE:F.",
 )
 @click.option("--assign-period", metavar="TIME", help="How often hops are assigned to slots (default: 1s).")
+@click.option("--rate", type=click.FloatRange(min=0), help="Rows a second that a workload gets (default: 1000).")
 @click.option("--retries", type=click.IntRange(min=0), help="How often in a row a hop may fail (default: 3).")
 @click.option("--on-failure", help="When a sink has failed for good: stop (default), continue without it, or retry.")
 @click.option("--channels", help="The channels between hops: embedded (default) or kafka.")
@@ -80,13 +83,14 @@ def run(
     /,
     pipeline: str,
     length: str | None,
+    rate: float | None,
     master: str | None,
     conf: tuple[str, ...],
     drain: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Run a pipeline: a Python file, or FILE.py:NAME if it has several. Ctrl-C ends it.
+    """Run a pipeline: a Python file, or FILE.py:NAME if it has several, or a workload of the papers. Ctrl-C ends it.
 
     Exit code 1: an operator or a sink failed for good. 2: the pipeline could not start.
     """
@@ -100,14 +104,21 @@ def run(
         options["policy"] = obj[0].policy(options["policy"])
     if "slots" in options:
         options["slots"] = _slots(options["slots"])
-    loaded = load(pipeline)
-    _check(loaded, options)
-    spark = _session(loaded.name, master, conf, options) if master or conf else None
+    workloads.check(pipeline, rate)
+    if pipeline.startswith(workloads.PREFIX):
+        spark = _session(workloads.named(pipeline).name, master, conf, options)
+        loaded = workloads.named(pipeline).pipeline(spark)
+        _check(loaded, options)
+    else:
+        loaded = load(pipeline)
+        _check(loaded, options)
+        spark = _session(loaded.name, master, conf, options) if master or conf else None
     _quieten()
     with _err.status(f"starting '{escape(loaded.name)}'", spinner="dots"):
         running = loaded.start(spark, **options)
     began = time.monotonic()
-    failure = _watch(running, limit, drain=drain)
+    with running, workloads.loaded(running, pipeline, rate) as end_load:
+        failure = _watch(running, limit, end_load, drain=drain)
     status = running.status()
     if as_json:
         click.echo(json.dumps(status))
@@ -202,8 +213,8 @@ def dropped(status: Mapping[str, Any]) -> list[Text]:
     return lines + [shown(each) for each in quality.get("short", ())]
 
 
-def _watch(running: Run, limit: float | None, *, drain: bool) -> TreadleError | None:
-    """Show a pipeline until it ends or a signal arrives, and stop it; return the error of a failed hop."""
+def _watch(running: Run, limit: float | None, end_load: Callable[[], None], *, drain: bool) -> TreadleError | None:
+    """Show a pipeline until it ends or a signal arrives, and stop load and pipeline; return a failed hop's error."""
     from treadle.cli import _err
 
     over = threading.Event()
@@ -222,6 +233,7 @@ def _watch(running: Run, limit: float | None, *, drain: bool) -> TreadleError | 
         if _err.is_terminal:
             _show_live(running, over)
         over.wait()
+        end_load()
         if not failures:
             with _err.status("draining" if drain else "stopping", spinner="dots"):
                 running.stop(drain=drain, **({"timeout": LONGEST_DRAIN} if drain else {}))
