@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from treadle.decide.assign import AssignAdaptive
-from treadle.decide.assignment import Assignment, assigner_of, checked, names
+from treadle.decide.assignment import Assignment, assigner_of, checked, names, regrouped
 from treadle.enforce.gate.gate import Gate
 from treadle.errors import ConfigError
 from treadle.model import Operator, Query, Topology
@@ -136,6 +138,23 @@ def test_an_f_that_fails_leaves_the_assignment_before_in_force_and_is_logged_onc
 
 def test_an_f_that_fails_at_once_leaves_all_rows_to_any_slot() -> None:
     assert owners(assignment(lambda snapshot, groups: 1 // 0), seen(1.0, 1.0)) == [-1, -1]
+
+
+def test_a_worker_that_is_lost_changes_as_few_groups_as_can_be() -> None:
+    assert regrouped([], [3, 5]) == [3, 5]
+    assert regrouped([3, 5], [3, 5, 7]) == [3, 5, 7]
+    assert regrouped([3, 5, 7], [5, 7]) == [7, 5]
+    assert regrouped([3, 5, 7], [5, 7, 9]) == [9, 5, 7]
+    assert regrouped([3, 5, 7], [3]) == [3]
+
+
+@given(st.lists(st.integers(0, 9), unique=True), st.lists(st.integers(0, 9), unique=True))
+def test_each_living_worker_has_one_group_and_most_keep_theirs(before: list[int], living: list[int]) -> None:
+    found = regrouped(before, living)
+    assert sorted(found) == sorted(living)
+    lost = len(set(before) - set(living))
+    staying = [group for group, worker in enumerate(before) if worker in living]
+    assert sum(group >= len(found) or found[group] != before[group] for group in staying) <= lost
 
 
 def test_an_f_is_tried_before_it_is_taken_if_there_is_a_snapshot() -> None:

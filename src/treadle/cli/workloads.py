@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treadle.cli.shown import shown
-from treadle.errors import ConfigError
+from treadle.cli.shown import failed, shown
+from treadle.errors import ConfigError, TreadleError
 
 if TYPE_CHECKING:
     from treadle.pipelines.run.run import Run
@@ -58,7 +58,10 @@ def loaded(running: Run, pipeline: str, rate: float | None) -> Iterator[Callable
     from treadle.workloads.load import Channel, Load, Topic
 
     channel: Any = running.channels[LINES]
-    target: dict[str, Any] = {"lines": named(pipeline).lines, "rate": RATE if rate is None else rate}
+    chosen = named(pipeline)
+    # Ids go on where those of an earlier run with this folder ended.
+    target: dict[str, Any] = {"lines": chosen.lines, "count": chosen.count, "first": channel.total}
+    target["rate"] = RATE if rate is None else rate
     sent = (
         Channel(folder=str(channel.folder), **target)
         if isinstance(channel, Embedded)
@@ -67,7 +70,11 @@ def loaded(running: Run, pipeline: str, rate: float | None) -> Iterator[Callable
     with Load({LINES: sent}) as load:
 
         def end() -> None:
-            outcome = load.stop()
+            try:
+                outcome = load.stop()
+            except TreadleError as error:  # the pipeline's own error, if there is one, is more important
+                _err.print(failed(error), soft_wrap=True)
+                return
             total = outcome.totals[LINES]
             kept = "" if outcome.kept else f"; the rate was not kept, rows were late in {total.late:.0%} of the time"
             _err.print(shown(f"load: {total.sent} rows sent, {total.due} were due{kept}"))

@@ -155,6 +155,21 @@ class _LoadBalance(AssignLoadBalance):
         return new
 
 
+def regrouped(before: Sequence[int], living: Sequence[int]) -> list[int]:
+    """Return the worker of each group: a new worker takes the group of a lost one, else the last group's worker does.
+
+    So as few queries as possible are in another worker's group afterwards.
+    """
+    new = [worker for worker in living if worker not in before]
+    workers = [worker if worker in living else new.pop(0) if new else None for worker in before]
+    found = [*workers, *new]
+    while None in found:
+        last = found.pop()
+        if last is not None:
+            found[found.index(None)] = last
+    return [worker for worker in found if worker is not None]
+
+
 def _named(name: str) -> Function:
     if name == NONE:
         return lambda snapshot, _: np.full(len(snapshot.topology), NOBODY)

@@ -33,6 +33,8 @@ class Workload:
     makes: str
     lines: str
     """Returns `count` input lines, for `workloads.load`."""
+    count: int = 10_000
+    """How many different lines are sent, before the first one is sent again."""
     burns: bool = False
     """Whether its costs are CPU seconds, so that it must be known what a hash costs on this machine."""
 
@@ -74,6 +76,7 @@ WORKLOADS: Mapping[str, Workload] = {
             9,
             "treadle.workloads.linear_road.pipeline:pipeline",
             "treadle.workloads.linear_road.records:lines",
+            count=200_000,  # ten minutes of traffic, after which time goes back
         ),
         Workload(
             "voip-stream",
@@ -82,6 +85,7 @@ WORKLOADS: Mapping[str, Workload] = {
             15,
             "treadle.workloads.voip_stream.pipeline:pipeline",
             "treadle.workloads.voip_stream.records:lines",
+            count=100_000,
         ),
         Workload(
             "syn",

@@ -180,7 +180,7 @@ def test_groups_count_for_how_long_their_slots_were_held() -> None:
 
 def test_a_group_of_several_slots_runs_as_many_of_its_hops() -> None:
     hall = Hall(a=0, b=0, c=0, d=1)
-    hall.gate.seat([0, 0, 1])
+    hall.gate.seat([0, 0, 1], 2)
     assert (hall.gate.slots, hall.gate.group_count) == (3, 2)
     hall.rank(a=0, b=1, c=2, d=0)
     hall.offer("abcd")
@@ -193,7 +193,7 @@ def test_a_group_of_several_slots_runs_as_many_of_its_hops() -> None:
 
 def test_slots_are_spread_over_the_groups_that_were_set() -> None:
     hall = Hall(a=0, b=1, c=2)
-    hall.gate.seat([0, 1, 2])
+    hall.gate.seat([0, 1, 2], 3)
     for slots, spread in ((5, [2, 2, 1]), (2, [1, 1]), (6, [2, 2, 2])):
         hall.gate.slots = slots
         assert [group.slots for group in hall.gate.stats.groups] == spread
@@ -203,7 +203,7 @@ def test_slots_are_spread_over_the_groups_that_were_set() -> None:
 def test_a_batch_that_runs_while_its_slot_goes_to_another_group_takes_a_slot_of_its_own_group() -> None:
     hall = Hall(2, a=1, b=0, c=1)
     hall.offer("a")
-    hall.gate.seat([0, 1, 1])
+    hall.gate.seat([0, 1, 1], 2)
     hall.offer("bc")
     assert [group.running for group in hall.gate.stats.groups] == [("b",), ("a", "c")]
 
@@ -315,7 +315,7 @@ class Laws(RuleBasedStateMachine):
     @rule(counts=st.lists(st.integers(1, 2), min_size=1, max_size=3))
     def seat(self, counts: list[int]) -> None:
         self.most = max(sum(counts), len(self.gate.stats.holding) - self.gate.express)
-        self.gate.seat([group for group, count in enumerate(counts) for _ in range(count)])
+        self.gate.seat([group for group, count in enumerate(counts) for _ in range(count)], len(counts))
 
     @rule(seconds=st.sampled_from([0.5, 4.0]))
     def passes(self, seconds: float) -> None:

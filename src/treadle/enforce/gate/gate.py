@@ -83,9 +83,9 @@ class Gate:
         """The number of groups that the slots are in, whether hops are assigned to them or not."""
         return self._seats.group_count
 
-    def seat(self, groups: Sequence[int]) -> None:
-        """Set the group of each slot. If the number of slots changes later, they are spread evenly over the groups."""
-        self._seat(Seats(tuple(groups), among=max(groups) + 1))
+    def seat(self, groups: Sequence[int], among: int) -> None:
+        """Set the group of each slot. If the number of slots changes later, they are spread over `among` groups."""
+        self._seat(Seats(tuple(groups), among))
 
     @property
     def opened(self) -> bool:

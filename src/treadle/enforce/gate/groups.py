@@ -75,10 +75,14 @@ class Groups:
         for turn in holders:
             turn.slot = STRAY
         free = set(range(len(self._seats.groups)))
-        for turn in sorted(holders, key=lambda turn: self._group_of(turn) == ANY):
-            if free:
-                own = [slot for slot in free if self._seats.groups[slot] == self._group_of(turn)]
-                turn.slot = min(own or free)
+        for turn in holders:
+            own = [slot for slot in free if self._seats.groups[slot] == self._group_of(turn)]
+            if own:
+                turn.slot = min(own)
+                free.remove(turn.slot)
+        for turn in holders:  # the others take slots that their own groups don't need now
+            if turn.slot == STRAY and free:
+                turn.slot = min(free)
                 free.remove(turn.slot)
 
     def follow(self, seats: Seats, holders: Iterable[Turn]) -> None:

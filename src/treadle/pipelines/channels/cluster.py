@@ -58,7 +58,11 @@ class Cluster:
         if not found:
             wanted = NewTopic(topic, num_partitions=1, config=dict(config))
             try:
-                self._client.create_topics([wanted], request_timeout=ANSWER)[topic].result()
+                self._client.create_topics([wanted], request_timeout=ANSWER)[topic].result(2.0 * ANSWER)
+            except TimeoutError:
+                raise EngineError(
+                    "can't be made: no answer", where=f"topic '{topic}'", remedy="treadle kafka status"
+                ) from None
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise EngineError(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from treadle.decide.assignment import regrouped
 from treadle.decide.quality import Decision, Measured, moves
 from treadle.decide.quality.room import HEADROOM
 from treadle.enforce import Enforcer
@@ -113,7 +114,9 @@ class Placement(Promises):
         self._sheds = may_shed(run.nodes)
         self._set_slots = run.set_slots if run.options.slots == "auto" and not run.in_real_time else None
         self._gate = run.gate
-        self._gate.seat([0] * self._gate.slots)  # until a worker is known
+        self._gate.seat([0] * self._gate.slots, 1)  # until a worker is known
+        self._grouped: list[int] = []
+        """The worker of each group of the gate's slots."""
         self._table = table
         self._knob = Enforcer(PlaceKnob(table))
         self._prefer = [tuple(prefer.get(name, ())) for name in self._names]
@@ -191,6 +194,7 @@ class Placement(Promises):
             own = float(self._use.cpu[self._at == number].sum())
             workers[self._name_of(number)] = {
                 "host": worker.host,
+                "group": self._grouped.index(number) if number in self._grouped else None,
                 "cores": round(float(self._use.cores[number]), 3) if known else worker.cores,
                 "used": round(own, 3),
                 "used_by_others": round(float(self._use.others[number]), 3) if known else None,
@@ -270,21 +274,22 @@ class Placement(Promises):
 
     def _seat(self, living: Sequence[int]) -> None:
         """Make each living worker a group of the gate's slots."""
+        self._grouped = regrouped(self._grouped, living)
         if self._set_slots is None:
-            self._gate.seat(sorted(slot % len(living) for slot in range(self._gate.slots)))
+            self._gate.seat(sorted(slot % len(living) for slot in range(self._gate.slots)), len(living))
             return
-        cores = [self._worker(number).cores for number in living]
+        cores = [self._worker(number).cores for number in self._grouped]
         self._set_slots(SLOTS * sum(cores))
-        self._gate.seat([group for group, count in enumerate(cores) for _ in range(SLOTS * count)])
+        self._gate.seat([group for group, count in enumerate(cores) for _ in range(SLOTS * count)], len(living))
 
     def _assigned(self) -> dict[int, int]:
         """By instance: the worker of its query's group. Further instances of a query get the workers after it."""
-        living, groups = self._living(), self._gate.groups
+        workers, groups = self._grouped, self._gate.groups
         found, copies = {}, Counter[str]()
         for instance, name in enumerate(self._names):
             group = groups.get(self._hops[name].id, ANY) if name in self._hops else ANY
-            if ANY < group < len(living):
-                found[instance] = living[(group + copies[name]) % len(living)]
+            if ANY < group < len(workers):
+                found[instance] = workers[(group + copies[name]) % len(workers)]
                 copies[name] += 1
         return found
 

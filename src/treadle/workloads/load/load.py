@@ -51,9 +51,10 @@ class Total(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a load has done. `limit` is the lag in seconds above which a row counts as late."""
+    """What a load has done in so many seconds. `limit` is the lag above which a row counts as late."""
 
     totals: Mapping[str, Total]
+    seconds: float
     limit: float
 
     @property
@@ -148,16 +149,17 @@ class Load:
         if self._outcome is None:
             self._close_input()
             try:
-                totals = self._answer("totals", self._patience + GRACE)
+                seconds, totals = self._answer("totals", self._patience + GRACE)
             finally:
                 self._end()
-            self._outcome = Outcome({name: Total(*total) for name, total in totals.items()}, self._limit)
+            made = {name: Total(*total) for name, total in totals.items()}
+            self._outcome = Outcome(made, seconds, self._limit)
         return self._outcome
 
     def _end(self, *, at_once: bool = False) -> None:
         """Wait for the end of the process, and kill it if it does not end in time."""
         if at_once:
-            self._process.terminate()
+            self._process.kill()
         self._close_input()
         try:
             self._process.wait(GRACE)
@@ -190,8 +192,7 @@ class Load:
             self._answers.put(None)  # for the next call
             assert self._failure is not None
             raise self._failure
-        assert answer[0] == kind, answer
-        return answer[1]
+        return answer[1] if answer[0] == kind else self._answer(kind, seconds)  # a late answer to an earlier call
 
     def _read(self) -> None:
         """Read the answers until the process ends."""

@@ -28,7 +28,8 @@ REPORT_INTERVAL = SECOND // 10
 
 def main() -> None:
     """Serve the parent process until the standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when to end
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the parent process decides when to end, by closing the standard input
     answers = _Answers()
     orders = _Orders()
     try:
@@ -129,8 +130,11 @@ class _Process:
             name: [flow.schedule.rows(until), flow.sink.sent, flow.take_lag() / SECOND]
             for name, flow in self._flows.items()
         }
-        self._answers.write("report", [(self._monotonic + until) / SECOND, rows])
-        self._report_at = (self._clock() // REPORT_INTERVAL + 1) * REPORT_INTERVAL
+        now = self._clock()
+        # Before the end, what is due belongs to `until` exactly; after it, only the number of sent rows changes.
+        time_of_rows = now if self._orders.ended else until
+        self._answers.write("report", [(self._monotonic + time_of_rows) / SECOND, rows])
+        self._report_at = (now // REPORT_INTERVAL + 1) * REPORT_INTERVAL
 
     def _finish(self, end: int) -> None:
         """Send what was due until the end, for as long as the patience lasts; report the totals."""
@@ -151,7 +155,7 @@ class _Process:
             if flow.unconfirmed:
                 what = f"{flow.unconfirmed} rows were not confirmed within {self._patience / SECOND:g} s"
                 raise EngineError(what, where=name, remedy="check the broker; these rows may or may not be there")
-        self._answers.write("totals", totals)
+        self._answers.write("totals", [end / SECOND, totals])
 
 
 def _opened(options: dict[str, Any]) -> tuple[Schedule, Sink]:
