@@ -54,8 +54,8 @@ def loaded(running: Run, pipeline: str, rate: float | None) -> Iterator[Callable
         return
     from treadle.cli import _err
     from treadle.pipelines.channels.embedded import Embedded
-    from treadle.workloads.catalogue import LINES
     from treadle.workloads.load import Channel, Load, Topic
+    from treadle.workloads.text_lines import LINES
 
     channel: Any = running.channels[LINES]
     chosen = named(pipeline)

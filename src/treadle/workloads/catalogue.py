@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from treadle.errors import ConfigError
 from treadle.pipelines.api.pipeline import Pipeline
 from treadle.plugins import imported, suggestion
 from treadle.workloads.burn import calibrate
+from treadle.workloads.text_lines import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-LINES = "lines"
-"""The node of each pipeline that reads the lines."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Workload:
     burns: bool = False
     """Whether its costs are CPU seconds, so that it must be known what a hash costs on this machine."""
 
-    def pipeline(self, spark: SparkSession | None = None, *, source: Literal["feed", "topic"] = "feed") -> Pipeline:
+    def pipeline(self, spark: SparkSession | None = None, *, source: Source = "feed") -> Pipeline:
         """The pipeline, which reads its lines from a feed or a topic. One that burns CPU needs a session to measure."""
         make: Any = imported(self.makes)
         costs = {}

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def test_the_rows_of_a_moment_are_the_rate_times_the_time(tmp_path: Path) -> Non
         during = load.report()
         outcome = load.stop()
     assert log.read(tmp_path).num_rows / (rate * outcome.seconds) == pytest.approx(1.0, rel=0.005)
-    for before, after in zip(during, during[1:], strict=False):
+    for before, after in pairwise(during):
         due = after.targets["feed"].due - before.targets["feed"].due
         assert due == pytest.approx(rate * (after.time - before.time), abs=1.01)
 

@@ -12,6 +12,7 @@ import treadle
 from support import named, until
 from treadle.workloads.syn import pipeline as syn
 from treadle.workloads.syn.queries import Operator, Query
+from treadle.workloads.text_lines import LINES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,7 +45,7 @@ def test_each_query_puts_out_its_own_rows(spark: SparkSession, tmp_path: Path, l
     now = datetime.datetime.now(datetime.UTC)
     rows = [{"id": number, "created": now, "line": line} for number, line in enumerate(syn.lines(300))]
     with p.start(spark, folder=tmp_path, layout=layout) as run:
-        feed = run.feed(syn.LINES)
+        feed = run.feed(LINES)
         feed.append(rows[:100])
         feed.append(rows[100:])
         until(run.drained, run)

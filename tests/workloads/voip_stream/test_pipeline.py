@@ -12,8 +12,9 @@ import pytest
 import treadle
 from support import LONG, named
 from treadle.pipelines.nodes.node import Kind
+from treadle.workloads.text_lines import LINE
 from treadle.workloads.voip_stream import operators, reference
-from treadle.workloads.voip_stream.pipeline import LINE, add, pipeline
+from treadle.workloads.voip_stream.pipeline import add, pipeline
 from treadle.workloads.voip_stream.reference import Row
 from workloads.voip_stream.calls import line, traffic
 

@@ -15,7 +15,6 @@ from treadle.workloads.linear_road.merging import KEY, Step, same_rows, with_sta
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-LINE = "id long, created timestamp, line string"
 FIELDS = ("type", "time", "vid", "speed", "xway", "lane", "dir", "seg", "pos")
 """The fields of a record that are used; others follow."""
 NOTIFICATION = {

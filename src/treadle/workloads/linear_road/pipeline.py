@@ -20,19 +20,16 @@ the mean of the latest speeds of its segment, at most 11, where the program has 
 
 from __future__ import annotations
 
-from typing import Literal
-
 from treadle.errors import ConfigError
 from treadle.pipelines.api.pipeline import Pipeline
 from treadle.workloads.linear_road import operators
 from treadle.workloads.linear_road.rules import Mode
-
-LINES = "lines"
+from treadle.workloads.text_lines import LINES, Source, add_lines
 
 
 def pipeline(
     *,
-    source: Literal["feed", "topic"] = "topic",
+    source: Source = "topic",
     prefix: str = "",
     name: str = "linear_road",
     mode: Mode = "per_minute",
@@ -47,7 +44,7 @@ def pipeline(
 def add(
     p: Pipeline,
     *,
-    source: Literal["feed", "topic"] = "topic",
+    source: Source = "topic",
     prefix: str = "",
     mode: Mode = "per_minute",
 ) -> tuple[str, ...]:
@@ -57,10 +54,7 @@ def add(
     """
     if mode not in ("per_minute", "constant_load"):
         raise ConfigError(f"mode '{mode}' is unknown", where="linear_road", remedy="use per_minute or constant_load")
-    if source == "topic":
-        p.topic(LINES, schema=operators.LINE, topic=f"{prefix}{LINES}")
-    else:
-        p.feed(LINES, schema=operators.LINE)
+    add_lines(p, source, prefix)
     p.operator(name="dispatcher", inputs=LINES)(operators.dispatcher)
     return _per_minute(p) if mode == "per_minute" else _constant_load(p)
 

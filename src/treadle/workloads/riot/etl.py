@@ -8,17 +8,12 @@ lines -> senml_parse -> range_filter -> bloom_filter -> interpolation -> join ->
 
 from __future__ import annotations
 
-from typing import Literal
-
 from treadle.pipelines.api.pipeline import Pipeline
 from treadle.workloads.riot import etl_operators as operators
-
-LINES = "lines"
-LINE = "id long, created timestamp, line string"
-"""An input record: its number, when it was sent, and its text as `sensors.etl_lines` makes it."""
+from treadle.workloads.text_lines import LINES, Source, add_lines
 
 
-def pipeline(*, source: Literal["feed", "topic"] = "topic", prefix: str = "", name: str = "etl") -> Pipeline:
+def pipeline(*, source: Source = "topic", prefix: str = "", name: str = "etl") -> Pipeline:
     """The graph, with a sink that discards its rows for each of the two outputs."""
     p = Pipeline(name)
     for output in add(p, source=source, prefix=prefix):
@@ -26,15 +21,12 @@ def pipeline(*, source: Literal["feed", "topic"] = "topic", prefix: str = "", na
     return p
 
 
-def add(p: Pipeline, *, source: Literal["feed", "topic"] = "topic", prefix: str = "") -> tuple[str, ...]:
+def add(p: Pipeline, *, source: Source = "topic", prefix: str = "") -> tuple[str, ...]:
     """Add the input and the operators to a pipeline; return the names of the nodes that sinks read.
 
     The topic's name begins with `prefix`.
     """
-    if source == "topic":
-        p.topic(LINES, schema=LINE, topic=f"{prefix}{LINES}")
-    else:
-        p.feed(LINES, schema=LINE)
+    add_lines(p, source, prefix)
     p.operator(inputs=LINES)(operators.senml_parse)
     p.operator(inputs="senml_parse")(operators.range_filter)
     p.operator(inputs="range_filter")(operators.bloom_filter)

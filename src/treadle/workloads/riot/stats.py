@@ -13,17 +13,12 @@ which Spark refuses.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from treadle.pipelines.api.pipeline import Pipeline
 from treadle.workloads.riot import stats_operators as operators
-
-LINES = "lines"
-LINE = "id long, created timestamp, line string"
-"""An input record: its number, when it was sent, and its text as `sensors.stats_lines` makes it."""
+from treadle.workloads.text_lines import LINES, Source, add_lines
 
 
-def pipeline(*, source: Literal["feed", "topic"] = "topic", prefix: str = "", name: str = "stats") -> Pipeline:
+def pipeline(*, source: Source = "topic", prefix: str = "", name: str = "stats") -> Pipeline:
     """The graph, with a sink that discards its rows for each of the three outputs."""
     p = Pipeline(name)
     for output in add(p, source=source, prefix=prefix):
@@ -31,15 +26,12 @@ def pipeline(*, source: Literal["feed", "topic"] = "topic", prefix: str = "", na
     return p
 
 
-def add(p: Pipeline, *, source: Literal["feed", "topic"] = "topic", prefix: str = "") -> tuple[str, ...]:
+def add(p: Pipeline, *, source: Source = "topic", prefix: str = "") -> tuple[str, ...]:
     """Add the input and the operators to a pipeline; return the names of the nodes that sinks read.
 
     The topic's name begins with `prefix`.
     """
-    if source == "topic":
-        p.topic(LINES, schema=LINE, topic=f"{prefix}{LINES}")
-    else:
-        p.feed(LINES, schema=LINE)
+    add_lines(p, source, prefix)
     p.operator(inputs=LINES)(operators.parse_project)
     p.operator(inputs="parse_project")(operators.bloom_filter_check)
     p.operator(inputs="bloom_filter_check")(operators.kalman_filter)

@@ -7,18 +7,16 @@ can say which.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from treadle.pipelines.api.pipeline import Pipeline
 from treadle.workloads.burn import burn
 from treadle.workloads.syn.queries import Operator, Query, draw, hashes
+from treadle.workloads.text_lines import LINES, Source, add_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-LINES = "lines"
-LINE = "id long, created timestamp, line string"
-"""An input record: its number, when it was sent, and its text."""
 SLEEPS, LONGEST_SLEEP = 0.001, 200
 """Share of the rows for which a blocking operator sleeps, and the upper limit of the sleep in milliseconds."""
 _STEP, _OWN = 0.6180339887498949, 0.7548776662466927
@@ -34,7 +32,7 @@ def pipeline(
     unit: float,
     queries: Sequence[Query] | None = None,
     *,
-    source: Literal["feed", "topic"] = "topic",
+    source: Source = "topic",
     prefix: str = "",
     name: str = "syn",
 ) -> Pipeline:
@@ -50,14 +48,11 @@ def add(
     unit: float,
     queries: Sequence[Query],
     *,
-    source: Literal["feed", "topic"] = "topic",
+    source: Source = "topic",
     prefix: str = "",
 ) -> Mapping[str, str]:
     """Add the input and the operators to a pipeline; return by query the node that its sink reads."""
-    if source == "topic":
-        p.topic(LINES, schema=LINE, topic=f"{prefix}{LINES}")
-    else:
-        p.feed(LINES, schema=LINE)
+    add_lines(p, source, prefix)
     outputs: dict[str, str] = {}
     for number, query in enumerate(queries):
         upstream = f"q{number}_source"

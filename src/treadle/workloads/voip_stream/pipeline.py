@@ -23,16 +23,11 @@ Choices, where the paper's implementation leaves results to chance:
 
 from __future__ import annotations
 
-from typing import Literal
-
 from treadle.pipelines.api.pipeline import Pipeline
-
-LINES = "lines"
-LINE = "id long, created timestamp, line string"
-"""An input record: its number, when it was sent, and its text as `records.lines` makes it."""
+from treadle.workloads.text_lines import Source, add_lines
 
 
-def pipeline(*, source: Literal["feed", "topic"] = "topic", prefix: str = "", name: str = "voip_stream") -> Pipeline:
+def pipeline(*, source: Source = "topic", prefix: str = "", name: str = "voip_stream") -> Pipeline:
     """The graph, with a sink that discards its rows."""
     p = Pipeline(name)
     [output] = add(p, source=source, prefix=prefix)
@@ -40,17 +35,14 @@ def pipeline(*, source: Literal["feed", "topic"] = "topic", prefix: str = "", na
     return p
 
 
-def add(p: Pipeline, *, source: Literal["feed", "topic"] = "topic", prefix: str = "") -> tuple[str, ...]:
+def add(p: Pipeline, *, source: Source = "topic", prefix: str = "") -> tuple[str, ...]:
     """Add the input and the operators to a pipeline; return the name of the node that the sink reads.
 
     The topic's name begins with `prefix`.
     """
     from treadle.workloads.voip_stream import operators
 
-    if source == "topic":
-        p.topic(LINES, schema=LINE, topic=f"{prefix}{LINES}")
-    else:
-        p.feed(LINES, schema=LINE)
+    add_lines(p, source, prefix)
     for operator in operators.ALL:
         p.operator(operator)
     return (operators.score.__name__,)
