@@ -270,7 +270,7 @@ def test_sinks_come_and_go_while_rows_flow_through_topics(spark: SparkSession, b
         query = run.hops["one"].query.runId
         run.remove("two")
         goes_on("one")
-        until(lambda: run.channels["copied"]._first() == {0: 50}, run)  # the ledger has forgotten what all have read
+        until(lambda: run.channels["copied"]._first()[0] >= 50, run)  # the ledger has forgotten what all have read
         run.add("two")
         goes_on("one", "two")
         assert run.hops["one"].query.runId == query
