@@ -121,7 +121,10 @@ def test_without_priorities_what_plans_goes_first_and_compilers_are_held_back(ap
 
 
 def test_settings_are_changed_while_it_runs_and_the_kernel_shows_it(
-    application: SparkProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    application: SparkProcess,
+    own_sockets: Path,  # commands without a name must find nothing else
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     needs("nice")
     before = standings(application.pid)
