@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.decide.assign import AssignAdaptive
-from treadle.decide.assignment import Assignment, assigner_of, checked, names, regrouped
+from treadle.decide.assignment import Assignment, assigner_of, checked, names, workers_by_group
 from treadle.enforce.gate.gate import Gate
 from treadle.errors import ConfigError
 from treadle.model import Operator, Query, Topology
@@ -141,16 +141,16 @@ def test_an_f_that_fails_at_once_leaves_all_rows_to_any_slot() -> None:
 
 
 def test_a_worker_that_is_lost_changes_as_few_groups_as_can_be() -> None:
-    assert regrouped([], [3, 5]) == [3, 5]
-    assert regrouped([3, 5], [3, 5, 7]) == [3, 5, 7]
-    assert regrouped([3, 5, 7], [5, 7]) == [7, 5]
-    assert regrouped([3, 5, 7], [5, 7, 9]) == [9, 5, 7]
-    assert regrouped([3, 5, 7], [3]) == [3]
+    assert workers_by_group([], [3, 5]) == [3, 5]
+    assert workers_by_group([3, 5], [3, 5, 7]) == [3, 5, 7]
+    assert workers_by_group([3, 5, 7], [5, 7]) == [7, 5]
+    assert workers_by_group([3, 5, 7], [5, 7, 9]) == [9, 5, 7]
+    assert workers_by_group([3, 5, 7], [3]) == [3]
 
 
 @given(st.lists(st.integers(0, 9), unique=True), st.lists(st.integers(0, 9), unique=True))
 def test_each_living_worker_has_one_group_and_most_keep_theirs(before: list[int], living: list[int]) -> None:
-    found = regrouped(before, living)
+    found = workers_by_group(before, living)
     assert sorted(found) == sorted(living)
     lost = len(set(before) - set(living))
     staying = [group for group, worker in enumerate(before) if worker in living]

@@ -155,7 +155,7 @@ class _LoadBalance(AssignLoadBalance):
         return new
 
 
-def regrouped(before: Sequence[int], living: Sequence[int]) -> list[int]:
+def workers_by_group(before: Sequence[int], living: Sequence[int]) -> list[int]:
     """Return the worker of each group: a new worker takes the group of a lost one, else the last group's worker does.
 
     So as few queries as possible are in another worker's group afterwards.

@@ -276,3 +276,10 @@ def test_a_process_that_was_killed_is_an_error(tmp_path: Path) -> None:
         load.stop()
     with pytest.raises(EngineError, match="the load process ended with code -9"):
         load.report()
+
+
+def test_a_load_whose_failure_was_raised_ends_without_raising_it_again(tmp_path: Path) -> None:
+    with Load({"feed": Channel(folder=channel(tmp_path), lines=LINES)}) as load:
+        os.kill(load.pid, signal.SIGKILL)
+        with pytest.raises(EngineError, match="the load process ended"):
+            load.stop()

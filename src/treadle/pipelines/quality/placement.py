@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from treadle.decide.assignment import regrouped
+from treadle.decide.assignment import workers_by_group
 from treadle.decide.quality import Decision, Measured, moves
 from treadle.decide.quality.room import HEADROOM
 from treadle.enforce import Enforcer
@@ -274,7 +274,7 @@ class Placement(Promises):
 
     def _seat(self, living: Sequence[int]) -> None:
         """Make each living worker a group of the gate's slots."""
-        self._grouped = regrouped(self._grouped, living)
+        self._grouped = workers_by_group(self._grouped, living)
         if self._set_slots is None:
             self._gate.seat(sorted(slot % len(living) for slot in range(self._gate.slots)), len(living))
             return

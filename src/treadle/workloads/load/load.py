@@ -95,6 +95,7 @@ class Load:
         self._answers: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()
         self._failure: errors.TreadleError | None = None
         self._outcome: Outcome | None = None
+        self._stopped = False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "treadle.workloads.load"],
             stdin=subprocess.PIPE,
@@ -124,7 +125,7 @@ class Load:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if kind is None:
+        if kind is None and not self._stopped:  # an error of `stop` was raised already
             self.stop()
         else:
             self._end(at_once=True)
@@ -146,6 +147,7 @@ class Load:
 
     def stop(self) -> Outcome:
         """End the process, and return what it has done."""
+        self._stopped = True
         if self._outcome is None:
             self._close_input()
             try:

@@ -112,7 +112,7 @@ class _Process:
         return time.monotonic_ns() // 1000 - self._monotonic
 
     def _step(self, until: int) -> None:
-        """Let all flows go on whose time has come, with the rows that are due at `until`; report."""
+        """Send the rows that are due at `until` to each target whose next send is due; send a report if it is time."""
         for flow in self._flows.values():
             if flow.next <= self._clock():
                 flow.step(until, self._clock)
